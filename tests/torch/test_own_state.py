@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import datetime
+import enum
+import io
 import itertools
+import logging
+import os
 import random
+import re
+import sys
+import threading
+import time
+from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +27,7 @@ from torch import nn
 
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.steps import look
 from kit.torch.device import open_session
 
 STEPS = 14
@@ -156,8 +170,298 @@ def python_random() -> Callable[[], int]:
     return lambda: 7 if made.random() < 0.15 else 0
 
 
+PATTERN = [*range(1, 7), 7] * 3  # a step does something else where 7 comes
+
+
+def looped_over() -> Callable[[], int]:
+    """The place of a generator's `for` is in no variable of it."""
+
+    def numbers() -> Iterator[int]:
+        for each in [1] * 6 + [7] + [1] * 99:  # noqa: UP028 - a `yield from` is another place
+            yield each
+
+    made = numbers()
+    return lambda: next(made)
+
+
+def delegated() -> Callable[[], int]:
+    def numbers() -> Iterator[int]:
+        yield from [1] * 6 + [7] + [1] * 99
+
+    made = numbers()
+    return lambda: next(made)
+
+
+def cycled() -> Callable[[], int]:
+    numbers = itertools.cycle(PATTERN[:7])
+    for _ in range(7):
+        next(numbers)  # from now on it only goes through what it has kept
+    return lambda: next(numbers)
+
+
+def one_of_two() -> Callable[[], int]:
+    ahead, numbers = itertools.tee(PATTERN)
+    list(ahead)
+    return lambda: next(numbers)
+
+
+def line_of_a_file() -> Callable[[], int]:
+    lines = io.TextIOWrapper(io.BytesIO("".join(f"{n}\n" for n in PATTERN).encode()))
+    return lambda: int(next(lines))
+
+
+def byte_of_a_file() -> Callable[[], int]:
+    file = io.BytesIO(bytes(PATTERN))
+    return lambda: file.read(1)[0]
+
+
+def row_of_a_table() -> Callable[[], int]:
+    rows = csv.reader(map(str, PATTERN))
+    return lambda: int(next(rows)[0])
+
+
+def scanned() -> Callable[[], int]:
+    found = re.finditer(".", "".join(map(str, PATTERN)))
+    return lambda: int(next(found).group())
+
+
+def random_state() -> Callable[[], int]:
+    made = np.random.RandomState(0)
+    return lambda: 7 if made.rand() < 0.2 else 0
+
+
+def torch_generator() -> Callable[[], int]:
+    made = torch.Generator().manual_seed(0)
+    return lambda: 7 if torch.rand(1, generator=made).item() < 0.2 else 0
+
+
+def entropy() -> Callable[[], int]:
+    made = random.SystemRandom()
+    return lambda: int(made.random() * 0)
+
+
+def method_of_an_iterator() -> Callable[[], int]:
+    following = iter(PATTERN).__next__
+    return lambda: following()
+
+
+def functions_that_turn() -> Callable[[], int]:
+    functions = deque([lambda: 1] * 6 + [lambda: 7])
+
+    def count() -> int:
+        functions.rotate(-1)
+        return functions[-1]()
+
+    return count
+
+
+def members_that_turn() -> Callable[[], int]:
+    Kind = enum.Enum("Kind", ["OTHER", "SEVENTH"])
+    kinds = deque([Kind.OTHER] * 6 + [Kind.SEVENTH])
+
+    def count() -> int:
+        kinds.rotate(-1)
+        return 7 if kinds[-1] is Kind.SEVENTH else 1
+
+    return count
+
+
+def order_of_a_dict() -> Callable[[], int]:
+    kept = OrderedDict(enumerate(PATTERN[:7]))
+
+    def count() -> int:
+        first = next(iter(kept))
+        kept.move_to_end(first)
+        return kept[first]
+
+    return count
+
+
+def raw_bytes() -> Callable[[], int]:
+    n = bytearray(1)
+
+    def count() -> int:
+        n[0] += 1
+        return n[0]
+
+    return count
+
+
+def date() -> Callable[[], int]:
+    day = datetime.date(2024, 1, 1)
+
+    def count() -> int:
+        nonlocal day
+        day += datetime.timedelta(days=1)
+        return day.day
+
+    return count
+
+
+def context() -> Callable[[], int]:
+    n: ContextVar[int] = ContextVar("n", default=0)
+
+    def count() -> int:
+        n.set(n.get() + 1)
+        return n.get()
+
+    return count
+
+
+def of_a_thread() -> Callable[[], int]:
+    here = threading.local()
+    here.n = 0
+
+    def count() -> int:
+        here.n += 1
+        return int(here.n)
+
+    return count
+
+
+def dynamic() -> Callable[[], int]:
+    def count() -> int:
+        globals()["COUNT"] += 1
+        return int(globals()["COUNT"])
+
+    return count
+
+
+def environment() -> Callable[[], int]:
+    os.environ["KIT_TEST_COUNT"] = "0"
+
+    def count() -> int:
+        os.environ["KIT_TEST_COUNT"] = str(int(os.environ["KIT_TEST_COUNT"]) + 1)
+        return int(os.environ["KIT_TEST_COUNT"])
+
+    return count
+
+
+def own_module() -> Any:
+    """A package of the program's with a module that counts."""
+    package, inner = ModuleType("counted"), ModuleType("counted.here")
+    package.__file__ = inner.__file__ = __file__
+    sys.modules["counted"], sys.modules["counted.here"] = package, inner
+    package.here, inner.n = inner, 0  # type: ignore[attr-defined]
+
+
+def module_in_a_package() -> Callable[[], int]:
+    own_module()
+
+    def count() -> int:
+        import counted  # type: ignore[import-not-found]
+
+        counted.here.n += 1
+        return int(counted.here.n)
+
+    return count
+
+
+def computed_attribute() -> Callable[[], int]:
+    n = 0
+
+    class Numbers:
+        @property
+        def following(self) -> int:
+            nonlocal n
+            n += 1
+            return n
+
+    numbers = Numbers()
+    return lambda: numbers.following
+
+
+def inherited() -> Callable[[], int]:
+    n = 0
+
+    class Numbers:
+        @staticmethod
+        def following() -> int:
+            nonlocal n
+            n += 1
+            return n
+
+    class More(Numbers):
+        pass
+
+    return lambda: More.following()
+
+
+def far_in_a_list() -> Callable[[], int]:
+    many = [0] * 5000
+
+    def count() -> int:
+        many[4000] += 1
+        return many[4000]
+
+    return count
+
+
+def far_in_an_array() -> Callable[[], int]:
+    many = np.zeros(5000)
+
+    def count() -> int:
+        many[4000] += 1
+        return int(many[4000])
+
+    return count
+
+
+class Items(list[int]):
+    n = 0
+
+
+def attribute_of_a_list() -> Callable[[], int]:
+    items = Items()
+    items.n = 0
+
+    def count() -> int:
+        items.n += 1
+        return items.n
+
+    return count
+
+
+class Key:
+    n = 0
+
+
+def key() -> Callable[[], int]:
+    kept = {Key(): 0}
+
+    def count() -> int:
+        (only,) = kept
+        only.n += 1
+        return only.n
+
+    return count
+
+
+def clock() -> Callable[[], int]:
+    return lambda: int(time.perf_counter() * 0)
+
+
+def file_opened_anew() -> Callable[[], int]:
+    def count() -> int:
+        with open(__file__) as file:
+            return len(file.read(1))
+
+    return count
+
+
 WAYS = [variable, of_global, attribute, of_class, far_away, slots, length, iterator, mapped,
-        generator, array, host_tensor, module, python_random]  # fmt: skip
+        generator, array, host_tensor, module, python_random, looped_over, delegated, cycled,
+        one_of_two, line_of_a_file, byte_of_a_file, row_of_a_table, scanned, random_state,
+        torch_generator, entropy, method_of_an_iterator, functions_that_turn, members_that_turn,
+        order_of_a_dict, raw_bytes, date, context, of_a_thread, dynamic, environment,
+        module_in_a_package, computed_attribute, inherited, far_in_a_list, far_in_an_array,
+        attribute_of_a_list, key, clock, file_opened_anew]  # fmt: skip
+UNNAMED = (
+    mapped,
+    environment,
+    module_in_a_package,
+    scanned,
+)  # the reason has no line
 
 
 def values(way: Any, device: str, session: Any = None) -> list[float]:
@@ -180,8 +484,17 @@ def values(way: Any, device: str, session: Any = None) -> list[float]:
 def test_what_a_step_counts_itself_counts_in_each_step(way: Any) -> None:
     with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
         assert values(way, "kit", session) == values(way, "cpu")
-        (said,) = (why for why in session.stepper.reasons if "replay would not" in why)
-        assert "test_own_state.py:" in said or way is mapped
+        assert session.stepper.counts["replay.steps"] == 0
+        said = [why for why in session.stepper.reasons if "would not" in why or "be seen" in why]
+        assert said
+        assert "test_own_state.py:" in said[0] or way in UNNAMED
+
+
+def test_more_than_can_be_compared_in_time_is_not_compared_in_part(monkeypatch: Any) -> None:
+    monkeypatch.setattr(look, "_THINGS", 100)
+    assert look.Look("few", [[] for _ in range(90)]).unseen == ""
+    assert "more than 100 things" in look.Look("many", [[] for _ in range(110)]).unseen
+    assert "more than 100 things" in look.Look("words", ["word"] * 10_000).unseen
 
 
 def test_the_reason_names_the_variable_and_its_line() -> None:
@@ -190,6 +503,134 @@ def test_the_reason_names_the_variable_and_its_line() -> None:
         line = variable.__code__.co_firstlineno + 5
         said = f"the step changes n at test_own_state.py:{line}, and a replay would not"
         assert said in session.explain()
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_numpy_draws_two_normal_numbers_at_once(before: int) -> None:
+    """The second one comes from no generator."""
+
+    def made(device: str, session: Any = None) -> list[float]:
+        np.random.seed(0), np.random.randn(before)
+        x = torch.ones(2).to(device)
+
+        def step() -> None:
+            x.mul_(3 if np.random.randn() > 1 else 1)
+
+        for _ in range(STEPS):
+            step() if session is None else session.run_step(step)
+        return x.tolist()
+
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        assert made("kit", session) == made("cpu")
+        assert session.stepper.counts["replay.steps"] == 0
+
+
+def test_a_hook_of_a_tensor_may_count_and_so_may_an_attribute_of_it() -> None:
+    def made(device: str, session: Any = None) -> list[float]:
+        w, n = torch.ones(2).to(device).requires_grad_(), [0]
+        w.calls = 0
+
+        def hook(gradient: torch.Tensor) -> torch.Tensor:
+            n[0] += 1
+            return gradient * (3 if n[0] % 7 == 0 else 1)
+
+        def step() -> None:
+            w.sum().backward()
+
+        w.register_hook(hook)
+        for _ in range(STEPS):
+            step() if session is None else session.run_step(step)
+        return w.grad.tolist()  # type: ignore[union-attr]
+
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        assert made("kit", session) == made("cpu")
+
+
+class Spoiled:
+    """Says nothing about itself without an error."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __reduce_ex__(self, version: Any) -> Any:
+        raise RuntimeError
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class Unequal(int):
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    __hash__ = int.__hash__
+
+
+THINGS = {"object": Spoiled(), "key": {Spoiled(): 1}, "number": Unequal(3),
+          "sparse": torch.zeros(2, 2).to_sparse()}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", THINGS)
+def test_no_object_of_the_program_ends_a_step(which: str) -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        x = torch.ones(2, device="kit")
+
+        def step(held: Any = THINGS[which]) -> None:
+            x.mul_(2)
+
+        for _ in range(6):
+            session.run_step(step)
+        assert x.tolist() == [64.0] * 2
+
+
+def test_what_is_only_written_to_keeps_a_step_replayed() -> None:
+    log, rows = open(os.devnull, "w"), logging.getLogger("kit.test")  # noqa: SIM115
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session, log:
+        x, kept = torch.ones(2, device="kit"), (csv.writer(log), threading.Lock(), re.compile("."))
+
+        def step(held: Any = (log, rows, kept)) -> None:
+            x.mul_(2)
+
+        for _ in range(6):
+            session.run_step(step)
+        assert session.stepper.counts["replay.steps"] == 2
+
+
+class Loaded:
+    """A batch with something beside its tensors."""
+
+    def __init__(self, more: Any) -> None:
+        self.inner = {"more": more}
+
+
+@pytest.mark.parametrize(
+    ("most", "seventh"),
+    [("other", "seventh"), (None, 7), (Loaded(1.0), Loaded(7.0)), (UserDict(n=1), UserDict(n=7)),
+     (np.ones(1), np.full(1, 7)), (torch.ones(1), torch.full((1,), 7.0))],
+    ids=["text", "none", "object", "dict", "array", "tensor"],
+)  # fmt: skip
+def test_what_a_loader_brings_beside_tensors_of_the_device_counts(most: Any, seventh: Any) -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        numbers = iter(range(1, 100))
+
+        def load() -> Any:
+            return torch.ones(2).to("kit"), seventh if next(numbers) % 7 == 0 else most
+
+        def step() -> torch.Tensor:
+            x, beside = session.fetch(load)
+            return x * (3 if beside is seventh else 1)
+
+        made = [session.run_step(step).tolist()[0] for _ in range(STEPS)]
+        assert made == [3.0 if i % 7 == 6 else 1.0 for i in range(STEPS)]
+        assert session.stepper.counts["replay.steps"] > 0
+        assert any("brings another batch[1]" in why for why in session.stepper.reasons)
+        assert not any("noticed" in why for why in session.stepper.reasons)  # it was in time
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: torch.rand(1).item()])

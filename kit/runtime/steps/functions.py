@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-__all__ = ["KnownFunction", "attributes", "is_of_kit", "named"]
+__all__ = ["KnownFunction", "attributes", "codes_in", "is_of_kit", "named", "words_in"]
 
 _MISSING = object()
 _LIMIT = 1000  # things of one variable that are compared; of a larger list, its length, too
@@ -82,7 +82,7 @@ def _reached(function: Any, without: list[Any]) -> list[tuple[str, Any]]:
         where = "" if one is function else f" of {one.__name__}"
         for name, thing in named(one):
             found.append((name + where, thing))
-            is_own = isinstance(thing, FunctionType) and thing.__globals__ is function.__globals__
+            is_own = type(thing) is FunctionType and thing.__globals__ is function.__globals__
             if is_own and thing not in functions and thing not in without:
                 functions.append(thing)
     return found
@@ -116,16 +116,30 @@ def _globals_of(code: CodeType) -> tuple[str, ...]:
     return tuple(names)
 
 
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """The code, and that of the functions in it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from codes_in(inner)
+
+
+@lru_cache(maxsize=1024)
+def words_in(code: CodeType) -> frozenset[str]:
+    """The names of variables around it, of attributes and of modules that a code has."""
+    return frozenset(x for one in codes_in(code) for x in (*one.co_names, *one.co_freevars))
+
+
 def _parts(thing: Any) -> list[Any]:
     """The thing, what is in it if it is a list or a dict, and its numbers and texts."""
     parts = [thing]
     if _has_settings(type(thing)):
         parts += [x for x in attributes(thing).values() if _is_value(type(x))]
     for part in parts:  # grows while it is gone through
-        if isinstance(part, _LISTS):
+        if issubclass(type(part), _LISTS):  # `isinstance` may run code of its class
             parts.append(len(part))
             parts += part[:_LIMIT]
-        elif isinstance(part, dict):
+        elif issubclass(type(part), dict):
             parts.append(len(part))
             parts += islice(part.values(), _LIMIT)
         if len(parts) > _LIMIT:
@@ -159,9 +173,12 @@ def _is_value(kind: type) -> bool:
 
 
 def attributes(thing: Any) -> dict[str, Any]:
-    """An object's own attributes; none of one that has slots."""
-    found = getattr(thing, "__dict__", None)
-    return found if isinstance(found, dict) else {}
+    """An object's own attributes; none of one that has slots. Runs no code of its class."""
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
 
 
 def _hold(thing: Any) -> Any:
@@ -178,10 +195,12 @@ def _are_held(held: list[Any], parts: list[Any]) -> bool:
     """Are these the same things, and equal values?"""
     if len(held) != len(parts):
         return False
-    for known, part in zip(held, parts, strict=True):
-        one = known() if type(known) is ref else known
-        if one is not part and not (
-            type(one) is type(part) and _is_value(type(one)) and one == part
-        ):
-            return False
-    return True
+    try:
+        return all(map(_is_held, held, parts))
+    except Exception:  # noqa: BLE001 - of the `==` of a class of the program's
+        return False
+
+
+def _is_held(known: Any, part: Any) -> bool:
+    one = known() if type(known) is ref else known
+    return one is part or (type(one) is type(part) and _is_value(type(one)) and bool(one == part))

@@ -14,6 +14,7 @@ from weakref import ref
 
 from kit.runtime.recording.bulk import Cell, Task, Value, pending
 from kit.runtime.recording.sites import format_site
+from kit.runtime.steps.look import Look
 
 __all__ = [
     "Draw",
@@ -78,7 +79,7 @@ class Recording:
     inputs: list[Cell] = field(default_factory=list)  # copied from the host, in order
     contents: list[bytes | None] = field(default_factory=list)  # of each; None: a loader's batch
     fetches: list[Fetch] = field(default_factory=list)
-    numbers_fetched: list[list[Any]] = field(default_factory=list)  # by each, beside its tensors
+    brought: list[Look] = field(default_factory=list)  # by each, beside its tensors
     calls: list[tuple[int, Fetch]] = field(default_factory=list)  # (tasks before it, call)
     # id of a thing -> that, and what gives the numbers that the step has of it as constants
     looks: dict[int, tuple[ref[Any], Fetch]] = field(default_factory=dict)

@@ -22,7 +22,8 @@ from weakref import ref
 from kit.runtime.recording.bulk import Cell, Task, Value, pending, same_task
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.guesses import Guesses
-from kit.runtime.steps.own_state import OwnState
+from kit.runtime.steps.look import Look
+from kit.runtime.steps.own_state import Looks, OwnState
 from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer, UserProgram
 from kit.runtime.steps.recording import (
@@ -37,7 +38,6 @@ from kit.runtime.steps.recording import (
     is_held,
     is_read,
     leaf_of,
-    numbers_in,
     reads_of,
     source_of,
     type_of,
@@ -73,6 +73,7 @@ class Stepper:
         self.is_fetching = False
         self._step: KnownFunction | None = None  # at the end of its last recorded call
         self._own: OwnState | None = None  # as this step began, where a replay may follow
+        self._looks = Looks()
         self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
         self.payoff = Payoff()
         self._guesses = Guesses(issuer, self.payoff, self.counts, self.reasons)
@@ -179,7 +180,8 @@ class Stepper:
         if now is None:
             return batch
         now.fetches.append(fetch)
-        now.numbers_fetched.append(list(numbers_in(batch)))
+        if self.mode == "replay":
+            now.brought.append(Look("batch", batch))
         now.contents[first:] = [None] * (len(now.inputs) - first)
         self._guess()
         return batch
@@ -241,8 +243,11 @@ class Stepper:
         )
         self._own = None
         if self._last is not None and self.mode == "replay" and self._equal >= CONFIRM - 2:
-            called = [call for _, call in self._last.calls]
-            self._own = OwnState(step, without=called, frontends=self._program.frontends())
+            if self._looks.is_due():
+                called = [*self._last.fetches, *(call for _, call in self._last.calls)]
+                self._own = OwnState(step, without=called, frontends=self._program.frontends())
+            else:
+                self.note_obstacle(self._looks.why)
         self._guesses.begin(draws)
         self._guess()
 
@@ -265,8 +270,10 @@ class Stepper:
         drawn = sum(x.__class__ is Draw for task in now.tasks for x in task.scalars)
         if drawn != self._random.calls - now.draws:
             self.note_obstacle("the step sets the state of the random numbers")
-        if self._own is not None and (why := self._own.change()):
-            self.note_obstacle(why)
+        if self._own is not None:
+            self._looks.note(self._own.change())
+            if self._looks.why:
+                self.note_obstacle(self._looks.why)
         reason = "" if last is None else difference(last, now, replay=self.mode == "replay")
         self._equal = 0 if last is None or reason else self._equal + 1
         self._guesses.most = 0 if last is None else alike(last, now)
@@ -309,7 +316,7 @@ class Stepper:
         assert last is not None
         inputs = self._fetch_again(last)
         if inputs is None:  # the batches wait in `_ahead` for the step that is recorded now
-            self._equal = 0
+            self._equal = self._replayed = 0
             return self.run(step)
         try:
             tasks, made = self._again(last, inputs)
@@ -337,8 +344,8 @@ class Stepper:
             finally:
                 self._now, self.is_fetching = None, False
             self._ahead.append((fetch, batch, fresh.inputs))
-        if [list(numbers_in(batch)) for _, batch, _ in self._ahead] != last.numbers_fetched:
-            self.reasons["the batch brings other numbers, beside its tensors, than the last"] += 1
+        if why := self._other_batch(last):
+            self.reasons[why] += 1
             return None
         batches = [cell for _, _, cells in self._ahead for cell in cells]
         old = [c for c, data in zip(last.inputs, last.contents, strict=True) if data is None]
@@ -352,6 +359,16 @@ class Stepper:
             next(rest) if data is None else cell
             for cell, data in zip(last.inputs, last.contents, strict=True)
         ]
+
+    def _other_batch(self, last: Recording) -> str:
+        """What the next batches bring beside tensors that those of the last step did not."""
+        for known, (_, batch, _) in zip(last.brought, self._ahead, strict=True):
+            now = Look("batch", batch)
+            if name := known.change(now):
+                return f"a loader brings another {name} than the last time, beside its tensors"
+            if now.unseen:
+                return f"a loader brings {now.unseen}, and that cannot be compared"
+        return ""
 
     def _again(self, last: Recording, inputs: list[Cell]) -> tuple[list[Task], list[list[Cell]]]:
         """Issue the tasks of the last step once more; gives the new ones, and what they make."""

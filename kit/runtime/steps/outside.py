@@ -1,0 +1,94 @@
+"""Clocks and files that a step asks: their answers change, though no variable does."""
+
+from __future__ import annotations
+
+import datetime
+import dis
+import io
+import os
+import secrets
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from kit.runtime.recording.sites import format_site
+from kit.runtime.steps.functions import codes_in, named, words_in
+
+__all__ = ["asked"]
+
+_FILES = {"exists", "isfile", "isdir", "getmtime", "getsize"}
+_ASKED: list[tuple[Any, set[str]]] = [
+    (time, {name for name in vars(time) if "time" in name or name in ("perf_counter", "monotonic")}
+     - {"strftime", "strptime", "struct_time", "mktime", "ctime", "asctime"}
+     | {"perf_counter_ns", "monotonic_ns"}),
+    (datetime.datetime, {"now", "utcnow", "today"}),
+    (datetime.date, {"today"}),
+    (os, {"urandom", "stat", "listdir", "scandir", "times", "getloadavg"}),
+    (os.path, _FILES),
+    (io, {"open"}),
+    (uuid, {"uuid1", "uuid4"}),
+    (secrets, set(secrets.__all__)),
+]  # fmt: skip
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+_METHODS = {"read_text", "read_bytes"}  # of a path
+_BUILTIN = {"global open", "global input"}
+_BY_ITSELF = {"forward", "backward", "<lambda>"}  # called by a library, whoever names it
+
+
+def asked(functions: Sequence[FunctionType]) -> str:
+    """The clock or file that the first of these functions asks, or one that it calls by name.
+
+    In words, with its line; "" if there is none.
+    """
+    called = list(_called(functions))
+    for function in called:
+        for word, shown in _asked_by(function):
+            for code in codes_in(function.__code__):
+                for part in dis.get_instructions(code):
+                    if part.argval == word and part.positions and part.positions.lineno:
+                        site = format_site((code.co_filename, part.positions.lineno))
+                        return f"{shown} at {site}"
+    return ""
+
+
+def _called(functions: Sequence[FunctionType]) -> Iterator[FunctionType]:
+    """The first function, and what it may call: a method that nobody names is no part of a step."""
+    words = [(function, words_in(function.__code__)) for function in functions]
+    all_words = set().union(*(names for _, names in words))
+    reached = set[str]()
+    waiting = words[1:]
+    ready = words[:1]
+    while ready:
+        for function, names in ready:
+            yield function
+            reached |= names
+        ready = [(f, names) for f, names in waiting if _is_called(f, reached, all_words)]
+        waiting = [pair for pair in waiting if pair not in ready]
+
+
+def _is_called(function: FunctionType, reached: set[str], all_words: set[str]) -> bool:
+    name, around = function.__name__, function.__qualname__.split(".")[-2:-1]
+    if name in reached or name in _BY_ITSELF or name.startswith("__"):
+        return True
+    is_method = bool(around) and around != ["<locals>"]
+    return not is_method and name not in all_words  # it lies in a list of callbacks
+
+
+def _asked_by(function: FunctionType) -> Iterator[tuple[str, str]]:
+    """Each word of its code that asks something outside, and how that is called."""
+    words = words_in(function.__code__)
+    for method in words & _METHODS:
+        yield method, method
+    for name, thing in named(function):
+        if name in _BUILTIN and type(thing) is object:  # no global of the program's
+            yield name.removeprefix("global "), name.removeprefix("global ")
+        inner = [vars(thing).get(word) for word in words] if type(thing) is ModuleType else []
+        for owner, asking in _ASKED:
+            if any(owner is one for one in (thing, *inner)):
+                for word in words & asking:
+                    yield word, f"{owner.__name__}.{word}"
+            elif type(thing) in _FUNCTIONS and thing.__module__ == owner.__name__:
+                for word in asking & {thing.__name__}:
+                    yield name.removeprefix("global "), f"{owner.__name__}.{word}"

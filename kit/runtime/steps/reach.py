@@ -1,0 +1,336 @@
+"""What a Python thing is by itself, and what can be reached through it: as two looks compare them.
+
+A thing of a class in Python is its attributes; one of C's is what it tells pickle. What tells
+nothing, such as an iterator that cycles, is `Unseen`: nobody knows whether a step changes it.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import csv
+import io
+import itertools
+import logging
+import os
+import re
+import struct
+import sys
+import threading
+import types
+import weakref
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import lru_cache, partial
+from gc import get_referents
+from types import FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from kit.runtime.recording.sites import is_kits, is_users
+from kit.runtime.steps.functions import attributes, is_of_kit, named, words_in
+
+__all__ = ["PLAIN", "STATE", "Part", "Unseen", "parts_of"]
+
+Part = tuple[str, Any]  # a name, which begins with "." or "[", or is a variable's; a thing
+Seen = tuple[Any, list[Part]]  # what a thing is by itself; what can be reached through it
+Look = Callable[[Any], Seen]
+
+STATE = ".(state)"  # the name of what a thing of C tells pickle
+PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), range})
+_LARGE = 1 << 24  # bytes of a host array, of which more are not compared
+_POINTER = struct.calcsize("P")
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
+_DYNAMIC = {"globals", "eval", "exec"}  # a function that names them may reach any global
+_VALUES = (int, float, complex, str, bytes)  # a class of these may have attributes, too
+_LISTS = (list, tuple, deque, set, frozenset)
+# Things of C in these packages are settings, locks and programs, unless they are iterators.
+_OF_PROGRAMS = {"torch", "jax", "jaxlib", "numpy", "_thread", "_multiprocessing", "_abc", "typing"}
+
+
+class Unseen(Exception):
+    """The state of a thing cannot be compared."""
+
+
+def parts_of(thing: Any) -> Seen:
+    """What a thing is by itself, and what can be reached through it, with the names there.
+
+    Raises:
+        Unseen: it may have a state that cannot be compared.
+    """
+    kind = type(thing)
+    if (look := _KNOWN.get(kind)) is None:
+        look = _KNOWN[kind] = _look_of(kind)
+    return look(thing)
+
+
+def _look_of(kind: type) -> Look:
+    for kinds, look in _LOOKS:
+        if issubclass(kind, kinds):
+            return look
+    if hasattr(kind, "__array__") and not hasattr(kind, "__next__"):
+        return _of_array
+    if is_of_kit(kind):
+        return _of_nothing
+    if not _has_hidden_fields(kind) or issubclass(kind, BaseException):
+        return _of_object
+    tells = None if kind.__module__ == "itertools" else _tells_pickle(kind)  # from 3.12 on it warns
+    if tells is not None:
+        return lambda thing: _of_c_object(thing, tells)
+    is_called = any("__call__" in vars(base) for base in kind.__mro__)
+    is_program = is_called or kind.__module__.partition(".")[0] in _OF_PROGRAMS
+    return _of_object if is_program and not hasattr(kind, "__next__") else _of_unseen
+
+
+def _has_hidden_fields(kind: type) -> bool:
+    """Has it memory beside attributes and slots? pickle asks this in the same way."""
+    pointers = (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0) + len(_slots(kind))
+    return kind.__basicsize__ > object.__basicsize__ + pointers * _POINTER
+
+
+def _slots(kind: type) -> list[tuple[str, Any]]:
+    if (found := _SLOTS.get(kind)) is None:
+        found = _SLOTS[kind] = _find_slots(kind)
+    return found
+
+
+def _find_slots(kind: type) -> list[tuple[str, Any]]:
+    return [
+        (name, member)
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, member in vars(base).items()
+        if type(member) is types.MemberDescriptorType
+    ]
+
+
+def _tells_pickle(kind: Any) -> Callable[[Any], Any] | None:
+    if kind.__reduce_ex__ is not object.__reduce_ex__:
+        return lambda thing: kind.__reduce_ex__(thing, 4)
+    if kind.__reduce__ is not object.__reduce__:
+        return kind.__reduce__  # type: ignore[no-any-return]
+    return copyreg.dispatch_table.get(kind)
+
+
+# -- functions and classes -------------------------------------------------------------------------
+
+
+def _of_function(function: FunctionType) -> Seen:
+    if not is_users(function.__code__.co_filename):
+        return function.__code__, []
+    return function.__code__, [
+        *((name.removeprefix("global "), thing) for name, thing in named(function)),
+        *((f".{name}", thing) for name, thing in vars(function).items()),
+        *_of_modules(function),
+    ]
+
+
+def _of_modules(function: FunctionType) -> Iterator[Part]:
+    """What a function names of the program's modules, imported by itself or around it."""
+    space, names = function.__globals__, set(words_in(function.__code__))
+    package = space.get("__package__") or ""
+    imported = [sys.modules.get(x) for name in names for x in (name, f"{package}.{name}")]
+    modules = [space.get(name) for name in names] + imported
+    for module in modules:  # grows while it is gone through
+        if type(module) is ModuleType and is_users(getattr(module, "__file__", None) or ""):
+            for name in names & vars(module).keys():
+                yield f"{module.__name__}.{name}", (thing := vars(module)[name])
+                if type(thing) is ModuleType and not any(thing is one for one in modules):
+                    modules.append(thing)
+    if names & _DYNAMIC:
+        yield from [(name, thing) for name, thing in space.items() if name[:2] != "__"]
+    if names & {"environ", "getenv"}:
+        yield "os.environ", os.environ
+
+
+def _of_method(method: MethodType) -> Seen:
+    return None, [("", method.__func__), ("self", method.__self__)]
+
+
+def _of_c_function(function: Any) -> Seen:
+    """Of a method of an object, that object, too: `draw = generator.random`."""
+    owner = getattr(function, "__self__", None)
+    return function.__name__, [] if isinstance(owner, ModuleType) else [("", owner)]
+
+
+def _of_cached(function: Any) -> Seen:
+    """A call that finds its result in the cache changes nothing."""
+    info = function.cache_info()
+    return (info.misses, info.currsize), [("", function.__wrapped__)]
+
+
+def _of_partial(function: partial[Any]) -> Seen:
+    return None, [("", function.func), ("", function.args), ("", function.keywords)]
+
+
+def _of_class(kind: type) -> Seen:
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    module = sys.modules.get(kind.__module__)
+    if is_of_kit(kind) or not is_users(getattr(module, "__file__", None) or "<cell>"):
+        return name, []
+    around = [("", base) for base in (*kind.__bases__, type(kind))]
+    return name, [*((f".{name}", thing) for name, thing in vars(kind).items()), *around]
+
+
+# -- containers, iterators, files ------------------------------------------------------------------
+
+
+def _of_list(things: Any) -> Seen:
+    items, more = list(things), [] if type(things) in _LISTS else _more(things)
+    if all(type(x) in PLAIN for x in items):
+        return items, more
+    return len(items), [*((f"[{i}]", x) for i, x in enumerate(items)), *more]
+
+
+def _of_dict(things: Any) -> Seen:
+    own = OrderedDict if isinstance(things, OrderedDict) else dict  # each in an order of its own
+    items, more = list(own.items(things)), [] if type(things) is dict else _more(things)
+    odd = [key for key, _ in items if type(key) not in PLAIN]
+    if not odd and all(type(x) in PLAIN for _, x in items):
+        return items, more
+    found = [(f"[{key!r:.40}]" if type(key) in PLAIN else "[...]", x) for key, x in items]
+    return len(items), [*found, *more, *(("[...]", key) for key in odd)]
+
+
+def _of_proxy(things: Any) -> Seen:
+    return None, [("", dict(things))]
+
+
+def _of_generator(generator: GeneratorType[Any, Any, Any]) -> Seen:
+    """Also what lies on its stack: the iterator of a `for` has no name."""
+    frame = generator.gi_frame
+    if frame is None or is_kits(generator.gi_code.co_filename):
+        return None, []
+    unnamed = [("", x) for x in get_referents(generator) if x is not frame]
+    return frame.f_lasti, [*frame.f_locals.items(), *unnamed]
+
+
+def _of_around(thing: Any) -> Seen:
+    """Of what adds no state to the functions and iterators that it goes through."""
+    return None, [("", inner) for inner in get_referents(thing)]
+
+
+def _of_text(thing: Any) -> Seen:
+    return repr(thing), []
+
+
+def _of_reference(thing: Any) -> Seen:
+    return None, [("", weakref.ref.__call__(thing))]
+
+
+def _of_dict_of(thing: Any) -> Seen:
+    """Of what stands for another thing, or for one in each thread."""
+    return None, [(f".{name}", x) for name, x in thing.__dict__.items()]
+
+
+def _of_context(variable: ContextVar[Any]) -> Seen:
+    return None, [("", variable.get(None))]
+
+
+def _of_file(file: Any) -> Seen:
+    """A step reads nothing from a file that is only written to."""
+    if file.closed or not file.readable():
+        return None, []
+    try:
+        return file.tell(), []
+    except OSError as error:  # it is gone through line by line
+        raise Unseen from error
+
+
+def _of_nothing(thing: Any) -> Seen:
+    return None, []
+
+
+# -- arrays and other objects ----------------------------------------------------------------------
+
+
+def _of_array(array: Any) -> Seen:
+    """The numbers of an array of the host; and what hangs on it."""
+    parts: list[Part] = [(f".{name}", x) for name, x in attributes(array).items()]
+    if is_of_kit(type(array)) or str(getattr(array, "device", "")) != "cpu":
+        hooks = [getattr(array, name, None) for name in _HOOKS]
+        return None, [*parts, *(("", hook) for hook in hooks if hook is not None)]
+    if str(getattr(array, "dtype", "")) == "object":
+        return array.shape, [*parts, *(("[...]", x) for x in np.asarray(array).ravel().tolist())]
+    return _numbers_of(array), parts
+
+
+def _numbers_of(array: Any) -> Any:
+    """All of a small array, a checksum of a larger one; torch counts the writes to a tensor."""
+    try:
+        plain = array.detach() if hasattr(array, "detach") else array
+        writes = array._version if plain is not array else None
+        if plain.nbytes > _LARGE:
+            if writes is None and array.flags.writeable:
+                raise Unseen
+            return writes
+        data = np.asarray(plain).tobytes()
+        return writes, data if len(data) <= 64 else zlib.crc32(data)
+    except (AttributeError, TypeError, RuntimeError) as error:  # sparse; a kind that numpy lacks
+        raise Unseen from error
+
+
+def _of_value(value: Any) -> Seen:
+    base = next(base for base in _VALUES if issubclass(type(value), base))
+    return base.__repr__(value), _more(value)
+
+
+def _of_object(thing: Any) -> Seen:
+    return None, _more(thing)
+
+
+def _of_c_object(thing: Any, tells: Callable[[Any], Any]) -> Seen:
+    try:
+        return None, [*_more(thing), (STATE, tells(thing))]
+    except Exception as error:
+        raise Unseen from error
+
+
+def _of_unseen(thing: Any) -> Seen:
+    raise Unseen
+
+
+def _more(thing: Any) -> list[Part]:
+    """Attributes, also those in slots, and the class."""
+    kind = type(thing)
+    found = [(f".{name}", x) for name, x in attributes(thing).items()]
+    for name, member in _slots(kind):
+        with suppress(AttributeError):  # it has no value yet
+            found.append((f".{name}", member.__get__(thing, kind)))
+    return [*found, ("", kind)]
+
+
+_SLOTS: WeakKeyDictionary[type, list[tuple[str, Any]]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[type, Look] = WeakKeyDictionary()
+_LOOKS: tuple[tuple[Any, Look], ...] = (
+    (FunctionType, _of_function),
+    (MethodType, _of_method),
+    (type, _of_class),
+    (_LISTS, _of_list),
+    (dict, _of_dict),
+    (types.MappingProxyType, _of_proxy),
+    (GeneratorType, _of_generator),
+    (partial, _of_partial),
+    (type(lru_cache(len)), _of_cached),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), _of_c_function),
+    # What a step may write, and reads nothing from; and what never changes.
+    ((logging.Logger, logging.Handler, type(csv.writer(io.StringIO()))), _of_nothing),
+    ((types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType,
+      types.MethodDescriptorType, types.ClassMethodDescriptorType), _of_nothing),
+    ((ModuleType, re.Pattern, re.Match, types.CodeType, types.TracebackType), _of_nothing),
+    (io.IOBase, _of_file),
+    ((property, staticmethod, classmethod, itertools.chain, itertools.islice), _of_around),
+    ((itertools.accumulate, itertools.starmap, itertools.takewhile, itertools.dropwhile,
+      itertools.filterfalse, itertools.compress, itertools.zip_longest, itertools.pairwise,
+      types.CellType), _of_around),
+    ((itertools.count, itertools.repeat), _of_text),
+    (weakref.ref, _of_reference),
+    ((weakref.ProxyType, weakref.CallableProxyType), _of_dict_of),
+    (ContextVar, _of_context),
+    (threading.local, _of_dict_of),
+    (_VALUES, _of_value),
+)  # fmt: skip
