@@ -33,6 +33,7 @@ _MAX_DIGITS = 40  # of a number in quotes
 # Of these the arguments say nothing that is kept.
 _PLAIN = frozenset({Role.STEP, Role.UPDATE, Role.FINISH, Role.INPUT, Role.COMPILE, Role.PYTHON,
                     Role.ANNOTATION})  # fmt: skip
+_OF_KERNELS = ("correlation", "stream", "device")  # numbers with which torch writes a kernel
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -73,7 +74,7 @@ class Events:
 
     @property
     def is_known(self) -> bool:
-        """Was a category of torch's, or of ours, seen?"""
+        """Was an event of torch's, or of ours, seen?"""
         return self._roles.is_known
 
     @property
@@ -192,6 +193,8 @@ class Events:
         self, event: dict[str, Any], number: int, args: Mapping[str, Any]
     ) -> tuple[int, int, int]:
         """Correlation, node of a CUDA graph and lane of what ran on a device."""
+        if not self._roles.is_known:
+            self._roles.is_known = any(type(args.get(key)) is int for key in _OF_KERNELS)
         if self._names.sends[number]:
             self.messages.add(len(self.role), self.names[number], args)
         elif event.get("cat") != "kernel":

@@ -415,7 +415,9 @@ class _Window:
         return f"at character {self._passed + self.at:,}"
 
     def sample(self) -> str:
-        return repr(self.text[self.at : self.at + 20])
+        begin = self.text[self.at : self.at + 20]
+        is_text = all(char >= " " or char in _SPACE for char in begin)
+        return repr(begin) + ("" if is_text else ". No protobuf is read, such as Perfetto's own")
 
     def cut_off(self) -> TraceFileError:
         end = self._passed + len(self.text)

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from kit.errors import TraceFileError
-from kit.formats.chrome.roles import HOST, KNOWN, Role, role_of
+from kit.formats.chrome.roles import HOST, Role, is_torchs, role_of
 from kit.formats.chrome.steps import is_asked
 from kit.trace.communication import communicates
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
@@ -49,7 +49,7 @@ class Roles:
     """What the events of a category and a name are for, and the name's number."""
 
     def __init__(self, names: Names, step_by: str, repairs: Counter[str]) -> None:
-        self.is_known = False  # a category of torch's, or of ours, was seen
+        self.is_known = False  # an event of torch's, or of ours, was seen
         self.found: dict[Any, dict[Any, tuple[int, int]]] = {}  # category -> name -> the two
         self._count = 0
         self._names = names
@@ -61,10 +61,10 @@ class Roles:
         whole = category if isinstance(category, str) else ""
         lower, text = whole.lower(), cut_name(name, MAX_SPAN_NAME)
         role = role_of(lower, text)
+        self.is_known |= is_torchs(lower, role)
         is_free = role in (Role.OTHER, Role.CALL, Role.GRADIENT) and lower in HOST
         if is_free and is_asked(text, self._step_by):
             role = Role.ANNOTATION
-        self.is_known |= bool(role) or lower in KNOWN
         number = self._names.number(text) if role != Role.OTHER else -1
         if len(text) == MAX_SPAN_NAME:
             self._repairs[f"names were cut at {MAX_SPAN_NAME:,} characters"] += 1

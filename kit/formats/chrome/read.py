@@ -64,10 +64,7 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         member = _placed(imported.member, head)
         imported = replace(imported, environment=_environment(head, events), member=member)
     else:
-        raise TraceFileError(
-            "its events are neither torch.profiler's nor kit's own; docs/traces.md has what is "
-            "read. Of a jax profile open the directory or its *.xplane.pb"
-        )
+        raise TraceFileError(_of_strangers(events))
     notes = [*imported.timeline.notes, *(f"{n:,} {what}" for what, n in events.repairs.items())]
     if "unclosed" in head:
         notes.append("the list of events has no end: the program may have been stopped")
@@ -84,6 +81,18 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         )
         notes.append(f"events that are no span of a step were left out: {most}")
     return _noted(imported, notes)
+
+
+def _of_strangers(events: Events) -> str:
+    """Why these are no events that are read; their categories tell who has written them."""
+    most = [
+        repr(cut_name(c)[:40]) for c, _ in events.left_out.most_common(3) if c and c != "others"
+    ]
+    said = f" (of {', '.join(most)})" if most else ""
+    return (
+        f"its events{said} are neither torch.profiler's nor kit's own; docs/traces.md has what is "
+        "read. Of a jax profile open the directory or its *.xplane.pb"
+    )
 
 
 def _placed(member: Member, head: dict[str, Any]) -> Member:

@@ -6,7 +6,7 @@ import re
 
 from kit.trace.kinds import KINDS
 
-__all__ = ["ATEN_OPS", "EXPORTED", "HOST", "KNOWN", "OPS", "OTHER_DEVICES", "Role", "role_of"]
+__all__ = ["ATEN_OPS", "EXPORTED", "HOST", "OPS", "OTHER_DEVICES", "Role", "is_torchs", "role_of"]
 
 EXPORTED = "kit."  # categories of our own files: "kit.kernel", "kit.sync"
 _WAITS = frozenset({
@@ -22,7 +22,9 @@ _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
 HOST = frozenset({"cpu_op", "operator", "user_annotation"})
 _ON_HOST = ("gloo:", "mpi:", "ucc:")
-KNOWN = _GPU | _CALLS | HOST
+# Categories of other programs, too: of Linux's traces, MXNet, ONNX Runtime.
+_SHARED = frozenset({"kernel", "memcpy", "memset", "runtime", "operator"})
+_KNOWN = (_GPU | _CALLS | HOST) - _SHARED
 # How Kineto, or a fork of it, begins the categories of devices whose events have no rules here.
 OTHER_DEVICES = frozenset(
     {"mtia", "xpu", "hpu", "glow", "privateuse1", "mlu", "musa", "gcu", "npu"}
@@ -70,6 +72,13 @@ def role_of(category: str, name: str) -> int:
     if category == "user_annotation":
         return Role.ANNOTATION
     return Role.GRADIENT if _GRADIENT.match(name) else Role.CALL
+
+
+def is_torchs(category: str, role: int) -> bool:
+    """Does nobody but torch, or the kit, write such an event? Of a kernel its arguments say it."""
+    if category in _SHARED:
+        return role not in (Role.OTHER, Role.KERNEL, Role.CALL)
+    return role != Role.OTHER or category in _KNOWN
 
 
 def _role_of_call(name: str) -> int:

@@ -280,7 +280,7 @@ def test_hostile_text_stays_text_and_long_text_is_cut(tmp_path):
 def test_names_that_differ_after_a_thousand_characters_stay_two(tmp_path):
     long = "void kernel<" + "cutlass::" * 2_000
     names = [f"{long}{i}>" for i in range(2)]
-    ops = [op(name, 10 * i, 5, cat="kernel") for i, name in enumerate(names)]
+    ops = [op(name, 10 * i, 5, cat="kernel", args={"stream": 7}) for i, name in enumerate(names)]
     t = opened(tmp_path, *ops)
     assert [name for name in t.names if "kernel<" in name] == names
     assert {row.name for row in kernel_table(t)} == set(names)
@@ -357,13 +357,35 @@ def test_more_lanes_than_can_be_drawn_become_one(tmp_path):
             "version 9",
         ),
         ("[1]".encode("utf-16"), "neither torch.profiler's nor kit's"),
+        (b"\n\x10B\x02\x08\x01P\x01" + bytes(99), "No protobuf is read, such as Perfetto's"),
     ],
-    ids=range(23),
+    ids=range(24),
 )
 def test_a_file_that_is_no_trace_says_what_it_is(tmp_path, content: bytes, message: str):
     with pytest.raises(TraceFileError, match=message) as raised:
         read_chrome(written(tmp_path, content))
     assert "trace.json" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "args"),
+    [
+        ("FEE", "torch.mm", {}),  # of viztracer
+        ("kernel", "sched_switch", {"cpu": 3}),  # of Linux
+        ("runtime", "gc", {}),
+        ("memcpy", "memcpy", {}),
+        ("operator", "FullyConnected", {}),  # of MXNet
+        ("Kernel", "ampere_sgemm", {"stream": "7", "op_name": "MatMul"}),  # of ONNX Runtime
+        ("action processing", "Compiling a.cc", {}),  # of bazel
+        (None, "Source", {"detail": "a.h"}),  # of clang's -ftime-trace
+    ],
+)
+def test_another_programs_trace_is_refused_whatever_its_categories_are_called(
+    tmp_path, category: Any, name: str, args: dict[str, Any]
+):
+    """Linux's events were the kernels of a GPU that was busy for 43 % of a step."""
+    with pytest.raises(TraceFileError, match=r"its events.* are neither torch.profiler's"):
+        opened(tmp_path, *(op(name, 10 * i, 5, cat=category, args=args) for i in range(3)))
 
 
 def test_a_file_that_is_not_there_is_an_oserror(tmp_path):
