@@ -25,6 +25,18 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         3, device=D)[5]),
     "mixed devices": (RuntimeError, "same device", lambda: torch.ones(
         3, device=D) + torch.ones(3)),
+    "statistics of another device": (RuntimeError, "same device", lambda: torch.nn.BatchNorm1d(2)(
+        torch.ones(3, 2, device=D))),
+    "a tensor of the CPU by an index of the device": (RuntimeError, "indices should be either on c",
+        lambda: torch.ones(3)[torch.tensor([1], device=D)]),
+    "rows of another device by index": (RuntimeError, "same device", lambda: torch.ones(
+        3, device=D).index_select(0, torch.tensor([1]))),
+    "values of another device by index": (RuntimeError, "same device", lambda: torch.ones(
+        3, device=D).index_put((torch.tensor([1]),), torch.ones(1))),
+    "a stack of numbers of two devices": (RuntimeError, "same device", lambda: torch.stack(
+        [torch.tensor(1.0, device=D), torch.tensor(1.0)])),
+    "a gradient of another device": (RuntimeError, "expected device kit:0 but got cpu", lambda: (
+        torch.ones(2, device=D, requires_grad=True) * 2).backward(torch.ones(2))),
     "lengths that are too long": (RuntimeError, "input_lengths to have value at most 8", lambda: (
         functional.ctc_loss(torch.zeros(8, 2, 5, device=D), torch.ones(
             2, 3, dtype=torch.int64, device=D), torch.tensor([8, 9]), torch.tensor([3, 1])))),
@@ -57,7 +69,7 @@ def _modified() -> None:
 
 BEFORE_DISPATCH = ("an index out of range", "a grad of an integer", "two numbers as one",
                    "a truth of many", "numpy of a gradient", "a modified saved tensor",
-                   "a write to an expanded tensor")  # fmt: skip
+                   "a write to an expanded tensor", "a gradient of another device")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

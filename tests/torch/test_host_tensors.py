@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,22 @@ from kit.runtime.session.executor import ExecutableCache
 from kit.torch.device import open_session
 
 CACHE = ExecutableCache()
+rows, mask = torch.tensor([1, 0]), torch.tensor([True, False])
+two = torch.tensor(2.0)
+CASES: dict[str, Callable[[Any], Any]] = {
+    "numbers of the CPU": lambda x: [
+        x + two, two / x, x > two, x.clamp(max=two), torch.where(x > 2, x, two),
+        torch.lerp(x, x + 1, two), x.masked_fill(x > 2, two), x.clone().mul_(two)],
+    "numbers of another type": lambda x: [x.half() * two.double(), x.long() + torch.tensor(2.5)],
+    "read by index": lambda x: [
+        x[rows], x[:, rows], x[rows, rows], x[rows, rows.to(x.device)], x[torch.tensor(1)]],
+    "read by mask": lambda x: [x[mask], x[torch.ones(2, 3) > 0], x[torch.tensor(True)]],
+    "written by index": lambda x: [
+        x.index_put((rows,), two), x.index_put((rows, rows), x[:, 0], accumulate=True)],
+    "written by mask": lambda x: [
+        x.index_put((mask,), two), x.index_put((torch.ones(2, 3) > 0,), two)],
+    "copied": lambda x: [torch.empty(2, 3).copy_(x), x.clone().copy_(torch.ones(3))],
+}  # fmt: skip
 LENGTHS: dict[str, Any] = {
     "tuples": tuple,
     "tensors of the CPU": torch.tensor,
@@ -35,6 +52,41 @@ def ctc(device: str, lengths: Any, *, flat: bool, **options: Any) -> tuple[Any, 
     loss.sum().backward()
     assert scores.grad is not None
     return loss.detach().cpu(), scores.grad.cpu()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_cuda_takes_gives_what_cpu_torch_gives(name: str) -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    with open_session(Settings(mode="imperative"), cache=CACHE):
+        got = [result.cpu() for result in CASES[name](x.to("kit"))]
+    for one, other in zip(got, CASES[name](x), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_mask_of_the_cpu_is_written_through_on_the_device() -> None:
+    with open_session(strict=True) as session:
+        x = torch.ones(2, 3, device="kit")
+        x[torch.tensor([True, False])] = 5.0
+        assert not session.unlowered
+        assert x.tolist() == [[5.0] * 3, [1.0] * 3]
+
+
+def test_a_gradient_that_is_a_number_of_the_cpu_moves() -> None:
+    with open_session():
+        x = torch.ones(2, device="kit", requires_grad=True)
+        x.sum().backward(torch.tensor(3.0))
+        assert x.grad is not None
+        assert x.grad.device.type == "kit"
+        assert x.grad.tolist() == [3.0, 3.0]
+
+
+def test_what_is_printed_says_as_torch_does_whether_it_learns() -> None:
+    with open_session():
+        x = torch.ones(2)
+        here = x.to("kit")
+        for change in (lambda t: t, lambda t: t.requires_grad_(), lambda t: t * 2):
+            x, here = change(x), change(here)
+            assert str(here) == f"kit {x}"
 
 
 @pytest.mark.parametrize("name", LENGTHS)

@@ -15,7 +15,8 @@ import torch
 
 from kit.errors import UnsupportedOp
 from kit.runtime.recording.sites import format_site
-from kit.torch.ops.schema import OTHER_DEVICE, flat_tensors, write_slots, written_tensors
+from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
+from kit.torch.tensors.checks import OTHER_DEVICE
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, to_host, wrap
 

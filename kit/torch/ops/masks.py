@@ -30,12 +30,10 @@ def masked_write(func: Any, args: Any) -> Recipe | None:
     fits = mask.dtype is torch.bool and mask.shape == x.shape[first:after]
     if len(given) > 1 or not fits or number.numel() != 1 or number.dtype is not x.dtype:
         return None
-    if not isinstance(x, KitTensor) or not isinstance(mask, KitTensor):
-        return None
     shape = (*mask.shape, *(1,) * (x.dim() - after))
 
     def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
-        mask, value = args[1][first].reshape(shape), args[2]
+        mask, value = args[1][first].to("kit").reshape(shape), args[2]
         # An overload is named: torch prints a tensor that it tries to pass as a number, a sync.
         if isinstance(value, KitTensor):
             return fill.Tensor(args[0], mask, value.reshape(()))

@@ -30,7 +30,6 @@ from kit.torch.ops.masks import masked_write
 from kit.torch.ops.memory import SPECIAL
 from kit.torch.ops.out import inplace_by_functional, out_recipe
 from kit.torch.ops.schema import (
-    OTHER_DEVICE,
     Recipe,
     flat_tensors,
     has_static_floats,
@@ -39,7 +38,7 @@ from kit.torch.ops.schema import (
 )
 from kit.torch.ops.sequences import CELL_SHAPES
 from kit.torch.ops.strict import check_numbers, check_types
-from kit.torch.tensors.checks import check_sessions, check_writable
+from kit.torch.tensors.checks import check_devices, check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
@@ -79,13 +78,15 @@ def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     if name in SPECIAL:
         if name != "aten.copy_.default":  # it asks when it knows more
             check_sessions(tape, name, (*args, *kwargs.values()))
+        if "batch_norm" in name:  # others ask elsewhere, or take tensors of the host
+            check_devices(tape, name, args, kwargs)
         check_types(func, args, kwargs)
         check_numbers(func, args, kwargs)
         special = SPECIAL[name]
         return lambda tape, args, kwargs, tensors, numbers: special(tape, func, args, kwargs)
     if func.namespace == "c10d":
         return collective_recipe(func)
-    _check_devices(tape, name, args, kwargs)
+    check_devices(tape, name, args, kwargs)
     check_types(func, args, kwargs)
     check_numbers(func, args, kwargs)
     if name.startswith("aten.index") and _has_mask(args):
@@ -135,26 +136,6 @@ def _has_mask(args: Any) -> bool:
         if isinstance(arg, list | tuple)
         for x in arg
     )
-
-
-def _check_devices(tape: Tape, name: str, args: Any, kwargs: Any) -> None:
-    """CPU tensors do not mix with kit's, except numbers (0-d) and indices, as on any device."""
-    check_sessions(tape, name, (*args, *kwargs.values()))
-    for arg in (*args, *kwargs.values()):
-        for x in arg if isinstance(arg, list | tuple) else (arg,):
-            if (
-                isinstance(x, torch.Tensor)
-                and not isinstance(x, KitTensor)
-                and x.dim() > 0
-                and "index" not in name
-            ):
-                frame = tape.place.sync_frame()
-                raise RuntimeError(
-                    f"{OTHER_DEVICE}, but found at least two devices, "
-                    f"{tape.device} and {x.device}! (in {name} at "
-                    f"{frame[0][0]}:{frame[0][1]}; "
-                    "move the other one with .to('kit'))"
-                )
 
 
 class _Template:

@@ -26,8 +26,6 @@ Recipe = Callable[[Tape, Any, Any, list[KitTensor], list[float]], Any]
 Special = Callable[[Tape, Any, Any, Any], Any]  # (tape, op, args, kwargs) -> the call's result
 WriteSlots = list[tuple[int, str]]
 
-OTHER_DEVICE = "Expected all tensors to be on the same device"  # torch's own words
-
 # floats that the op's shape or exactness depends on: kept as constants
 STATIC_FLOATS = frozenset(
     {

@@ -194,14 +194,21 @@ class KitTensor(torch.Tensor):
         tape = args[0].tape if known else _tape_of(args, kwargs)
         return tape.dispatch(func, args, kwargs)
 
-    def backward(self, *args: Any, **kwargs: Any) -> None:
+    def backward(self, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
         """Gradients, as torch computes them; an error of an op in it is raised at its end."""
         tape = self.tape
+        if isinstance(gradient, torch.Tensor) and not isinstance(gradient, KitTensor):
+            if gradient.dim():  # torch does not look, where a tensor is not of its own class
+                raise RuntimeError(
+                    "invalid gradient at index 0 - expected device "
+                    f"{self.device} but got {gradient.device}"
+                )
+            gradient = gradient.to("kit")
         if (replica := tape.on_backward) is not None:  # summed over the replicas, too
-            replica(self, *args, **kwargs)
+            replica(self, gradient, *args, **kwargs)
             return
         try:
-            super().backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+            super().backward(gradient, *args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
             tape.raise_kept()
 
@@ -246,8 +253,8 @@ class KitTensor(torch.Tensor):
         return f"KitTensor(shape={shape}, dtype={self.dtype}, device='{self.device}'{grad})"
 
     def __str__(self) -> str:
-        host = to_host(self, cause="print")
-        return repr(host).replace("tensor(", "kit tensor(", 1)
+        text = repr(to_host(self, cause="print")).replace("tensor(", "kit tensor(", 1)
+        return f"{text[:-1]}{_shown_graph(self)})"
 
     def __format__(self, spec: str) -> str:
         """One number as torch formats it, `f"{loss:.3f}"`: a sync point."""
@@ -345,6 +352,15 @@ def shows_memory(ref: Buffer | View) -> bool:
     while isinstance(ref, View) and ref.op.name not in OTHER_NUMBERS:
         ref = ref.parent
     return not isinstance(ref, View)
+
+
+def _shown_graph(tensor: KitTensor) -> str:
+    """What torch prints after the numbers of a tensor that has, or wants, a gradient."""
+    node = tensor.grad_fn
+    if node is None:
+        return ", requires_grad=True" if tensor.requires_grad else ""
+    name = type(node).__name__
+    return f", grad_fn=<{node.name().rsplit('::', 1)[-1] if name == 'CppFunction' else name}>"
 
 
 def part_of(memory: Buffer, ref: Buffer | View) -> Buffer | View:
