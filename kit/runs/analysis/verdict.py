@@ -66,7 +66,8 @@ LIMIT_ROWS = {
         "record less (step_mode='replay'; optimizers with fused=True or foreach=True), or give the "
         "device more to do (a larger batch)",
         "run less Python for each kernel (torch.compile or jax.jit, CUDA graphs, optimizers with "
-        "fused=True), or give the device more to do (a larger batch)",
+        "fused=True), or give the device more to do (a larger batch); at which lines Python "
+        "computes is not seen here, a profiler of Python says",
     ),
     "sync": LimitRow(
         "The device has nothing to do after a value was read, until the host has recorded more",

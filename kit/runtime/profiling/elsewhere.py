@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Literal
 
@@ -57,7 +57,7 @@ class Look:
     queued_ns: int = 0  # time in which it had no core, so far; -1 where nobody tells
     held_ns: int = 0  # time in which the looks may have held it up, so far
     call: Literal["", "lock", "other"] = ""  # of the system, that it waits in; "": it is ready
-    is_late: bool = False  # the look had to wait for Python's lock, as this thread may do
+    is_late: bool = False  # it had to wait for Python's lock, which a third thread had
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,8 @@ def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
     Args:
         known: what the thread is known to do in these times. A wait for a lock may be for threads
             that compute an op with this one, so it is taken to lie there before anywhere else;
-            or for Python's, if the look had to wait for that, too: then it is left out.
+            or for Python's, if the look had to wait for that, too, or the one before it: then it
+            is left out.
 
     Shape:
         known (n, 2): starts and stops
@@ -164,7 +165,7 @@ def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
         slept = before.call and now.call and before.cpu_ns == now.cpu_ns
         left = off if slept else off - (now.held_ns - before.held_ns)
         if seen.call != "other":
-            if now.is_late:
+            if before.is_late or now.is_late:
                 continue  # another thread has Python's lock: no line of this one waits
             left -= now.at_ns - before.at_ns - sum(stop - start for start, stop in inside)
         if left < SHORT_NS:
@@ -215,7 +216,8 @@ class _Looking:
         self._clock = time.pthread_getcpuclockid(self._of)  # type: ignore[attr-defined, unused-ignore]
         self._held_ns = 0
         self._own = -1  # the looking thread's schedule
-        self._before_ns = 0  # what `_off_ns` said at the look before
+        self._before_ns = time.perf_counter_ns()  # what `_off_ns` said at the look before
+        self._ran_ns = time.thread_time_ns()  # of the thread that is looked at, at that look
         self._end = threading.Event()
         self._looks: list[Look] = []
         folder = f"/proc/self/task/{threading.get_native_id()}"
@@ -238,7 +240,8 @@ class _Looking:
         """Look no more; what was seen, from the first moment to the last."""
         last: list[Look] = []
         with contextlib.suppress(OSError):  # the thread that is looked at has ended
-            last.append(self._at_work())
+            now = self._at_work()
+            last.append(replace(now, is_late=self._is_late(now.cpu_ns)))
         self._end.set()
         self._thread.join()
         until = last[0].at_ns if last else time.perf_counter_ns()
@@ -256,7 +259,6 @@ class _Looking:
             if self._schedule >= 0:
                 self._own = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
                 self._files.callback(os.close, self._own)
-            self._before_ns = self._off_ns()
             while not self._end.is_set():
                 time.sleep(EVERY_S)
                 self._look(time.perf_counter_ns())
@@ -268,8 +270,8 @@ class _Looking:
         call = read(self._call, 16, 0).split()[0]
         queued = self._queued()
         at, cpu = time.perf_counter_ns(), clock_ns(self._clock)
-        off, self._before_ns = self._before_ns, self._off_ns()
-        is_late = self._before_ns - off - EVERY_S * 1e9 > LATE_NS
+        is_late = self._is_late(cpu)
+        self._before_ns, self._ran_ns = self._off_ns(), cpu
         is_lock = call.isdigit() and int(call) == _FUTEX
         # A lock of the program's own and Python's look alike; Python's is free if we were in time.
         waits = call.isdigit() and site is not None and not (is_lock and is_late)
@@ -289,6 +291,14 @@ class _Looking:
         """Where the thread is; None if it has ended."""
         frame = sys._current_frames().get(self._of)
         return None if frame is None else line_of_frame(frame)
+
+    def _is_late(self, cpu_ns: int) -> bool:
+        """Has another thread had Python's lock since the look before, and the look waited for it?
+
+        Where the thread that is looked at ran for as long, the lock was its own.
+        """
+        late_ns = self._off_ns() - self._before_ns - EVERY_S * 1e9
+        return late_ns > max(LATE_NS, cpu_ns - self._ran_ns)
 
     def _off_ns(self) -> int:
         """How long the looking thread slept or waited for Python's lock until now; it had a core.

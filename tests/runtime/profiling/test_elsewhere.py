@@ -121,6 +121,13 @@ def test_a_thread_that_waits_for_pythons_lock_waits_at_no_line() -> None:
     assert blocked(rows) == [(0, 5), (7, 12), (13, 24)]
 
 
+def test_what_follows_a_look_that_waited_for_pythons_lock_may_be_such_a_wait_too() -> None:
+    """The look that ends it may have come in time, as the last one, or one of several in turn."""
+    for call, stays in (("", []), ("lock", []), ("other", [(7, 12)])):
+        rows = seen((0, 0, ""), (6, 1, ""), (12, 2, call))
+        assert blocked([rows[0], replace(rows[1], is_late=True), rows[2]]) == stays, call
+
+
 def test_threads_that_compute_an_op_together_wait_for_each_other_in_it() -> None:
     """In the op, wherever the looks place it; but a sleep is none of the op's."""
     for call, stays in (("lock", []), ("", []), ("other", [(0.7, 1)])):
@@ -218,6 +225,39 @@ def test_a_sleep_at_either_end_is_as_long_as_by_the_clock() -> None:
         found = blocked_of(seen, np.zeros((0, 2), np.int64))
         shares.append(sum(a.stop_ns - a.start_ns for a in found) / slept)
     assert 0.93 < np.median(shares) < 1.05
+
+
+@linux
+@pytest.mark.alone
+def test_a_thread_beside_one_that_computes_in_python_is_blocked_nowhere() -> None:
+    """33 of 50 ms were "blocked": a wait for Python's lock up to the first look, or the last."""
+    enough = threading.Event()
+
+    def spin() -> None:
+        while not enough.is_set():
+            pass
+
+    beside = threading.Thread(target=spin)
+    beside.start()
+    try:
+        with looking() as seen:
+            compute(0.04)
+    finally:
+        enough.set()
+        beside.join()
+    found = blocked_of(seen, np.zeros((0, 2), np.int64))
+    assert sum(a.stop_ns - a.start_ns for a in found) < 6 * MS
+
+
+@linux
+@pytest.mark.alone
+def test_a_look_that_waits_for_the_thread_it_looks_at_is_not_late() -> None:
+    """A step that computes before it sleeps: its sleep was not told, as if others had computed."""
+    with looking() as seen:
+        for _ in range(5):
+            compute(0.004)
+            time.sleep(0.002)
+    assert sum(x.is_late for x in seen) <= len(seen) / 2
 
 
 @linux
