@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,19 @@ __all__ = sorted(_HOMES.keys() - _HIDING, key=lambda name: (not name.isupper(), 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'kit' has no attribute {name!r}", name=name)
+        raise AttributeError(f"module 'kit' has no attribute {name!r}{_meant(name)}", name=name)
     if _HOMES[name] == "kit":
         return importlib.import_module(f"kit.{name}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value  # the next use finds it without coming here
     return value
+
+
+def _meant(name: str) -> str:
+    """The public name that is nearest to a wrong one: IPython, unlike Python, guesses none."""
+    known = {public.lower(): public for public in _HOMES}
+    close = [] if name.startswith("_") else get_close_matches(name.lower(), known, n=1)
+    return f"; did you mean {known[close[0]]!r}?" if close else ""
 
 
 def __dir__() -> list[str]:

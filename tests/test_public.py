@@ -84,8 +84,12 @@ def test_kit_jax_does_not_load_torch():
 
 
 def test_an_unknown_name_is_an_attribute_error_that_names_it():
-    with pytest.raises(AttributeError, match="module 'kit' has no attribute 'Sessoin'"):
+    with pytest.raises(AttributeError, match="no attribute 'Sessoin'; did you mean 'Session'"):
         _ = kit.Sessoin
+    with pytest.raises(AttributeError, match="no attribute 'explorer'; did you mean 'Explorer'"):
+        _ = kit.explorer
+    with pytest.raises(AttributeError, match=r"module 'kit' has no attribute 'qqqq'$"):
+        _ = kit.qqqq
 
 
 def test_the_version_is_a_version():

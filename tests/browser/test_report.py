@@ -68,6 +68,7 @@ def test_a_slider_redraws_the_plots_and_the_numbers(offline: Browser, report: Pa
     second = press(offline, "batch_size", "ArrowRight", first["selected"])
     assert second["bars"] != first["bars"]
     assert second["headline"] != first["headline"]
+    assert offline.page.get_by_role("slider", name="batch size").count() == 1
     assert re.match(r"batch size 4 → 8: a sample takes .+ instead of .+%", second["status"])
     third = press(offline, "loss_scaling", "ArrowDown", second["selected"])
     assert third["selected"] not in (first["selected"], second["selected"])

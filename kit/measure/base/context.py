@@ -26,6 +26,7 @@ from kit.measure.base.loading import (
 from kit.runs.knob import OwnKnob
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.trace import Timeline
 
 __all__ = ["FRAMEWORKS", "Context", "Workload", "as_workload", "workload"]
 
@@ -104,6 +105,12 @@ class Workload:
                 "`batches = ctx.loader(dataset)` before it"
             )
         return step
+
+    def __getattr__(self, name: str) -> Any:
+        """A view or a table that is given a workload asks it for what only its run has."""
+        of_a_run = {field.name for kind in (Run, Timeline) for field in fields(kind)}
+        more = "; `kit.run(workload)` gives a run, which has one" if name in of_a_run else ""
+        raise AttributeError(f"a workload has no {name!r}{more}", name=name, obj=self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By name where one leads back here: under `@workload` it hides the builder's own."""

@@ -61,7 +61,7 @@ def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float
     """
     placement = Placement.of(workload)
     start = placement.workload.fit(settings)
-    if not budget_s >= 0:
+    if not (isinstance(budget_s, float | int) and budget_s >= 0):
         raise SettingsError(f"budget_s must be a number of seconds, at least 0, not {budget_s!r}")
     axes = axes_of(start, vary or {}, is_alone=placement.is_alone)
     search = _Search(placement, start, budget_s, progress, cancelled)

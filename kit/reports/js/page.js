@@ -206,7 +206,10 @@ class Report {
       value.textContent = axis.values[this.wanted[k]];
       input.setAttribute("aria-valuetext", value.textContent);
     };
-    if (axis.number) name.append(value);
+    if (axis.number) {
+      name.append(value);
+      input.setAttribute("aria-label", axis.label); // the <label> belongs to the <output>, its first
+    }
     this.controls.push(() => {
       input.value = this.wanted[k];
       if (axis.number) say();

@@ -20,8 +20,10 @@ from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.analysis.parts import NOTHING, Part, Parts, kernel_kind
 from kit.runs.analysis.rows import Change, NodeChange, row_markdown, row_text
 from kit.runs.change import Difference, doubt_of, part_difference, steps_difference
+from kit.runs.knob import knobs_of
 from kit.runs.labels import COMMIT, IMPORTED, TIME, label_of
 from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.text import format_count, format_number, markdown_table, safe_markdown, safe_terminal
 
 __all__ = ["Change", "NodeChange", "RunDiff", "diff_runs", "kernel_kind"]
@@ -43,7 +45,7 @@ class RunDiff:
 
     labels: tuple[str, str]
     step: Change  # the median untraced step; a sample's if the steps hold different numbers of them
-    settings: tuple[tuple[str, Any, Any], ...]  # name, old value, new value
+    settings: tuple[tuple[str, Any, Any], ...]  # name, old, new; numbers with a word as the word
     breakdown: tuple[Change, ...]  # of the traced step, by category
     idle: tuple[Change, ...]  # of the device, by cause and line; the mean of several devices
     syncs: tuple[Change, ...]  # waits of the host, by line, in the untraced steps
@@ -187,7 +189,7 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     return RunDiff(
         labels=(_label(old), _label(new)),
         step=_step(olds, news, by_sample=has_other_samples(old, new)),
-        settings=() if is_trace else _changed(old.settings.as_dict(), new.settings.as_dict()),
+        settings=() if is_trace else _changed(_in_words(old.settings), _in_words(new.settings)),
         breakdown=pair.rows(*(p.breakdown() for p in parts), is_ordered=False),
         idle=pair.rows(*(p.idle() for p in parts)),
         syncs=pair.rows(*(p.syncs() for p in parts)),
@@ -201,6 +203,15 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
         recompiled=_recompiled(old, new),
         devices=(parts[0].devices, parts[1].devices),
     )  # fmt: skip
+
+
+def _in_words(settings: Settings) -> dict[str, Any]:
+    """Its values by name; a number that stands for a word is the word: "steady", not -1."""
+    found = {row.name: (row, getattr(settings, row.name)) for row in knobs_of(settings)}
+    return {
+        name: row.write(value) if type(value) is int and row.write(value) != str(value) else value
+        for name, (row, value) in found.items()
+    }
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:

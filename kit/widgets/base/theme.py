@@ -28,6 +28,7 @@ __all__ = [
     "BACKGROUND",
     "COLORS",
     "DARK",
+    "DEVICE_TIME",
     "FAINT",
     "FOCUS",
     "FONT",
@@ -58,6 +59,7 @@ FAINT = "#9aa5b1"  # edges, ticks
 GRID = "#eceff3"
 PALE = "#f4f6f8"  # ground of a band of a figure
 BACKGROUND = "#ffffff"
+DEVICE_TIME = "#57707f"  # a bar on the coloured box of an op; where it is dark, a pale one
 FOCUS = "#2f6db5"  # where the keyboard is
 PICKED, PICKED_EDGE = "#f5b12e44", "#c98a12"  # what belongs to the selection
 MODEL, MODEL_EDGE = "#8a6109", "#b07d12"  # what a model says: a mark with white text, a frame
@@ -72,6 +74,7 @@ DARK = MappingProxyType(
         FAINT: "#6b7784",
         GRID: "#2b323b",
         BACKGROUND: "#171b21",
+        DEVICE_TIME: "#a9c0ce",
     }
 )
 

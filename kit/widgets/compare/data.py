@@ -63,11 +63,12 @@ class ComparisonRow:
     syncs_per_step: float
     sync_wait_ms: float  # a step
     device_idle_ms: float  # a traced step
-    loss: float  # of the last measured step
+    loss: float  # of the last measured step; nan if none was told
     change: Difference | None = None  # of the step since the baseline, a sample's if sizes differ
     doubt: str = ""  # why its numbers may be off: another program took the cores
     best: frozenset[str] = frozenset()  # columns of which it has the best value, or one as good
     maybe_best: frozenset[str] = frozenset()  # columns of which it may have the best value
+    has_loss: bool = True  # False: nobody told one, as in a loop that was watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Column:
     form: Callable[[float], str]
     best: str = ""  # "least", "most", or "" where no value is better than another
     by: str = ""  # the field of `Headline` whose spread says what is better
+    is_told: Callable[[ComparisonRow], bool] = lambda row: True  # False: the cell is a "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ COLUMNS = (
     Column("sync wait ms a step", lambda r: r.sync_wait_ms, amount, "least", "sync_wait_ms"),
     Column("device idle ms a step", lambda r: r.device_idle_ms, amount, "least",
            "device_busy_fraction"),
-    Column("final loss", lambda r: r.loss, _loss),
+    Column("final loss", lambda r: r.loss, _loss, is_told=lambda r: r.has_loss),
 )  # fmt: skip
 
 
@@ -222,6 +224,7 @@ def _row(run: Run, label: str, base_ms: float, change: Difference | None) -> Com
         sync_wait_ms=h.sync_wait_ms,
         device_idle_ms=_idle_ms(run, h.device_busy_fraction),
         loss=run.losses[-1] if run.losses else math.nan,
+        has_loss=bool(run.losses),
         change=change,
     )
 
@@ -245,7 +248,8 @@ def _cell(column: Column, row: ComparisonRow) -> Cell:
     note = _quartiles(row) if column.head == STEP else ""
     if column.head == RATIO and row.change is not None:
         note = _sure(row.change)
-    return Cell(column.form(column.value(row)), note, column.head in row.best)
+    text = column.form(column.value(row)) if column.is_told(row) else "?"
+    return Cell(text, note, column.head in row.best)
 
 
 def _sure(change: Difference) -> str:

@@ -37,7 +37,7 @@ from kit.widgets.base.page import View
 from kit.widgets.base.scripts import asset, script
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.theme import (
-    COLORS,
+    DEVICE_TIME,
     FAINT,
     FONT,
     INK,
@@ -149,7 +149,7 @@ def graph_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
                       name="boxes")  # fmt: skip
     plot.rect(x="x", y="y", width="w", height="h", fill_color="fill", line_color="line",
               line_width=2.4, border_radius=9, source=sources["marks"], name="marks")  # fmt: skip
-    plot.quad(left="left", right="right", top="top", bottom="bottom", fill_color=COLORS["kernel"],
+    plot.quad(left="left", right="right", top="top", bottom="bottom", fill_color=DEVICE_TIME,
               line_color=None, source=sources["bars"], name="bars")  # fmt: skip
     plot.rect(x="x", y="y", width="w", height="h", fill_color="color", line_color="color",
               border_radius=4, source=sources["stops"], name="stops")  # fmt: skip

@@ -112,10 +112,10 @@ def tradeoff_figure(rows: Sequence[Row]) -> figure:
         y_axis_type="log" if made["is_log"] else "linear",
         x_axis_label="compile time, once (s)",
         y_axis_label=made["y_label"],
-        title="step time against compile time   (line: nothing else is better in both)",
+        title="step time against compile time",
         sizing_mode="stretch_width",
         height=340,
-        min_width=420,
+        min_width=380,
         tools=[],
         name="tradeoff",
     )
@@ -158,6 +158,7 @@ def tradeoff_html(rows: Sequence[Row]) -> str:
     rest = 100 - 40
     widths = [40, *[rest // (len(heads) - 1)] * (len(heads) - 1)]
     note = (
+        "Line: no other settings are better in both. "
         "Compiling counts everything that a run under these settings alone would compile. "
         "Paid back: steps after which the faster step has won back what it compiled longer "
         "than the given settings."

@@ -182,6 +182,12 @@ def test_a_model_is_no_workload(model: Any) -> None:
         as_workload(model)
 
 
+@pytest.mark.parametrize("shown", [kit.kernel_table, kit.TimelineView, kit.line_costs])
+def test_a_workload_in_the_place_of_its_run_is_told_so(shown: Any) -> None:
+    with pytest.raises(AttributeError, match=r"a workload has no '\w+'; `kit\.run\(workload\)`"):
+        shown(Workload("mine", lambda ctx: lambda: None))
+
+
 def test_a_dict_is_no_settings() -> None:
     with pytest.raises(SettingsError, match=r"kit\.Settings\(mode='lazy'\), not dict"):
         kit.run(lambda ctx: lambda: None, {"mode": "lazy"})  # type: ignore[arg-type]

@@ -255,6 +255,7 @@ def test_progress_never_goes_back_and_ends_at_one():
         ({"dtype": "float16"}, 1.0, "must be a list of values"),
         ({"prefetch": [0, -1]}, 1.0, "prefetch must be a whole number"),
         ({}, -1.0, "budget_s must be"),
+        ({}, "60", "budget_s must be"),
         ({}, math.nan, "budget_s must be"),
     ],
 )

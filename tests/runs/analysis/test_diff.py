@@ -146,6 +146,13 @@ def test_settings_and_segments_are_compared() -> None:
     assert found.segments[0] < found.segments[1]
 
 
+def test_a_number_that_stands_for_a_word_is_that_word() -> None:
+    found = diff_runs(make_run(Settings(steps=3, warmup=1)), make_run(Settings(bulk_forward=10**6)))
+    words = {name: new for name, _, new in found.settings}
+    assert words == {"bulk_forward": "unlimited", "steps": "enough", "warmup": "steady"}
+    assert "warmup: 1 -> 'steady'" in found.text()
+
+
 def test_what_differs_by_less_than_its_spread_is_neither_slower_nor_in_the_text() -> None:
     old = run_of(graph("mm", "relu"), ("dot", 0, 10, 1), ("relu", 60, 61, 2), noise=0.3)
     new = run_of(graph("mm", "relu"), ("dot", 0, 11, 1), ("relu", 60, 62, 2), noise=0.3)

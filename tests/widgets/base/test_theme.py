@@ -16,6 +16,7 @@ from kit.widgets.base.theme import (
     BACKGROUND,
     COLORS,
     DARK,
+    DEVICE_TIME,
     INK,
     LABELS,
     MUTED,
@@ -82,6 +83,8 @@ def test_text_can_be_read_and_kernels_be_seen_in_both_themes():
     for ground in (BACKGROUND, DARK[BACKGROUND]):
         assert _contrast(COLORS["kernel"], ground) > 3
         assert _contrast(COLORS["compile"], ground) > 2.9
+    for box, bar in (("#fdf0d5", DEVICE_TIME), ("#4d4229", DARK[DEVICE_TIME])):
+        assert _contrast(box, bar) > 4  # on the box of a backward group, the least of all
 
 
 def test_every_kind_has_a_colour_and_recording_has_the_one_of_its_phase():

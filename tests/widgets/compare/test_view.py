@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,13 @@ def test_the_best_of_a_column_is_marked_with_all_that_are_no_worse_beyond_the_sp
     assert [row[heads.index("step ms")] for row in best] == [False, True, True]
     assert [row[heads.index("sync points a step")] for row in best] == [False, True, True]
     assert not any(row[heads.index("final loss")] for row in best)
+
+
+def test_a_loss_that_nobody_told_is_unknown_and_one_that_is_nan_is_nan():
+    runs = [replace(make_run(), losses=losses) for losses in ((), (math.nan,))]
+    place = [c.head for c in COLUMNS].index("final loss")
+    cells = comparison_cells(comparison_rows(runs))
+    assert [row[place].text for row in cells] == ["?", "nan"]
 
 
 def test_what_the_spread_does_not_tell_from_the_best_is_no_best_and_hides_it():

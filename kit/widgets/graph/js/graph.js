@@ -141,7 +141,7 @@ export class KitGraph {
     models.boxes.selected.setv({indices: []}, {sync: false});
     for (const [name, data] of Object.entries(columnsOf(picture))) models[name].setv({data}, {sync: false});
     models.figure.title.setv({text: scene.title}, {sync: false});
-    const bars = scene.hasTimes && scene.count ? "dark bar: device time" : "";
+    const bars = scene.hasTimes && scene.count ? "bar: device time" : "";
     const drawer = scene.count ? `laid out by ${this.engine || scene.drawnBy}` : "";
     const notes = [scene.note, [bars, drawer].filter(Boolean).join("  ·  ")].filter(Boolean);
     const width = models.figure.outer_width; // 0 until it is laid out

@@ -54,6 +54,8 @@ export function listen(graph, host, bar) {
     host.focus({preventScroll: true});
   }, true);
   host.tabIndex = 0;
+  const layer = host.shadowRoot?.querySelector(".bk-Canvas")?.shadowRoot?.querySelector(".bk-events");
+  layer?.setAttribute("tabindex", "-1"); // bokeh's own stop for Tab: the same keys a second time
   host.style.outlineOffset = "-2px";
   host.setAttribute("role", "application");
   host.setAttribute("aria-label", `IR graph. ${KEYS_HELP}`);

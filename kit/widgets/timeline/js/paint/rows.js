@@ -4,12 +4,14 @@ import {formatCount} from "../../../base/js/format.js";
 import {clipText} from "./axis.js";
 import {dustOf, levelOfDetail} from "../data/detail.js";
 import {rowOf} from "../data/table.js";
-import {AXIS, FONT} from "./tones.js";
+import {AXIS, FONT, isDark} from "./tones.js";
 
 /** @typedef {import("./picture.js").Picture} Picture */
 /** @typedef {import("./picture.js").Context} Context */
 
 const MOST_TEXTS = 300; // of one row, in one frame
+// How opaque a pixel is, of 255, in which something ran: the grey of kernels is near a dark ground.
+const LEAST = 110, LEAST_IN_DARK = 200;
 const FAINT = 0.22; // what is not highlighted, where something is
 
 /** Where a span is on the canvas: left, top, width, height. @param {Picture} picture @param {number} i */
@@ -66,6 +68,7 @@ class DustImage {
     /** @type {ImageData | null} */
     this.image = null;
     this.pixels = new Uint32Array(0);
+    this.least = isDark() ? LEAST_IN_DARK : LEAST;
   }
 
   /** @param {number} row @param {import("../data/detail.js").Dust} dust @param {Picture} picture */
@@ -80,7 +83,7 @@ class DustImage {
     const base = this.rows.length * width, isAll = flags === null;
     for (let p = 0; p < width; p++) {
       if (count[p] === 0) continue;
-      let alpha = 110 + 145 * Math.min(1, busy[p]); // a pixel with anything in it can be seen
+      let alpha = this.least + (255 - this.least) * Math.min(1, busy[p]);
       if (!isAll) alpha = lit[p] ? 255 : alpha * FAINT;
       pixels[base + p] = colors[key[longest[p]]] | (alpha & 255) << 24;
     }
