@@ -28,6 +28,9 @@ CASES: dict[str, Callable[[Any], Any]] = {
         x.index_put((rows,), two), x.index_put((rows, rows), x[:, 0], accumulate=True)],
     "written by mask": lambda x: [
         x.index_put((mask,), two), x.index_put((torch.ones(2, 3) > 0,), two)],
+    "asked for a shape or a type": lambda x: [
+        x.type_as(rows), x.expand_as(torch.ones(4, 2, 3)), x.view_as(torch.ones(3, 2)),
+        torch.ones(2).type_as(x), *x.tensor_split(torch.tensor([1]))],
     "copied": lambda x: [torch.empty(2, 3).copy_(x), x.clone().copy_(torch.ones(3))],
 }  # fmt: skip
 LENGTHS: dict[str, Any] = {
@@ -59,7 +62,9 @@ def test_what_cuda_takes_gives_what_cpu_torch_gives(name: str) -> None:
     x = torch.arange(6.0).reshape(2, 3)
     with open_session(Settings(mode="imperative"), cache=CACHE):
         got = [result.cpu() for result in CASES[name](x.to("kit"))]
-    for one, other in zip(got, CASES[name](x), strict=True):
+        with torch.inference_mode():
+            got += [result.cpu() for result in CASES[name](x.to("kit"))]
+    for one, other in zip(got, CASES[name](x) * 2, strict=True):
         torch.testing.assert_close(one, other)
 
 

@@ -86,13 +86,14 @@ def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
         return lambda tape, args, kwargs, tensors, numbers: special(tape, func, args, kwargs)
     if func.namespace == "c10d":
         return collective_recipe(func)
-    check_devices(tape, name, args, kwargs)
+    schema = func._schema
+    writes = write_slots(func)
+    if has_rule or writes or not func._can_decompose():  # else, in inference mode, its parts do
+        check_devices(tape, name, args, kwargs)
     check_types(func, args, kwargs)
     check_numbers(func, args, kwargs)
     if name.startswith("aten.index") and _has_mask(args):
         return masked_write(func, args) or _host_recipe(func)
-    schema = func._schema
-    writes = write_slots(func)
     if any(a.is_out for a in schema.arguments):
         return out_recipe(func, args, kwargs) or _host_recipe(func)
     if any(a.alias_info and not a.alias_info.is_write for a in schema.arguments):
