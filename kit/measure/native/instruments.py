@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
 from kit.measure.native.events import Place
+from kit.measure.native.others import others_wait
 from kit.runtime.profiling.clocks import DayClock
 from kit.runtime.profiling.elsewhere import Look, looks
 from kit.runtime.recording.sites import format_site, is_kits
@@ -142,6 +143,7 @@ class Profiler:
             )
         self._is_ours = True
         with postponed(), _quiet(), contextlib.ExitStack() as undo:
+            undo.enter_context(others_wait())
             undo.callback(self._stop)
             self._clock = DayClock()
             self._profile.start()

@@ -25,6 +25,7 @@ from kit.measure.attached.native import NativeRecorder
 from kit.measure.attached.optimizer_steps import FOLLOWED
 from kit.measure.attached.recording import Recording
 from kit.measure.base.loop import TRACED_STEPS
+from kit.measure.native import others
 from kit.measure.native.instruments import Profiler
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
@@ -415,6 +416,43 @@ def test_a_profiler_of_the_programs_own_in_another_thread_is_no_second_one() -> 
     thread.join()
     assert "end that one first" in " ".join(watch.run.timeline.notes)
     assert len(watch.run.step_times_ns) == 2
+
+
+@pytest.mark.parametrize("own", [torch.profiler.profile, torch.autograd.profiler.profile])
+def test_a_profiler_that_another_thread_starts_meanwhile_waits_for_the_end_of_the_kits(
+    own: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the process, in Kineto."""
+    is_asked = threading.Event()
+
+    def profiled() -> int:
+        is_asked.set()
+        with own() as seen:
+            torch.ones(3).sum()
+        return len(getattr(seen, "function_events", None) or seen.events())
+
+    methods = [kind.__dict__.get(name) for kind, name in others._BEGIN]
+    recording = Profiler("cpu")
+    with ThreadPoolExecutor(1) as other:
+        recording.start()
+        try:
+            found = other.submit(profiled)
+            assert is_asked.wait(10)
+            with pytest.raises(TimeoutError):
+                found.result(0.1)
+            assert torch.autograd._profiler_enabled()
+        finally:
+            recording.stop()
+        assert found.result(60) > 0
+        monkeypatch.setattr(others, "PATIENCE_S", 0.01)
+        recording = Profiler("cpu")
+        recording.start()
+        try:
+            with pytest.raises(RuntimeError, match="one thread of a process at a time"):
+                other.submit(profiled).result(60)
+        finally:
+            recording.stop()
+    assert [kind.__dict__.get(name) for kind, name in others._BEGIN] == methods
 
 
 @pytest.mark.parametrize("is_left", [True, False])
