@@ -215,6 +215,28 @@ def test_a_view_in_inference_mode_shows_and_writes_what_was_made_outside(show: A
         assert results("kit") == expected
 
 
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda x: x[1],
+        lambda x: x.t()[1:],
+        lambda x: x.split(1)[1],
+        lambda x: x.as_strided((2, 2), (1, 3)),
+    ],
+)
+def test_a_view_of_what_inference_mode_made_is_as_it_outside(show: Any) -> None:
+    with open_session():
+        with torch.inference_mode():
+            inside = torch.ones(2, 3, device="kit")
+        view = show(inside)
+        assert view.is_inference()
+        assert not show(torch.ones(2, 3, device="kit")).is_inference()
+        with pytest.raises(RuntimeError, match="requires_grad=True on inference tensor outside"):
+            view.requires_grad_()
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside"):
+            view.fill_(7)
+
+
 def test_set_shows_the_memory_of_another_tensor() -> None:
     with open_session(Settings(mode="lazy")):
         x, y = torch.zeros(2, device="kit"), torch.ones(2, 3, device="kit")

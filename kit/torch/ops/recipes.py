@@ -380,7 +380,7 @@ def _view_recipe(call: _Call) -> Recipe:
     def recipe(
         tape: Tape, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
     ) -> Any:
-        if is_inference_mode():
+        if is_inference_mode() or args[0].is_inference():
             shown = partial(KitTensor.over, tape, View(args[0].ref, op), spec)
             return of_its_kind(args[0], shown)
         return KitTensor.over(tape, View(args[0].ref, op), spec)
