@@ -35,6 +35,7 @@ _MAX_TEXT = 1 << 20
 _MAX_CHARS = 1 << 30  # of all names
 _MAX_LINK = 1 << 32
 _MAX_TABLES = 10_000
+_MAX_THREADS = 100_000  # half a kilobyte each
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _TABLES = frozenset(
     {
@@ -207,6 +208,8 @@ def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[
     calls: dict[Any, int] = {}
     for (thread,) in islice(tables.rows(f"{_CUPTI}RUNTIME", "globalTid"), MAX_EVENTS):
         calls[thread] = calls.get(thread, 0) + 1
+        if len(calls) > _MAX_THREADS:
+            raise TraceFileError(f"it has more than {_MAX_THREADS:,} threads: it is damaged")
     main = max(calls, key=lambda thread: calls[thread], default=None)
     latest: dict[Any, tuple[Any, Any]] = {}  # thread -> number and end of its latest call
     for is_main in (True, False):

@@ -169,6 +169,13 @@ def test_more_events_than_a_trace_has_are_refused(tmp_path: Path, monkeypatch) -
         kit.open_trace(nsys_report(tmp_path / "report.sqlite"))
 
 
+def test_more_threads_than_a_trace_has_are_refused(tmp_path: Path, monkeypatch) -> None:
+    """Ten million of them, which a file of 270 MB can hold, would take 5 GB."""
+    monkeypatch.setattr(nsys, "_MAX_THREADS", 1)
+    with pytest.raises(TraceFileError, match="more than 1 threads"):
+        kit.open_trace(nsys_report(tmp_path / "report.sqlite"))
+
+
 def test_odd_values_are_no_error_and_the_file_is_not_changed(tmp_path: Path) -> None:
     odd = (
         "insert into CUPTI_ACTIVITY_KIND_KERNEL "
