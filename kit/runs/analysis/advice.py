@@ -70,13 +70,14 @@ class _Seen:
         times = run.step_times_ns or (self.step_ms * 1e6,)
         # Of the measured steps: the median, or the mean, where a few of them cost much.
         self.measured_ms = max(float(np.median(times)), sum(times) / len(times)) / 1e6
-        self._speed = min(self.measured_ms / self.step_ms, 1.0) if self.rows else 1.0
+        # A trace slows some parts of a step more than the whole: as often again, it is taken to be.
+        self._faster = min(self.measured_ms / self.step_ms, 1.0) ** 2 if self.rows else 1.0
 
     def most_ms(self, spares: Sequence[str]) -> float:
         """The most that a step can lose if the host is spared this work.
 
-        The device's work remains, and the host's other work, both as much faster as a step is
-        without a trace; at best the two hide each other.
+        The device's work remains, and the host's other work, both at their least without a trace;
+        at best the two hide each other.
 
         Args:
             spares: categories of the breakdown.
@@ -86,8 +87,11 @@ class _Seen:
         rest = self.together_ms(*(name for name in HOST_WORK if name not in spares))
         if spares == ("input",) and not self._run.settings.prefetch and self._run.devices == 1:
             rest = self.together_ms(*HOST_WORK) - self.together_ms("input")  # and its sleeps
-        rest = self._speed * max(rest, self.together_ms("device busy"))
-        return max(self.measured_ms - rest, 0.0)
+        return self.beside_ms(max(rest, self.together_ms("device busy")))
+
+    def beside_ms(self, traced_ms: float) -> float:
+        """What is left of a measured step beside a part that takes so long in a traced one."""
+        return max(self.measured_ms - self._faster * traced_ms, 0.0)
 
     def together_ms(self, *categories: str) -> float:
         """Milliseconds a step in which one of these categories goes on, hidden or not."""
@@ -112,27 +116,32 @@ def _syncs(run: Run, seen: _Seen) -> Iterator[Advice]:
     for row in sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline):
         advice = sync_cure(row, run)
         is_seen = run.settings.step_mode != "speculate" or seen.is_starved
-        if is_seen and not row.cost_ms_per_step < SHARE * run.step_ms:
+        is_traced = not math.isnan(row.idle_ms_per_step)  # else the cost is an untraced wait
+        if is_seen and not row.cost_ms_per_step < SHARE * (seen if is_traced else run).step_ms:
             yield advice
 
 
 def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
     ms, whole = seen.exposed_ms("input"), seen.together_ms("input")
-    if ms < SHARE * seen.step_ms or not ms:
+    is_seen = ms >= SHARE * seen.step_ms
+    # Hidden under the device's work, it is still the host's, which may be what a step waits for.
+    if not whole or not (is_seen or min(whole, seen.most_ms(("input",))) >= SHARE * seen.step_ms):
         return
     site, asleep = _sleeps_in_input(run)
+    waits = ms if is_seen else whole
     if is_of_strangers(run):
-        yield replace(_loader(run, ms, asleep), site=site, ms=whole)
+        yield replace(_loader(run, waits, asleep), site=site, ms=whole)
     elif run.settings.prefetch == 0:
-        text = (
-            f"the device waits {format_ms(ms)} a step while the next batch is prepared and "
-            f"copied{asleep}: let a thread do that ahead of the step (prefetch=2)."
-        )
-        most = seen.measured_ms - whole  # the thread takes as long for it
-        yield Advice("input", text, site, min(whole, most), {"prefetch": 2})
+        doing = "while the next batch is prepared and copied"
+        said = f"the device waits {format_ms(ms)} a step {doing}"
+        if not is_seen:
+            said = f"the host records nothing for {format_ms(whole)} a step {doing}"
+        text = f"{said}{asleep}: let a thread do that ahead of the step (prefetch=2)."
+        most = min(whole, seen.beside_ms(whole))  # the thread takes as long for it
+        yield Advice("input", text, site, most, {"prefetch": 2})
     else:
         text = (
-            f"the step waits {format_ms(ms)} for its batch though a thread prepares them ahead: "
+            f"the step waits {format_ms(waits)} for its batch though a thread prepares them ahead: "
             "the loader is slower than the step. Make its items cheaper, or prepare them in more "
             "processes (a DataLoader of your own with num_workers)."
         )

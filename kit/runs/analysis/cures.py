@@ -52,11 +52,10 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
         text += then if traced == format_ms(wait) else f" (in the traced steps {traced}{then})"
     # Several devices can neither guess nor take back what others were sent.
     can_guess = run.settings.mode != "torch" and run.devices == 1
-    slower = max(run.step_ms - traced_ms(run), 0.0)  # the untraced steps, which may lose more
-    most = wait if math.isnan(idle) else min(wait, idle + slower)
     change = cure.change if can_guess or "step_mode" not in cure.change else {}
     text += f": {_filled(cure, row, run, can_guess)}"
-    return Advice(cure.rule, text, row.site, most, known_change(run, change))
+    # Without the wait, the device can work beside all that the host does, its sleeps included.
+    return Advice(cure.rule, text, row.site, wait, known_change(run, change))
 
 
 def traced_ms(run: Run) -> float:

@@ -281,7 +281,7 @@ def test_a_sleep_that_the_traced_steps_hide_may_save_all_that_it_takes() -> None
     assert found["host waits elsewhere"] == pytest.approx(6)
     faster = replace(run, step_times_ns=(5 * MS,))
     found = {a.rule: a.ms for a in faster.advice()}
-    assert found["host waits elsewhere"] == pytest.approx(2)
+    assert found["host waits elsewhere"] == pytest.approx(3.5)  # its kernels, too: 6 / 2² at least
 
 
 def test_a_read_may_cost_untraced_steps_more_than_the_traced_ones() -> None:
@@ -294,6 +294,8 @@ def test_a_read_may_cost_untraced_steps_more_than_the_traced_ones() -> None:
     (advice,) = replace(run, step_times_ns=(11 * MS,)).advice()
     assert advice.ms == pytest.approx(3)
     assert "nothing to do for 2 ms" in advice.text
+    (advice,) = replace(run, step_times_ns=(50 * MS,)).advice()  # 2 of the 10 that were traced
+    assert advice.rule == "read"
 
 
 def test_a_read_and_the_idle_time_after_it_are_told_of_the_same_steps() -> None:
