@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
 import sys
+import threading
+import time
 
 __all__ = ["main"]
 
@@ -18,6 +21,7 @@ def main() -> int:
     """
     try:
         _keep_places()
+        _hear_lost_interrupts()
         from kit.cli.main import main as act
 
         status = act()
@@ -40,6 +44,27 @@ def _keep_places() -> None:
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(opened, True)
     os.close(opened)
+
+
+def _hear_lost_interrupts() -> None:
+    """An interrupt that Python drops (in a callback of `weakref`, a `__del__`) comes again soon."""
+    before = sys.unraisablehook
+
+    def hear(dropped: sys.UnraisableHookArgs) -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            _thread.start_new_thread(_interrupt_soon, ())
+        else:
+            before(dropped)
+
+    sys.unraisablehook = hear
+
+
+def _interrupt_soon() -> None:
+    time.sleep(0.02)  # until the main thread is elsewhere
+    if sys.platform == "win32":
+        _thread.interrupt_main()
+    elif (main := threading.main_thread().ident) is not None:
+        signal.pthread_kill(main, signal.SIGINT)  # this ends a wait, too
 
 
 if __name__ == "__main__":

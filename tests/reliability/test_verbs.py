@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,31 @@ def test_an_interrupt_while_modules_are_loaded_is_one_line(
     monkeypatch.delattr("kit.cli.main", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
     before = signal.getsignal(signal.SIGINT)
+    try:
+        assert kit.__main__.main() == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == "kit: interrupted\n"
+
+
+def test_an_interrupt_that_python_drops_comes_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was printed and forgotten where it came into a callback of importlib's."""
+
+    class Dropping:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    def act() -> int:
+        Dropping()
+        time.sleep(30)
+        return 0
+
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr("kit.cli.main.main", act)
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert kit.__main__.main() == 130
     finally:
