@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -415,10 +416,11 @@ def test_a_loader_that_fails_in_a_replay_gives_its_batches_in_order_afterwards()
 def test_a_change_is_found_at_the_next_check() -> None:
     with open_session(Settings(mode="lazy", step_mode="replay")) as session:
         x = torch.ones(2, device="kit")
+        ask = attrgetter("away.factor")  # no name in the step's code
         far = SimpleNamespace(away=SimpleNamespace(factor=2.0 + 0.5))
 
         def step() -> Any:
-            return (x * far.away.factor).sum()
+            return (x * ask(far)).sum()
 
         replaying(step, session, CONFIRM + 2)
         far.away.factor = 4.5

@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -631,6 +631,34 @@ def test_what_a_loader_brings_beside_tensors_of_the_device_counts(most: Any, sev
         assert session.stepper.counts["replay.steps"] > 0
         assert any("brings another batch[1]" in why for why in session.stepper.reasons)
         assert not any("noticed" in why for why in session.stepper.reasons)  # it was in time
+
+
+class Counted:
+    """A loader that counts its batches."""
+
+    def __init__(self) -> None:
+        self.epoch = SimpleNamespace(number=0)
+
+    def load(self) -> torch.Tensor:
+        self.epoch.number += 1
+        return torch.ones(2).to("kit")
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_what_a_loader_changes_counts_in_the_step_that_asks_for_it(is_asked: bool) -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        loader = Counted()
+
+        def asking() -> torch.Tensor:
+            return session.fetch(loader.load) * (1 if loader.epoch.number < 9 else 3)
+
+        def plain() -> torch.Tensor:
+            return session.fetch(loader.load) * 1
+
+        step = asking if is_asked else plain
+        made = [session.run_step(step).tolist()[0] for _ in range(STEPS)]
+        assert made == [3.0 if is_asked and i >= 8 else 1.0 for i in range(STEPS)]
+        assert (session.stepper.counts["replay.steps"] > 0) is not is_asked
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: torch.rand(1).item()])

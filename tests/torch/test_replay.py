@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -349,10 +350,101 @@ def of_a_list_that_grows(x: torch.Tensor) -> Any:
     return change, lambda: x * sum(weights)
 
 
+class Base:
+    """Attributes of a class, and what its methods ask."""
+
+    weight = 2.0
+    __slots__ = ("inner", "n")
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+    def of_a_global(self, x: torch.Tensor) -> torch.Tensor:
+        return x * BY_NUMBER
+
+    @property
+    def twice(self) -> torch.Tensor:
+        return self.inner[0]
+
+
+class Derived(Base):
+    pass
+
+
+class Scaled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * BY_NUMBER
+
+
+def of_a_class(x: torch.Tensor) -> Any:
+    def change(by: float) -> None:
+        Base.weight = by
+
+    return change, lambda: x * Base.weight
+
+
+def of_a_base_class(x: torch.Tensor) -> Any:
+    made = Derived()
+
+    def change(by: float) -> None:
+        Base.weight = by
+
+    return change, lambda: made.loss(x)
+
+
+def of_a_method_that_is_called(x: torch.Tensor) -> Any:
+    made = Derived()
+
+    def change(by: float) -> None:
+        global BY_NUMBER
+        BY_NUMBER = by
+
+    return change, lambda: made.of_a_global(x)
+
+
+def of_a_layer(x: torch.Tensor) -> Any:
+    made = nn.Sequential(Scaled())
+
+    def change(by: float) -> None:
+        global BY_NUMBER
+        BY_NUMBER = by
+
+    return change, lambda: made(x)
+
+
+def far_away(x: torch.Tensor) -> Any:
+    settings = SimpleNamespace(loss=[SimpleNamespace(of={"by": SimpleNamespace(weight=2.0)})])
+
+    def change(by: float) -> None:
+        settings.loss[0].of["by"].weight = by
+
+    return change, lambda: x * settings.loss[0].of["by"].weight
+
+
+def of_a_slot(x: torch.Tensor) -> Any:
+    made = Derived()
+
+    def change(by: float) -> None:
+        made.inner = [by]
+
+    change(2.0)
+    return change, lambda: x * made.twice
+
+
+def by_its_name(x: torch.Tensor) -> Any:
+    made = Weights(2.0)
+
+    def change(by: float) -> None:
+        made.by = by
+
+    return change, lambda: x * getattr(made, "b" + "y")
+
+
 @pytest.mark.parametrize(
     "made",
-    [of_an_object, of_a_dict_in_a_dict, of_a_function_that_is_called, of_a_list_of_tensors,
-     of_a_list_that_grows],
+    [of_a_class, of_a_base_class, of_a_method_that_is_called, of_a_layer, far_away, of_a_slot,
+     by_its_name, of_an_object, of_a_dict_in_a_dict, of_a_function_that_is_called,
+     of_a_list_of_tensors, of_a_list_that_grows],
     ids=lambda f: f.__name__,
 )  # fmt: skip
 def test_what_is_in_a_variable_counts_in_the_next_step(made: Any) -> None:
@@ -371,6 +463,15 @@ def test_what_is_in_a_variable_counts_in_the_next_step(made: Any) -> None:
         assert found == [[2.0] * 2] * 8 + [[5.0] * 2] * 8
         assert session.stepper.counts["replay.steps"] > 5
         assert any("between two steps" in why for why in session.stepper.reasons)
+
+
+def test_a_number_that_the_step_does_not_name_keeps_it_replayed() -> None:
+    """A trainer counts its steps beside the method that is the step."""
+    with open_session(Settings(step_mode="replay")) as session:
+        trainer = Trainer(torch.ones(2, device="kit"))
+        for trainer.count in range(8):  # type: ignore[attr-defined]
+            session.run_step(trainer.step)
+        assert session.stepper.counts["replay.steps"] == 3  # all after the fifth
 
 
 def test_a_large_list_is_compared_as_far_as_that_is_quick() -> None:
@@ -431,3 +532,14 @@ def test_a_variable_that_the_step_sets_itself_keeps_it_replayed(holder: Any) -> 
             session.run_step(step)
         assert alone.tolist() == dict(state)[0].tolist() == [2.0**12] * 3
         assert session.stepper.counts["replay.steps"] > 0
+
+
+def test_a_number_that_changes_in_each_step_is_one_reason() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        x = torch.ones(2, device="kit")
+        for i in range(7):
+            session.run_step(lambda i=i: x.mul_(1 + i / 8))
+        (said,) = (why for why in session.stepper.reasons if "number changes" in why)
+        assert "test_replay.py:" in said
+        assert said.endswith("such as from 1.125 to 1.25")
+        assert session.stepper.reasons[said] == 5

@@ -8,7 +8,7 @@ from collections import Counter
 from kit.runtime.recording.bulk import Cell, Task, same_task
 from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer
-from kit.runtime.steps.recording import Draw, Recording, Source, leaf_of, task_difference
+from kit.runtime.steps.recording import Draw, Reasons, Recording, Source, leaf_of, task_difference
 
 __all__ = ["Guesses"]
 
@@ -22,7 +22,7 @@ class Guesses:
     """
 
     def __init__(
-        self, issuer: Issuer, payoff: Payoff, counts: Counter[str], reasons: Counter[str]
+        self, issuer: Issuer, payoff: Payoff, counts: Counter[str], reasons: Reasons
     ) -> None:
         self.most = 0
         self._issuer = issuer
@@ -91,7 +91,7 @@ class Guesses:
             and guess.guessed == task.leaves
         )
         if not is_right:
-            self._reasons[task_difference(guess, task)] += 1
+            self._reasons.note(task_difference(guess, task))
             self.abandon()
             return None
         self._confirmed += 1

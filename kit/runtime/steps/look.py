@@ -8,6 +8,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from kit.runtime.recording.sites import is_users
+from kit.runtime.steps.names import unbound
 from kit.runtime.steps.reach import PLAIN, STATE, Part, Unseen, parts_of
 
 __all__ = ["Look"]
@@ -32,7 +33,7 @@ class Look:
         """
         self.unseen = ""
         self.functions: list[FunctionType] = []
-        self._without = list(without)
+        self._without = unbound(without)
         self._seen: list[Part] = []
         try:
             self._go_through([(name, thing)])

@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from kit.runtime.recording.sites import format_site
-from kit.runtime.steps.functions import codes_in, named, words_in
+from kit.runtime.steps.names import codes_in, named, words_in
 
 __all__ = ["asked"]
 

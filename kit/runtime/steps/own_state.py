@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from kit.runtime.recording.sites import format_site
-from kit.runtime.steps.functions import codes_in
 from kit.runtime.steps.look import Look
+from kit.runtime.steps.names import codes_in
 from kit.runtime.steps.outside import asked
 
 __all__ = ["Looks", "OwnState"]

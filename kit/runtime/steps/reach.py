@@ -32,7 +32,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from kit.runtime.recording.sites import is_kits, is_users
-from kit.runtime.steps.functions import attributes, is_of_kit, named, words_in
+from kit.runtime.steps.names import attributes, is_of_kit, is_of_users, named, words_in
 
 __all__ = ["PLAIN", "STATE", "Part", "Unseen", "parts_of"]
 
@@ -169,8 +169,7 @@ def _of_partial(function: partial[Any]) -> Seen:
 
 def _of_class(kind: type) -> Seen:
     name = f"{kind.__module__}.{kind.__qualname__}"
-    module = sys.modules.get(kind.__module__)
-    if is_of_kit(kind) or not is_users(getattr(module, "__file__", None) or "<cell>"):
+    if not is_of_users(kind):
         return name, []
     around = [("", base) for base in (*kind.__bases__, type(kind))]
     return name, [*((f".{name}", thing) for name, thing in vars(kind).items()), *around]

@@ -6,6 +6,7 @@ from (`Source`). Two steps in a row that are equal in that tell what the next on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from numbers import Number
@@ -20,6 +21,7 @@ __all__ = [
     "Draw",
     "Draws",
     "Fetch",
+    "Reasons",
     "Recording",
     "Source",
     "alike",
@@ -36,8 +38,20 @@ __all__ = [
     "type_of",
 ]
 
+_SUCH_AS = ", such as "  # follow numbers, which are others in each step
+
 Fetch = Callable[[], Any]
 Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
+
+
+class Reasons(Counter[str]):
+    """Why steps were recorded, and how often each; one reason for all numbers of one place."""
+
+    def note(self, why: str) -> None:
+        """One step was recorded because of this."""
+        place, such_as, _ = why.partition(_SUCH_AS)
+        known = [one for one in self if such_as and one.startswith(place + such_as)]
+        self[known[0] if known else why] += 1
 
 
 class Draw(float):
@@ -210,7 +224,10 @@ def task_difference(old: Task, new: Task) -> str:
         return f"the graph is another one ({new.cut.bulk.phase}, {len(new.cut.bulk.ops)} ops)"
     for i, (a, b) in enumerate(zip(old.scalars, new.scalars, strict=True)):
         if a != b and not (a.__class__ is Draw and b.__class__ is Draw) and (a == a or b == b):
-            return f"a Python number changes from step to step ({a:g}, {b:g}) at {_owner(new, i)}"
+            where = _owner(new, i)
+            return (
+                f"a Python number changes from step to step at {where}{_SUCH_AS}from {a:g} to {b:g}"
+            )
     return ""
 
 

@@ -30,6 +30,7 @@ from kit.runtime.steps.recording import (
     Draw,
     Draws,
     Fetch,
+    Reasons,
     Recording,
     alike,
     difference,
@@ -61,7 +62,7 @@ class Stepper:
 
     def __init__(self, mode: str, issuer: Issuer, draws: Draws, program: UserProgram) -> None:
         self.mode = mode
-        self.reasons: Counter[str] = Counter()  # why a step was recorded and not replayed
+        self.reasons = Reasons()  # why a step was recorded and not replayed
         self.counts: Counter[str] = Counter()
         self._issuer = issuer
         self._random = draws
@@ -99,7 +100,8 @@ class Stepper:
             self.payoff.end_step()
             if self.payoff.stopped:
                 self.counts[STOPPED] = 1
-            if self.mode == "replay" and (last := self._last) is not None:
+            last = self._last
+            if self.mode == "replay" and last is not None and self._equal >= CONFIRM - 1:
                 called = [*last.fetches, *(call for _, call in last.calls)]
                 self._step = KnownFunction(step, without=called)
         except BaseException:
@@ -134,7 +136,7 @@ class Stepper:
         if of is not None and not (self.is_between and last is not None and is_read(last, of)):
             return
         if why and self._last is not None and self.mode == "replay":
-            self.reasons[why] += 1
+            self.reasons.note(why)
         self._last, self._equal, self._guesses.most = None, 0, 0
 
     def describe(self) -> list[str]:
@@ -279,7 +281,7 @@ class Stepper:
         self._guesses.most = 0 if last is None else alike(last, now)
         if reason:
             late = f", noticed {self._replayed} replayed steps later" if self._replayed else ""
-            self.reasons[reason + late] += 1
+            self.reasons.note(reason + late)
         elif self._equal and self.mode == "replay":
             now.reads = reads_of(now)
         self._replayed = 0
@@ -314,7 +316,7 @@ class Stepper:
         """The last step once more: its executables on the arrays of now, none of its Python."""
         last = self._last
         assert last is not None
-        inputs = self._fetch_again(last)
+        inputs = self._fetch_again(last, step)
         if inputs is None:  # the batches wait in `_ahead` for the step that is recorded now
             self._equal = self._replayed = 0
             return self.run(step)
@@ -334,7 +336,7 @@ class Stepper:
         self._program.end_step()
         return result
 
-    def _fetch_again(self, last: Recording) -> list[Cell] | None:
+    def _fetch_again(self, last: Recording, step: Callable[[], Any]) -> list[Cell] | None:
         """The inputs of the next step: fresh batches, and the small constants of the last one."""
         for fetch in last.fetches[len(self._ahead) :]:  # less, if one has failed the last time
             self._now = fresh = Recording()
@@ -345,13 +347,15 @@ class Stepper:
                 self._now, self.is_fetching = None, False
             self._ahead.append((fetch, batch, fresh.inputs))
         if why := self._other_batch(last):
-            self.reasons[why] += 1
+            self.reasons.note(why)
             return None
+        if last.fetches and self._step is not None and self._step.change(step):
+            return None  # by a loader: the step that is recorded now says so
         batches = [cell for _, _, cells in self._ahead for cell in cells]
         old = [c for c, data in zip(last.inputs, last.contents, strict=True) if data is None]
         is_pending = self._program.is_pending()
         if is_pending or list(map(type_of, batches)) != list(map(type_of, old)):
-            self.reasons["the batch has another shape, or computes on the device"] += 1
+            self.reasons.note("the batch has another shape, or computes on the device")
             return None
         self._ahead = []
         rest = iter(batches)

@@ -1,0 +1,183 @@
+"""What code names, and what a thing was: for comparing what a replayed step would have read."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from itertools import islice
+from numbers import Number
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from kit.runtime.recording.sites import is_users
+
+__all__ = [
+    "MISSING", "Held", "attributes", "codes_in", "is_of_kit", "is_of_users", "is_plain", "named",
+    "unbound",
+    "words_in",
+]  # fmt: skip
+
+MISSING = object()  # in the place of a variable that has no value
+_LIMIT = 1000  # things of one variable that are compared; of a larger list, its length, too
+_LISTS = (list, tuple)
+# The answers of the functions below, which are asked before each step.
+_SETTINGS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+_OWN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+_BUILT_IN = frozenset(sys.builtin_module_names)
+_VALUES: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+
+class Held:
+    """A thing as it was, with what is in its lists and dicts, and its numbers and texts.
+
+    Numbers and texts are compared by value, all else by identity. Nothing is kept alive but lists,
+    tuples and dicts.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, thing: Any) -> None:
+        self._parts = [_hold(part) for part in _parts(thing)]
+
+    def is_held(self, thing: Any) -> bool:
+        """Is it the same thing, and are the same things and equal values in it?"""
+        return _are_held(self._parts, _parts(thing))
+
+
+def named(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function names that is not its own."""
+    code = function.__code__
+    for i, thing in enumerate(function.__defaults__ or ()):
+        yield f"default {i + 1}", thing
+    for name, thing in (function.__kwdefaults__ or {}).items():
+        yield f"{name}=", thing
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # it is empty
+            yield name, MISSING
+    for name in _globals_of(code):
+        yield f"global {name}", function.__globals__.get(name, MISSING)
+
+
+@lru_cache(maxsize=256)
+def _globals_of(code: CodeType) -> tuple[str, ...]:
+    """The globals that it names, and those that the functions in it name."""
+    names: dict[str, None] = {}
+    for part in dis.get_instructions(code):
+        if part.opname == "LOAD_GLOBAL":
+            names[part.argval] = None
+        elif isinstance(part.argval, CodeType):
+            names |= dict.fromkeys(_globals_of(part.argval))
+    return tuple(names)
+
+
+def unbound(functions: Collection[Any]) -> list[Any]:
+    """These, and the functions of those of them that are methods of an object."""
+    return [*functions, *(one.__func__ for one in functions if type(one) is MethodType)]
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """The code, and that of the functions in it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from codes_in(inner)
+
+
+@lru_cache(maxsize=1024)
+def words_in(code: CodeType) -> frozenset[str]:
+    """The names of variables around it, of attributes and of modules that a code has."""
+    return frozenset(x for one in codes_in(code) for x in (*one.co_names, *one.co_freevars))
+
+
+def _parts(thing: Any) -> list[Any]:
+    """The thing, what is in it if it is a list or a dict, and its numbers and texts."""
+    parts = [thing]
+    if _has_settings(type(thing)):
+        parts += [x for x in attributes(thing).values() if is_plain(type(x))]
+    for part in parts:  # grows while it is gone through
+        if issubclass(type(part), _LISTS):  # `isinstance` may run code of its class
+            parts.append(len(part))
+            parts += part[:_LIMIT]
+        elif issubclass(type(part), dict):
+            parts.append(len(part))
+            parts += islice(part.values(), _LIMIT)
+        if len(parts) > _LIMIT:
+            return parts[:_LIMIT]
+    return parts
+
+
+def _has_settings(kind: type) -> bool:
+    """May the numbers that are attributes of such an object decide what a step does?
+
+    Those of an iterator are its place, which no step is repeated from, and of the kit's own
+    objects and of arrays not the program's. What only code of the program reads, `Link` compares.
+    """
+    if (known := _SETTINGS.get(kind)) is None:
+        is_passive = hasattr(kind, "__next__") or hasattr(kind, "__array__")
+        is_code = issubclass(kind, (type, ModuleType, FunctionType, BuiltinFunctionType))
+        is_read_by_name = all(base is object or is_of_users(base) for base in kind.__mro__)
+        is_other = is_passive or is_code or is_read_by_name
+        known = _SETTINGS[kind] = not (is_of_kit(kind) or is_other)
+    return known
+
+
+def is_of_kit(kind: type) -> bool:
+    """Is it a class of the kit's own?"""
+    return kind.__module__.partition(".")[0] == "kit"
+
+
+def is_of_users(kind: type) -> bool:
+    """Is it a class of the program's own?"""
+    if (known := _OWN.get(kind)) is None:
+        module = sys.modules.get(kind.__module__)
+        path = getattr(module, "__file__", None) or (
+            "" if kind.__module__ in _BUILT_IN else "<cell>"
+        )
+        known = _OWN[kind] = not is_of_kit(kind) and is_users(path)
+    return known
+
+
+def is_plain(kind: type) -> bool:
+    """Is such a thing, a number or a text, compared by value?"""
+    if (known := _VALUES.get(kind)) is None:
+        known = _VALUES[kind] = issubclass(kind, Number | str)
+    return known
+
+
+def attributes(thing: Any) -> dict[str, Any]:
+    """An object's own attributes; none of one that has slots. Runs no code of its class."""
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def _hold(thing: Any) -> Any:
+    """A weak reference to it if that can be; a value, a list or None by itself."""
+    if is_plain(type(thing)):
+        return thing
+    try:
+        return ref(thing)
+    except TypeError:
+        return thing
+
+
+def _are_held(held: list[Any], parts: list[Any]) -> bool:
+    """Are these the same things, and equal values?"""
+    if len(held) != len(parts):
+        return False
+    try:
+        return all(map(_is_held, held, parts))
+    except Exception:  # noqa: BLE001 - of the `==` of a class of the program's
+        return False
+
+
+def _is_held(known: Any, part: Any) -> bool:
+    one = known() if type(known) is ref else known
+    return one is part or (type(one) is type(part) and is_plain(type(one)) and bool(one == part))
