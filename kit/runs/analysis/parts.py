@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,9 +17,17 @@ import numpy as np
 
 from kit.runs.analysis.lines import line_costs, place_of
 from kit.runs.run import Run
-from kit.trace import Timeline, breakdown, count_devices, each_step, idle_table, kernel_table
+from kit.trace import (
+    SyncPoint,
+    Timeline,
+    breakdown,
+    count_devices,
+    each_step,
+    idle_table,
+    kernel_table,
+)
 from kit.trace import sync_table as _sync_table
-from kit.trace.metrics import waits_of
+from kit.trace.metrics import MeasuredWaits, waits_of
 
 __all__ = ["NOTHING", "Part", "Parts", "kernel_kind"]
 
@@ -117,12 +125,21 @@ class Parts:
             name = f"{row.cause} at {self.place(row.site) or 'an unknown line'}"
             ms, count = whole.get(name, (0.0, 0.0))
             whole[name] = ms + row.wait_ms_per_step, count + row.count_per_step
-        each: list[dict[str, float]] = [defaultdict(float) for _ in range(steps)]
-        for i, part in enumerate(np.array_split(np.arange(len(waits.syncs)), steps)):
-            for sync in (waits.syncs[k] for k in part):
+        each: list[dict[str, float]] = []
+        for syncs in self._syncs_of_steps(waits):
+            each.append(defaultdict(float))
+            for sync in syncs:
                 name = f"{sync.cause} at {self.place(sync.site) or 'an unknown line'}"
-                each[i][name] += sync.wait_ns / 1e6
+                each[-1][name] += sync.wait_ns / 1e6
         return _parts(whole, each)
+
+    def _syncs_of_steps(self, waits: MeasuredWaits) -> Iterator[Sequence[SyncPoint]]:
+        """Those of each step; untraced steps, whose begins nobody kept, are taken as alike."""
+        if waits.is_traced:
+            yield from (step.syncs for step in self._each)
+            return
+        for part in np.array_split(np.arange(len(waits.syncs)), waits.steps):
+            yield [waits.syncs[k] for k in part]
 
     def lines(self) -> dict[str, Part]:
         """Recording, where it is known by line, and device time of each line with an op."""
