@@ -76,8 +76,9 @@ def segment_costs(run: Run) -> tuple[SegmentCost, ...]:
     The device runs behind the host, so the window of the traced steps begins and ends in the midst
     of a step of the device: it may hold two issues of one segment and one of another. Each cost is
     the mean of the issues that the window holds, without those that its edges cut through. On the
-    device an issue is a stretch of kernels of one segment. Where more stretches than dispatches
-    show that segments ran side by side, the dispatches are counted instead.
+    device an issue is a stretch of kernels of one segment in one step of the device. Where more
+    stretches than dispatches show that segments ran side by side, the dispatches are counted
+    instead.
     """
     if not run.graphs or not run.segments:
         return SegmentRows()
@@ -100,7 +101,10 @@ class _Seen:
         self.idle: list[float] = []  # of the device, before each stretch
         if len(kernels):
             owner, starts = timeline.segment[kernels], timeline.start_ns[kernels]
-            first = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
+            begun = np.sort(timeline.intervals(kind="device step")[:, 0])
+            step = np.searchsorted(begun, starts, "right")
+            is_next = (owner[1:] != owner[:-1]) | (step[1:] != step[:-1])
+            first = np.flatnonzero(np.concatenate([[True], is_next]))
             self.stretch[kernels] = np.searchsorted(first, np.arange(len(kernels)), "right") - 1
             free = np.maximum.accumulate(timeline.stop_ns[kernels])
             waited = np.maximum(starts[first[1:]] - free[first[1:] - 1], 0)

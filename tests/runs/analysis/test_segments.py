@@ -128,6 +128,16 @@ def test_an_issue_cut_by_the_edge_of_the_window_does_not_count_beside_whole_ones
     assert (zero.device_ns, one.device_ns) == (10, 4)
 
 
+def test_a_segment_that_is_the_whole_step_is_issued_once_a_step() -> None:
+    """Three steps in a row were one issue, of three times the kernels and their time."""
+    steps = [(0, 10), (20, 30), (40, 50)]
+    found = [Span("device/0", "device step", "device step", *ends) for ends in steps]
+    found += [Span("device/0", "k", "kernel", a, a + 4, 0) for a, _ in steps]
+    found += [Span("device/0", "k", "kernel", b - 5, b, 0) for _, b in steps]
+    zero, *_ = segment_costs(run_of(found, 3))
+    assert (zero.kernels, zero.device_ns, zero.gap_ns) == (2, 9, 10)
+
+
 def test_a_gap_is_from_the_end_of_everything_before_to_the_first_kernel() -> None:
     def kernel(segment: int, start: int, stop: int) -> Span:
         return Span("device/0", "k", "kernel", start, stop, segment)
