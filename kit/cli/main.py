@@ -25,6 +25,7 @@ from kit.cli.host import leave_a_core
 from kit.cli.lab import FIRST_NOTEBOOK, lab, port_number
 from kit.cli.query import query
 from kit.cli.run import run
+from kit.cli.signals import leaving_nothing
 from kit.cli.terminal import (
     INTERRUPTED,
     callers_of,
@@ -248,7 +249,10 @@ def _open(options: argparse.Namespace) -> int:
     first = options.runs[0]
     is_ranks = len(options.runs) == 1 and is_folder_of_ranks(first)
     found = kit.open_ranks(first) if is_ranks else [kit.open_trace(name) for name in options.runs]
-    with tempfile.TemporaryDirectory(prefix="kit-open-", ignore_cleanup_errors=True) as folder:
+    with (
+        leaving_nothing(),
+        tempfile.TemporaryDirectory(prefix="kit-open-", ignore_cleanup_errors=True) as folder,
+    ):
         page = kit.report(found, path=Path(folder) / "page.html")
         return serve(page, options.port, not options.no_browser, _say_now)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kit.cli.module import find_module
 from kit.cli.program import knows_kit, run_program
 from kit.cli.script import ScriptError, check_script, error_text, load_step, load_workload
+from kit.cli.signals import leaving_nothing
 from kit.cli.terminal import INTERRUPTED, complain, say_and_keep, summary_of, written
 from kit.errors import Cancelled, SettingsError
 from kit.files import check_target
@@ -160,7 +161,8 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
                 options.timeout,
                 Path(options.script).name,
             )
-            return run_processes(step, settings, team, progress=progress, cancelled=cancelled)
+            with leaving_nothing():
+                return run_processes(step, settings, team, progress=progress, cancelled=cancelled)
         parallel = {"timeout_s": options.timeout} if options.devices != 1 else {}
         return kit.run(workload, settings, devices=options.devices, progress=progress,
                        cancelled=cancelled, **parallel)  # fmt: skip

@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -83,6 +84,27 @@ def test_ctrl_c_is_how_it_ends(opened):
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "")
     assert out.splitlines()[-1] == "closed"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a process is ended without a word")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_terminal_that_is_closed_leaves_no_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each page that was open then stayed in the folder of temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    make_run().save(tmp_path / "a.kitrun")
+    number = getattr(signal, name)
+    monkeypatch.setattr("kit.cli.main._say_now", lambda text: os.kill(os.getpid(), number))
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["open", str(tmp_path / "a.kitrun"), "--no-browser"])
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert ended.value.code == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["a.kitrun"]
 
 
 def test_a_file_that_is_no_run_is_one_line(tmp_path: Path):
