@@ -245,6 +245,11 @@ def method_of_an_iterator() -> Callable[[], int]:
     return lambda: following()
 
 
+def method_of_numpys() -> Callable[[], int]:
+    draw = np.random.default_rng(0).random
+    return lambda: 7 if draw() < 0.2 else 0
+
+
 def functions_that_turn() -> Callable[[], int]:
     functions = deque([lambda: 1] * 6 + [lambda: 7])
 
@@ -452,10 +457,10 @@ def file_opened_anew() -> Callable[[], int]:
 WAYS = [variable, of_global, attribute, of_class, far_away, slots, length, iterator, mapped,
         generator, array, host_tensor, module, python_random, looped_over, delegated, cycled,
         one_of_two, line_of_a_file, byte_of_a_file, row_of_a_table, scanned, random_state,
-        torch_generator, entropy, method_of_an_iterator, functions_that_turn, members_that_turn,
-        order_of_a_dict, raw_bytes, date, context, of_a_thread, dynamic, environment,
-        module_in_a_package, computed_attribute, inherited, far_in_a_list, far_in_an_array,
-        attribute_of_a_list, key, clock, file_opened_anew]  # fmt: skip
+        torch_generator, entropy, method_of_an_iterator, method_of_numpys, functions_that_turn,
+        members_that_turn, order_of_a_dict, raw_bytes, date, context, of_a_thread, dynamic,
+        environment, module_in_a_package, computed_attribute, inherited, far_in_a_list,
+        far_in_an_array, attribute_of_a_list, key, clock, file_opened_anew]  # fmt: skip
 UNNAMED = (
     mapped,
     environment,
@@ -693,3 +698,13 @@ def test_a_loader_may_draw_and_count(draw: Callable[[], float]) -> None:
         for i in range(STEPS):
             assert session.run_step(step).tolist() == [2.0 * (i + 1)] * 2
         assert session.stepper.counts["replay.steps"] > 0
+
+
+def test_a_session_that_no_step_was_given_to_says_so() -> None:
+    """As a library's trainer does, which ends its steps itself."""
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        (torch.ones(2, device="kit") * 2).sum()
+        session.mark_step()
+        assert "no step was given to session.run_step(step)" in session.explain()
+        session.run_step(lambda: None)
+        assert "no step was given" not in session.explain()

@@ -8,7 +8,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from kit.runtime.recording.sites import is_users
-from kit.runtime.steps.names import unbound
+from kit.runtime.steps.names import module_of, unbound
 from kit.runtime.steps.reach import PLAIN, STATE, Part, Unseen, parts_of
 
 __all__ = ["Look"]
@@ -68,7 +68,8 @@ class Look:
             try:
                 content, parts = parts_of(thing)
             except Unseen:
-                self.unseen = self.unseen or f"{name} ({kind.__module__}.{kind.__qualname__})"
+                place = name.partition(STATE)[0]
+                self.unseen = self.unseen or f"{place} ({module_of(kind)}.{kind.__qualname__})"
                 continue
             self._seen.append((name, content))
             count += 1 + (len(content) // _PLAIN_A_THING if type(content) is list else 0)

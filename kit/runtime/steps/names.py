@@ -126,19 +126,24 @@ def _has_settings(kind: type) -> bool:
     return known
 
 
+def module_of(kind: type) -> str:
+    """The module of a class; "" of one that says it in another way, as some of Cython's do."""
+    found = kind.__module__
+    return found if type(found) is str else ""
+
+
 def is_of_kit(kind: type) -> bool:
     """Is it a class of the kit's own?"""
-    return kind.__module__.partition(".")[0] == "kit"
+    return module_of(kind).partition(".")[0] == "kit"
 
 
 def is_of_users(kind: type) -> bool:
     """Is it a class of the program's own?"""
     if (known := _OWN.get(kind)) is None:
-        module = sys.modules.get(kind.__module__)
-        path = getattr(module, "__file__", None) or (
-            "" if kind.__module__ in _BUILT_IN else "<cell>"
-        )
-        known = _OWN[kind] = not is_of_kit(kind) and is_users(path)
+        name = module_of(kind)
+        path = getattr(sys.modules.get(name), "__file__", None) or "<cell>"
+        is_other = name in _BUILT_IN or not name or is_of_kit(kind)
+        known = _OWN[kind] = not is_other and is_users(path)
     return known
 
 

@@ -11,6 +11,7 @@ import dis
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class OwnState:
             return self._change
         if not self.draws_beside and self._draws() != self._drawn:
             return "the step draws random numbers on the host, and a replay would not"
-        now = Look("", self._step, without=self._without)
+        now = self._look_around()
         if name := self._seen.change(now):
             return f"the step changes {name}{_line(name, now)}, and a replay would not"
         if now.unseen:
@@ -74,8 +75,12 @@ class OwnState:
 
     def _look(self) -> None:
         if not self._change:
-            self._seen = Look("", self._step, without=self._without)
+            self._seen = self._look_around()
         self._drawn = self._draws()
+
+    def _look_around(self) -> Look:
+        name = "self" if type(self._step) is MethodType else ""
+        return Look(name, self._step, without=self._without)
 
     def _draws(self) -> Any:
         """How far the random numbers of the host are."""

@@ -32,7 +32,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from kit.runtime.recording.sites import is_kits, is_users
-from kit.runtime.steps.names import attributes, is_of_kit, is_of_users, named, words_in
+from kit.runtime.steps.names import attributes, is_of_kit, is_of_users, module_of, named, words_in
 
 __all__ = ["PLAIN", "STATE", "Part", "Unseen", "parts_of"]
 
@@ -78,11 +78,11 @@ def _look_of(kind: type) -> Look:
         return _of_nothing
     if not _has_hidden_fields(kind) or issubclass(kind, BaseException):
         return _of_object
-    tells = None if kind.__module__ == "itertools" else _tells_pickle(kind)  # from 3.12 on it warns
+    tells = None if module_of(kind) == "itertools" else _tells_pickle(kind)  # from 3.12 on it warns
     if tells is not None:
         return lambda thing: _of_c_object(thing, tells)
     is_called = any("__call__" in vars(base) for base in kind.__mro__)
-    is_program = is_called or kind.__module__.partition(".")[0] in _OF_PROGRAMS
+    is_program = is_called or module_of(kind).partition(".")[0] in _OF_PROGRAMS
     return _of_object if is_program and not hasattr(kind, "__next__") else _of_unseen
 
 
@@ -148,7 +148,7 @@ def _of_modules(function: FunctionType) -> Iterator[Part]:
 
 
 def _of_method(method: MethodType) -> Seen:
-    return None, [("", method.__func__), ("self", method.__self__)]
+    return None, [("", method.__func__), ("", method.__self__)]
 
 
 def _of_c_function(function: Any) -> Seen:
@@ -168,7 +168,7 @@ def _of_partial(function: partial[Any]) -> Seen:
 
 
 def _of_class(kind: type) -> Seen:
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    name = f"{module_of(kind)}.{kind.__qualname__}"
     if not is_of_users(kind):
         return name, []
     around = [("", base) for base in (*kind.__bases__, type(kind))]

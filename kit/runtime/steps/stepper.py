@@ -71,7 +71,7 @@ class Stepper:
         self._last: Recording | None = None
         self._equal = 0  # steps in a row that were equal to the one before
         self._replayed = 0  # steps since the last recorded one
-        self.is_fetching = False
+        self.is_fetching = self._has_run = False
         self._step: KnownFunction | None = None  # at the end of its last recorded call
         self._own: OwnState | None = None  # as this step began, where a replay may follow
         self._looks = Looks()
@@ -81,6 +81,7 @@ class Stepper:
 
     def run(self, step: Callable[[], Any]) -> Any:
         """Run one step and end it; gives what the step returns."""
+        self._has_run = True
         if self.mode == "retrace" or (self.mode == "speculate" and not self.payoff.begin_step()):
             self._last, self._guesses.most = None, 0
             result = step()
@@ -142,6 +143,8 @@ class Stepper:
     def describe(self) -> list[str]:
         """What the step mode came to, in words; nothing for `retrace`."""
         c, lines = self.counts, list[str]()
+        if self.mode != "retrace" and not self._has_run:
+            return [f"{self.mode}: no step was given to session.run_step(step)"]
         if self.mode == "replay":
             lines.append(f"replay: {c['replay.steps']} steps were issued without being recorded")
         elif self.mode == "speculate":
