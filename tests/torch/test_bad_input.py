@@ -42,6 +42,27 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
             2, 3, dtype=torch.int64, device=D), torch.tensor([8, 9]), torch.tensor([3, 1])))),
     "a number of the CPU, written in place": (RuntimeError, "cannot write to a tensor on cpu",
         lambda: torch.tensor(0.5).add_(torch.tensor(1.0, device=D))),
+    "a copy that does not fit": (RuntimeError, r"size of tensor a \(3\)", lambda: torch.ones(
+        2, 3, device=D).copy_(torch.ones(2, device=D))),
+    "a copy of more dimensions": (RuntimeError, "output with shape", lambda: torch.ones(
+        3, device=D).copy_(torch.ones(1, 3))),
+    "a fill of several numbers": (RuntimeError, "0-dimension value tensor", lambda: torch.ones(
+        2, 3, device=D).fill_(torch.ones(3, device=D))),
+    "values that do not fit an index": (RuntimeError, "shape mismatch: value tensor", lambda: (
+        torch.ones(2, 3, device=D).__setitem__(
+            torch.tensor([0], device=D), torch.ones(2, device=D)))),
+    "rows that do not fit, added by index": (RuntimeError, "source tensor shape must match", lambda:
+        torch.ones(2, 3, device=D).index_add(
+            0, torch.tensor([0], device=D), torch.ones(1, 1, device=D))),
+    "one number put at two places": (IndexError, "same number of elements", lambda: torch.ones(
+        3, device=D).put_(torch.tensor([0, 1], device=D), torch.ones(1, device=D))),
+    "one bias for two channels": (RuntimeError, "expected bias to be 1-dimensional", lambda: (
+        functional.conv1d(torch.ones(1, 1, 5, device=D), torch.ones(
+            2, 1, 3, device=D), torch.ones(1, device=D)))),
+    "lists of tensors that do not fit": (RuntimeError, r"size of tensor a \(3\)", lambda: (
+        torch._foreach_add([torch.ones(3, device=D)], [torch.ones(2, device=D)]))),
+    "a list written with more than it holds": (RuntimeError, "output with shape", lambda: (
+        torch._foreach_copy_([torch.ones(1, device=D)], [torch.ones(2, device=D)]))),
     "channels that do not match": (RuntimeError, "channels", lambda: functional.conv2d(
         torch.ones(1, 3, 8, 8, device=D), torch.ones(4, 2, 3, 3, device=D))),
     "a float index": (IndexError, "tensors used as indices", lambda: torch.ones(3, device=D)[

@@ -24,6 +24,7 @@ from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.table import functional_name
 from kit.torch.ops.attention import ATTENTION_SHAPES
 from kit.torch.ops.collectives import collective_recipe
+from kit.torch.ops.fitting import check_fit
 from kit.torch.ops.host import run_on_host
 from kit.torch.ops.losses import LOSS_SHAPES
 from kit.torch.ops.masks import masked_write
@@ -82,6 +83,7 @@ def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
             check_devices(tape, name, args, kwargs)
         check_types(func, args, kwargs)
         check_numbers(func, args, kwargs)
+        check_fit(name, args)
         special = SPECIAL[name]
         return lambda tape, args, kwargs, tensors, numbers: special(tape, func, args, kwargs)
     if func.namespace == "c10d":
@@ -94,6 +96,7 @@ def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     check_numbers(func, args, kwargs)
     if name.startswith("aten.index") and _has_mask(args):
         return masked_write(func, args) or _host_recipe(func)
+    check_fit(name, args)
     if any(a.is_out for a in schema.arguments):
         return out_recipe(func, args, kwargs) or _host_recipe(func)
     if any(a.alias_info and not a.alias_info.is_write for a in schema.arguments):

@@ -1,0 +1,96 @@
+"""Shapes that torch's CPU refuses where its meta kernels take any, or where kit asks none of them.
+
+XLA would refuse them too, but in jax's words and only when the segment is compiled, or spread one
+number over several places. Asked once for each kind of call; the user is told in the words of
+torch's CPU, by `kit.torch.ops.host.raise_as_cpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from kit.torch.tensors.tensor import KitTensor
+
+__all__ = ["check_fit"]
+
+Shape = Sequence[int]
+_aten = torch.ops.aten
+
+
+def check_fit(name: str, args: Any) -> None:
+    """Refuse a call of the op `name` whose tensors do not fit each other.
+
+    Raises:
+        RuntimeError: they do not.
+    """
+    base = ".".join(name.split(".")[:2])
+    if base.startswith("aten._foreach_"):
+        _foreach(base, args)
+    elif base in _FITS and not _FITS[base](args):
+        shapes = [list(x.shape) for x in args if isinstance(x, torch.Tensor)]
+        raise RuntimeError(f"{base} takes no tensors of these shapes together: {shapes}")
+
+
+def _spreads(source: Shape, target: Shape) -> bool:
+    """Can the first shape be spread over the second one?"""
+    pairs = zip(reversed(source), reversed(target), strict=False)
+    return len(source) <= len(target) and all(n in (1, wanted) for n, wanted in pairs)
+
+
+def _foreach(base: str, args: Any) -> None:
+    lists = [a for a in args if isinstance(a, list | tuple) and a and _are_tensors(a)]
+    for tensors in zip(*lists, strict=False):
+        shapes = [tuple(t.shape) for t in tensors]
+        whole = torch.broadcast_shapes(*shapes)
+        if base.endswith("_") and whole != shapes[0]:
+            raise RuntimeError(
+                f"output with shape {list(shapes[0])} doesn't match the broadcast shape "
+                f"{list(whole)}"
+            )
+
+
+def _are_tensors(items: Any) -> bool:
+    return all(isinstance(item, torch.Tensor) for item in items)
+
+
+def _index_put(args: Any) -> bool:
+    x, indices, values = args[:3]
+    if values.dim() == 0:
+        return True
+    shown = _aten.index.Tensor(_meta(x), [None if i is None else _meta(i) for i in indices])
+    return _spreads(values.shape, shown.shape)
+
+
+def _meta(x: torch.Tensor) -> torch.Tensor:
+    return x.spec.meta() if isinstance(x, KitTensor) else x.to("meta")
+
+
+def _index_add(args: Any) -> bool:
+    x, dim, index, source = args[:4]
+    if not x.dim() or not source.dim():
+        return True
+    wanted = list(x.shape)
+    wanted[dim] = index.numel()
+    return wanted == list(source.shape)
+
+
+def _convolution(args: Any) -> bool:
+    weight, bias, is_transposed, groups = args[1], args[2], args[6], args[8]
+    channels = weight.shape[1] * groups if is_transposed else weight.shape[0]
+    return bias is None or tuple(bias.shape) == (channels,)
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "aten.copy_": lambda args: _spreads(args[1].shape, args[0].shape),
+    "aten.fill_": lambda args: not isinstance(args[1], torch.Tensor) or args[1].dim() == 0,
+    "aten.index_put": _index_put,
+    "aten.index_put_": _index_put,
+    "aten.index_add": _index_add,
+    "aten.index_add_": _index_add,
+    "aten.put": lambda args: args[1].numel() == args[2].numel(),
+    "aten.put_": lambda args: args[1].numel() == args[2].numel(),
+    "aten.convolution": _convolution,
+}
