@@ -36,7 +36,7 @@ from kit.trace import (
 )
 from kit.trace.communication import CopyTotal
 from kit.trace.gaps import Idle, idle_of
-from kit.trace.imported import Caller, MeasuredMemory
+from kit.trace.imported import NOT_TRACED, Caller, MeasuredMemory
 from kit.trace.metrics import says_device, says_host
 from kit.trace.timeline import Pin, with_pin, without_pin
 
@@ -194,6 +194,8 @@ class Run:
         kernel was seen.
         """
         unseen = "" if says_device(self.timeline) else "what the device did was not seen"
+        if self.environment.get("device", "").endswith(NOT_TRACED):
+            unseen = "the GPU that the file names was not traced"
         return replace(limited_by(self.timeline, self.limit_shares), doubt=self.doubt or unseen)
 
     def advice(self) -> tuple[Advice, ...]:

@@ -25,6 +25,7 @@ __all__ = [
     "MAX_SPAN_NAME",
     "MAX_SYNCS",
     "NOT_AN_ARRAY",
+    "NOT_TRACED",
     "Caller",
     "Held",
     "Imported",
@@ -42,6 +43,7 @@ MAX_SPAN_NAME = 1 << 16  # those of kernels are kept whole: templates make some 
 MAX_SYNCS = 20_000
 MAX_POINTS = 1_000  # of a curve: as many as a screen has pixels
 MAX_CALLERS = 100_000  # of one run
+NOT_TRACED = ", not traced"  # ends the name of a device that a file has nothing else of
 NOT_AN_ARRAY = Aval((), "")  # in the place of an argument that is a number, a list or nothing
 
 Ints = NDArray[np.int64]

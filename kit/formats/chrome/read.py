@@ -21,7 +21,8 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import read_events
 from kit.formats.chrome.roles import Role
 from kit.formats.chrome.torch import read_torch
-from kit.trace.imported import Imported, Member, Spans, cut_name
+from kit.trace.imported import NOT_TRACED, Imported, Member, Spans, cut_name
+from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import Timeline
 
 __all__ = ["FORMAT", "VERSION", "Imported", "read_chrome"]
@@ -62,7 +63,10 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
     elif events.is_known:
         imported = read_torch(events, "torch.profiler")
         member = _placed(imported.member, head)
-        imported = replace(imported, environment=_environment(head, events), member=member)
+        environment = _environment(head, events)
+        if "device" in environment and TORCH_CPU in imported.timeline.lanes:
+            environment["device"] += NOT_TRACED
+        imported = replace(imported, environment=environment, member=member)
     else:
         raise TraceFileError(_of_strangers(events))
     notes = [*imported.timeline.notes, *(f"{n:,} {what}" for what, n in events.repairs.items())]
@@ -70,6 +74,11 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         notes.append("the list of events has no end: the program may have been stopped")
     if "tail" in head:
         notes.append("what follows the end of the trace in its file was left out")
+    if imported.environment.get("device", "").endswith(NOT_TRACED):
+        notes.append(
+            "the file names a GPU and has nothing of it: torch's ops may have computed, or only "
+            "launched. Trace with ProfilerActivity.CUDA, too"
+        )
     if others := events.other_devices:
         notes.append(
             f"events of {', '.join(others)} are not read: what such a device ran, or what "

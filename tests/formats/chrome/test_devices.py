@@ -73,6 +73,19 @@ def test_kernels_whose_calls_are_not_read_say_nothing_of_waits(
     assert "the host never waited" not in summary(run)
 
 
+def test_a_gpu_that_is_named_and_not_traced_gets_no_verdict(tmp_path: Path) -> None:
+    """Of a program on a GPU, traced without its activities: torch's ops may only have launched."""
+    run = opened(tmp_path, *HOST)
+    found = verdict(run)
+    assert found is not None
+    assert found.limit.doubt == "the GPU that the file names was not traced"
+    assert found.advice == ()
+    assert run.environment["device"] == "cuda (ARTEMIS), not traced"
+    assert any("ProfilerActivity.CUDA" in note for note in run.timeline.notes)
+    run.save(tmp_path / "saved.kitrun")
+    assert kit.open_trace(tmp_path / "saved.kitrun").limited_by() == found.limit
+
+
 def test_a_batch_that_is_loaded_says_nothing_of_waits(tmp_path: Path) -> None:
     loading = event("cpu_op", "enumerate(DataLoader)#_Iter.__next__", 1, 3)
     run = opened(tmp_path, *HOST, *KERNELS, loading)
