@@ -123,7 +123,10 @@ class Difference:
         if self.is_ratio and self.spread > 1:
             low, high = (format_number(end, figures=2) for end in (self.low, self.high))
             return f"({low} to {high} times)"
-        return f"± {form(self.spread)}"
+        said = form(self.spread)
+        if said == form(0.0) and self.spread > 0:  # no measurement is surer than any number
+            said = f"{format_number(100 * self.spread, figures=1)}%" if self.is_ratio else said
+        return f"± {said}"
 
     def text(
         self,

@@ -71,9 +71,9 @@ def _introduction(verdicts: Sequence[Verdict]) -> list[str]:
         "view and with `out=`, each by the values, shapes and dtypes; random ops by shapes, and "
         "by equal numbers for equal seeds. An entry's class is its worst sample's.",
         "",
-        "[op_coverage.csv](op_coverage.csv) has every entry: its class, why (the aten ops on the "
-        "host, or the error), and the strides of a result that lies in memory another way than CPU "
-        "torch's, which torch promises nowhere. Below are those that are not native.",
+        "[op_coverage.csv](op_coverage.csv) has every entry: its class, why, and the strides of a "
+        "result that lies in memory another way than CPU torch's. Below are those that are not "
+        "native.",
         "",
         f"With torch {version('torch').split('+')[0]} and jax {version('jax')}: "
         f"{right / len(tested):.1%} of the {len(tested)} op entries that can run are right "

@@ -332,7 +332,9 @@ def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, 
             f"No other is faster beyond the spread, ± {spread} ms."
         )
     more = (best["compile_ms"] - start["compile_ms"]) / 1e3
-    if more <= 0:
+    if abs(more) < 0.05:
+        cost = "compiling takes as long"
+    elif more < 0:
         cost = f"compiling takes {-more:.1f} s less"
     else:
         cost = f"compiling takes {more:.1f} s more, paid back after {_steps(best)}"

@@ -162,17 +162,19 @@ def freeze_trace(
         timeline,
         graphs=(graph,),
         segments=segments,
-        fused=_fused(profile, numbers),
+        fused=_fused(profile, numbers, first),
         recorded_ns=_recorded(first, nodes, len(graph), start),
         places=places_of(tasks, waited_at),
     )
 
 
-def _fused(profile: Profile, numbers: dict[int, int]) -> tuple[Fused, ...]:
-    """The kernels that compute several nodes, by segment of the first step."""
-    found = {
-        (numbers[task], name): ids for (task, name), ids in profile.fused.items() if task in numbers
-    }
+def _fused(profile: Profile, numbers: dict[int, int], first: Sequence[Task]) -> tuple[Fused, ...]:
+    """The kernels that compute several nodes, by segment of the first step, which counts first."""
+    own = {task.index for task in first}
+    found: dict[tuple[int, str], tuple[int, ...]] = {}
+    for (task, name), ids in sorted(profile.fused.items(), key=lambda item: item[0][0] not in own):
+        if task in numbers:
+            found.setdefault((numbers[task], name), ids)
     return tuple(Fused(segment, name, ids) for (segment, name), ids in sorted(found.items()))
 
 
@@ -208,16 +210,24 @@ def _match_other_steps(
     numbers: dict[int, int],
     nodes: dict[int, list[int]],
 ) -> None:
-    """A step that was cut the same way is drawn with step 0's segments and nodes."""
+    """A step that was cut the same way is drawn with step 0's segments and nodes.
+
+    So is one whose programs differ by a number only, as where a Python int counts the steps.
+    """
     others: dict[int, list[Task]] = {}
     for task, step in tasks:
         if step != 0:
             others.setdefault(step, []).append(task)
     for step_tasks in others.values():
         for mine, other in zip(step_tasks, first, strict=False):
-            if mine.cut.key == other.cut.key:
+            if mine.cut.key == other.cut.key or _ops_of(mine) == _ops_of(other):
                 numbers[mine.index] = numbers[other.index]
                 nodes[mine.index] = nodes[other.index]
+
+
+def _ops_of(task: Task) -> list[Any]:
+    """The ops, what each makes, and which values it reads; not the numbers in its arguments."""
+    return [(op.name, op.outputs, refs) for op, refs in task.cut.bulk.nodes()]
 
 
 def _moved(s: Span, start: int, stop: int, numbers: dict[int, int]) -> Span:

@@ -102,7 +102,13 @@ def _percent(value: float) -> str:
 
 
 def _times(value: float) -> str:
-    return f"{value:.2f}×" if value < 9.995 else "?" if math.isnan(value) else f"{amount(value)}×"
+    return (
+        f"{value:.2f}×"
+        if 0.095 < value < 9.995
+        else "?"
+        if math.isnan(value)
+        else f"{amount(value)}×"
+    )
 
 
 def _loss(value: float) -> str:
@@ -258,9 +264,9 @@ def _sure(change: Difference) -> str:
         return ""
     if math.isnan(change.spread):
         return "maybe"
-    spread = change.margin(amount)
+    spread = change.margin(amount).strip("()")
     said = {"same": "no change", "unclear": "maybe"}.get(change.kind, "")
-    return f"{said}{'' if spread.startswith('(') else ','} {spread}" if said else spread
+    return f"{said}, {spread}" if said else spread
 
 
 def _quartiles(row: ComparisonRow) -> str:

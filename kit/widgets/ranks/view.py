@@ -75,7 +75,7 @@ class _Rows:
 
 def _ranks(ranks: Ranks, rows: _Rows) -> str:
     cells = [_safe(rank_cells(row)) for row in ranks.ranks]
-    made = table(rank_heads, cells, "lrrrrrrlrrl", widths=(5, 7, 8, 9, 9, 8, 6, 15, 8, 7, 18),
+    made = table(rank_heads, cells, "lrrrrrrlrrl", widths=(5, 7, 8, 9, 9, 7, 7, 15, 8, 7, 18),
                  attributes=[rows.add(row.rank) for row in ranks.ranks], least_px=840)  # fmt: skip
     note = (
         "Means of the steps in ms: compute, exposed communication, memory and idle add up to the "

@@ -45,8 +45,8 @@ def run(trace: Path) -> Run:
     return kit.open_trace(trace)
 
 
-def test_the_page_has_seven_questions() -> None:
-    assert len(QUESTIONS) == 7
+def test_the_page_has_six_questions() -> None:
+    assert len(QUESTIONS) == 6
 
 
 @pytest.mark.parametrize("sql", QUESTIONS, ids=lambda sql: sql.split("\n")[0][:40])
