@@ -84,10 +84,14 @@ class _Seen:
         """
         if not self.rows:
             return self._run.step_ms
+        return self.beside_ms(self.rest_ms(spares))
+
+    def rest_ms(self, spares: Sequence[str]) -> float:
+        """What a traced step takes at best if the host is spared this work; as `most_ms`."""
         rest = self.together_ms(*(name for name in HOST_WORK if name not in spares))
         if spares == ("input",) and not self._run.settings.prefetch and self._run.devices == 1:
             rest = self.together_ms(*HOST_WORK) - self.together_ms("input")  # and its sleeps
-        return self.beside_ms(max(rest, self.together_ms("device busy")))
+        return max(rest, self.together_ms("device busy"))
 
     def beside_ms(self, traced_ms: float) -> float:
         """What is left of a measured step beside a part that takes so long in a traced one."""
@@ -125,7 +129,8 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
     ms, whole = seen.exposed_ms("input"), seen.together_ms("input")
     is_seen = ms >= SHARE * seen.step_ms
     # Hidden under the device's work, it is still the host's, which may be what a step waits for.
-    if not whole or not (is_seen or min(whole, seen.most_ms(("input",))) >= SHARE * seen.step_ms):
+    spared = min(whole, seen.step_ms - seen.rest_ms(("input",)))
+    if not whole or not (is_seen or spared >= SHARE * seen.step_ms):
         return
     site, asleep = _sleeps_in_input(run)
     waits = ms if is_seen else whole

@@ -205,6 +205,10 @@ def test_waiting_for_batches_asks_for_prefetch_and_then_for_a_faster_loader() ->
     assert (ahead.rule, ahead.change) == ("input", {})
     assert "slower than the step" in ahead.text
     assert synthetic([busy(0, 10), host("input", 6, 10, "next batch")]).advice() == ()
+    hidden = [busy(0, 4), host("input", 0, 4, "next batch"), host("record", 4, 10)]
+    (advice,) = [a for a in synthetic(hidden).advice() if a.rule == "input"]
+    assert (advice.ms, advice.change) == (4.0, {"prefetch": 2})
+    assert advice.text.startswith("the host records nothing for 4 ms a step while the next batch")
 
 
 @pytest.mark.parametrize("settings", [LAZY, LAZY.replace(mode="torch")])
