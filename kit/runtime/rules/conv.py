@@ -328,7 +328,8 @@ def _batch_norm_backward(
         count = x.size // x.shape[1]
         inner = grad - (_channels(dbias, x) + normed * _channels(dweight, x)) / count
     grads = (inner * _channels(scale, x), dweight, dbias)
-    return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
+    # Torch counts the gradient of the input among the results, though nothing may ask for it.
+    return [g for g, wanted in zip(grads, (True, *mask[1:]), strict=True) if wanted]
 
 
 def _group_norm(
