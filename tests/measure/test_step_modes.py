@@ -472,7 +472,6 @@ def test_a_wrong_guess_changes_nothing() -> None:
 
 def test_a_parameters_memory_is_taken_over_by_its_next_version() -> None:
     with open_session(Settings(mode="lazy")) as session:
-        session.policy.donates = True  # as on a GPU
         weight = torch.zeros(1000, device="kit")
         session.run_step(lambda: weight.add_(1.5))
         session.wait_all()
@@ -484,6 +483,53 @@ def test_a_parameters_memory_is_taken_over_by_its_next_version() -> None:
         session.run_step(lambda: weight.add_(1.5))
         assert snapshot[0].item() == 3.0
         assert weight[0].item() == 4.5
+
+
+def test_what_a_program_has_copied_between_steps_is_not_written_over() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        w, fixed = torch.zeros(2, device="kit"), torch.ones(2, device="kit")
+
+        def step() -> Any:
+            w.add_(fixed)
+            return fixed
+
+        got = replaying(step, session, 6)
+        kept = w.clone()
+        session.run_step(step)
+        session.run_step(step)
+        fixed.add_(1.0)  # what a replay has returned is a tensor of its own
+        session.mark_step()
+        assert session.metrics()["replay.steps"] >= 3
+        assert (kept.tolist(), got[-1].tolist(), w.tolist()) == ([6.0] * 2, [1.0] * 2, [8.0] * 2)
+
+
+def test_a_replay_that_ends_in_the_middle_leaves_what_it_has_written_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with open_session(Settings(step_mode="replay", bulk_forward=1)) as session:
+        first, second = torch.zeros(2, device="kit"), torch.zeros(2, device="kit")
+
+        def step() -> None:
+            first.add_(1.0)
+            second.add_(1.0)
+
+        replaying(step, session, 6)
+        issue, issued = session.issuer.issue, []
+
+        def once(task: Task) -> None:
+            if issued:
+                raise MemoryError
+            issued.append(task)
+            issue(task)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(session.issuer, "issue", once)
+            with pytest.raises(MemoryError):
+                session.run_step(step)
+        assert len(issued) == 1
+        assert (first.tolist(), second.tolist()) == ([7.0] * 2, [6.0] * 2)
+        session.run_step(step)
+        assert (first.tolist(), second.tolist()) == ([8.0] * 2, [7.0] * 2)
 
 
 def test_replayed_steps_leave_no_tasks_behind() -> None:

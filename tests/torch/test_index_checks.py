@@ -141,11 +141,14 @@ def test_an_index_that_torch_takes_is_taken(name: str) -> None:
 ], ids=["bulked", "lazy", "op by op"])  # fmt: skip
 def test_only_what_depends_on_a_bad_index_is_lost(settings: kit.Settings) -> None:
     with kit.Session(settings) as session:
-        weight = X.to("kit")
+        weight, counts = X.to("kit"), torch.zeros(3, device="kit")
+        session.mark_step()
+        counts.add_(1.0)  # its memory is written over
         rows = weight[ids(3, 12).to("kit")]
         after = (rows * 2).sum()
         other = (weight + 1).sum()
         assert other.item() == (X + 1).sum()
+        assert counts.tolist() == [1.0] * 3
         for lost in (after, rows):
             with pytest.raises(IndexError, match=r"index 12 is out of bounds for dimension 0"):
                 lost.cpu()

@@ -73,7 +73,7 @@ def test_the_step_that_makes_an_optimizers_state_is_the_program_of_the_next_ones
     fused: bool | None, donates: bool
 ) -> None:
     torch.manual_seed(0)
-    native = torch.nn.Linear(4, 4)
+    native = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4))
     x = torch.randn(3, 4)
 
     def losses(model: Any, x: Any, run: Any) -> list[Any]:
@@ -89,7 +89,7 @@ def test_the_step_that_makes_an_optimizers_state_is_the_program_of_the_next_ones
         return [run(step) for _ in range(4)]
 
     with open_session(Settings(mode="lazy")) as session:
-        session.policy.donates = donates  # as on a GPU
+        session.policy.donates = donates
         model = copy.deepcopy(native).to("kit")
         found = [loss.cpu() for loss in losses(model, x.to("kit"), session.run_step)]
         phases = [c.phase for c in session.compiles]
@@ -166,7 +166,6 @@ def test_after_an_optimizers_step_that_raised_zeros_are_no_state() -> None:
 @pytest.mark.parametrize("step_mode", ["retrace", "replay", "speculate"])
 def test_a_constant_that_each_step_overwrites_is_whole_in_each(step_mode: str) -> None:
     with open_session(Settings(mode="lazy", step_mode=step_mode)) as session:
-        session.policy.donates = step_mode != "speculate"  # as on a GPU
         x = torch.ones(16, device="kit")
 
         def step() -> Any:

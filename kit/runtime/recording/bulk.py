@@ -34,6 +34,7 @@ __all__ = [
     "Value",
     "pending",
     "same_task",
+    "twin",
 ]
 
 _Recorded = tuple["Op", list["Value"], "Frame", list[float], list["Value"]]
@@ -61,7 +62,7 @@ class Op:
 class Cell:
     """Room for one array on the device: empty until its task has run, or poisoned by it."""
 
-    __slots__ = ("__weakref__", "array", "error", "kind", "slot", "task")
+    __slots__ = ("__weakref__", "array", "error", "has_twins", "kind", "slot", "task")
 
     def __init__(self, task: Task | None, slot: int = 0, kind: str = "parameter") -> None:
         self.task = task  # None: the array came from the host
@@ -69,6 +70,7 @@ class Cell:
         self.array: Any = None
         self.error: BaseException | None = None
         self.kind = kind  # what it is called when it comes into a graph from outside
+        self.has_twins = False  # several values show it, so a dead one says nothing of its memory
 
     @property
     def origin(self) -> tuple[int, int] | None:
@@ -296,23 +298,19 @@ class Bulk:
         return sum(value.aval.size_bytes for value in _held(self.values))
 
     def dead_leaves(self) -> tuple[int, ...]:
-        """Leaves that nothing but this bulk can read again: their memory may be written over.
+        """Leaves that an op overwrites and nothing but this bulk can read again.
 
-        An array from the host is among them only if an op overwrites it, as a step does with
-        parameters: the first step is then the same program as the next ones. Only an op that
-        overwrites its input can give memory on; without one, deadness is not looked at, so that it
+        Their memory may be written over. Of all other leaves deadness is not looked at, so that it
         makes no second program.
         """
-        if not any(op.writes for op in self.ops):
+        overwritten = self._overwritten()
+        if not overwritten:
             return ()
         held = set(map(id, _held(self.leaves)))
-        overwritten = self._overwritten()
         return tuple(
             i
             for i, leaf in enumerate(self.leaves)
-            if id(leaf) not in held
-            and leaf.cell is not None
-            and (leaf.cell.task is not None or i in overwritten)
+            if i in overwritten and id(leaf) not in held and leaf.cell is not None
         )
 
     def _overwritten(self) -> set[int]:
@@ -392,6 +390,12 @@ def pending(cell: Cell, aval: Aval) -> Value:
     value = Value(aval)
     value.cell = cell
     return value
+
+
+def twin(value: Value, cell: Cell) -> Value:
+    """A second value of a value's cell, for a holder of its own."""
+    cell.has_twins = True
+    return pending(cell, value.aval)
 
 
 def same_task(

@@ -31,7 +31,7 @@ from kit.runtime.recording.bulk import Op, Origin, Task
 from kit.runtime.recording.sites import format_site
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.compiler import Compiler
-from kit.runtime.session.findings import Findings, Flags, raise_found
+from kit.runtime.session.findings import Findings, Flags, raise_found, spoiled_by
 from kit.trace import Span
 
 __all__ = ["ExecutableCache", "Executor"]
@@ -186,7 +186,8 @@ class Executor:
     def _run(self, task: Task) -> None:
         arrays = [leaf.array for leaf in task.leaves]
         for i in () if self._launch else task.cut.dead:
-            if task.leaves[i].task is None:  # memory of numpy's, or an input that a replay reads
+            # memory of numpy's, an input that a replay reads, or what another value shows, too
+            if task.leaves[i].task is None or task.leaves[i].has_twins:
                 arrays[i] = jax.device_put(arrays[i], self.device, may_alias=False)
         run = self._run_launched if self._launch else self._run_fused
         if self._waits:
@@ -196,10 +197,9 @@ class Executor:
             else:
                 for array in results:
                     array.block_until_ready()
-            if found:
-                raise_found(task, found)
+            spoiled = spoiled_by(task, found) if found else None
         else:
-            end = self.findings.begin(task)
+            end, spoiled = self.findings.begin(task), None
             results, found = run(task, arrays)
             end(found)
         stop = time.perf_counter_ns()
@@ -211,9 +211,12 @@ class Executor:
             self.spans.append(
                 Span("host/worker", name, "dispatch", *task.seen.dispatch_ns, segment=task.index)
             )
-        for output, array in zip(task.outputs, results, strict=True):
-            if (cell := output()) is not None:
+        errors: dict[int, BaseException] = {} if spoiled is None else spoiled[0]
+        for output, slot, array in zip(task.outputs, task.cut.wanted, results, strict=True):
+            if (cell := output()) is not None and slot not in errors:
                 cell.array = array
+        if spoiled is not None:
+            self._poison(task, *spoiled)
 
     def _run_fused(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[Flags]]:
         executable = task.executable = self.compiler.of_segment(task)

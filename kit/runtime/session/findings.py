@@ -1,4 +1,4 @@
-"""What the probes of programs have found: raised as a failure of the segment, or noted late.
+"""What the probes of programs have found: noted at once on what depends on it, or noted late.
 
 On a CPU the worker waits for a program, so it knows at once what the probes have found. On a GPU it
 only issues: what they find comes to the host behind the results, and is looked at when something is
@@ -20,7 +20,7 @@ from kit.runtime.compiling.lower import Executable
 from kit.runtime.recording.bulk import Task
 from kit.runtime.recording.sites import format_site
 
-__all__ = ["Findings", "Flags", "raise_found"]
+__all__ = ["Findings", "Flags", "raise_found", "spoiled_by"]
 
 Flags = tuple[int, Executable, Any]  # the first op of a program, and what its probes give
 
@@ -31,6 +31,31 @@ def raise_found(task: Task, found: Sequence[Flags]) -> None:
         for probe, at, bits in findings(executable.asked, flags):
             site = format_site(task.cut.bulk.frames[first + probe.node][0])
             raise probe.explained(at, bits, site=site, step=task.step)
+
+
+def spoiled_by(
+    task: Task, found: Sequence[Flags]
+) -> tuple[dict[int, BaseException], list[BaseException]] | None:
+    """The errors of the slots that bad numbers have come to, and those errors in program order.
+
+    All else that the program has computed is right. None: its probes have found nothing.
+    """
+    culprits: dict[int, DeviceCheckError] = {}
+    for first, executable, flags in found:
+        for probe, at, bits in findings(executable.asked, flags):
+            node = first + probe.node
+            site = format_site(task.cut.bulk.frames[node][0])
+            culprits.setdefault(node, probe.explained(at, bits, site=site, step=task.step))
+    if not culprits:
+        return None
+    slots: list[DeviceCheckError | None] = []
+    new: list[BaseException] = []
+    for node, (op, refs) in enumerate(task.cut.bulk.nodes()):
+        error = next((slots[r] for r in refs if r >= 0 and slots[r] is not None), None)
+        if error is None and (error := culprits.get(node)) is not None:
+            new.append(error)
+        slots += [error] * len(op.outputs)
+    return {s: e for s in task.cut.wanted if (e := slots[s]) is not None}, new
 
 
 @dataclass(eq=False, slots=True)

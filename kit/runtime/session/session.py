@@ -100,8 +100,7 @@ class Session:
         settings, lock = self.settings, self.lock
         device = setup.device or pick_device(settings.device)
         is_launched, mode = settings.segment_mode == "launch", settings.step_mode
-        # Not op by op, not for a guess (both are read again); on a CPU it gains no time.
-        may_donate = device.platform != "cpu" and not is_launched and mode != "speculate"
+        may_donate = not is_launched and mode != "speculate"  # these read arrays again
         checks = partial(Checks.of, settings)
         executor = setup.executor(device, self.rules, self._cache, is_launched, checks)
         program = UserProgram(

@@ -28,6 +28,9 @@ class Issuer(Protocol):
     def push(self, task: Task) -> None:
         """Give a task to the executor."""
 
+    def has(self, task: Task) -> bool:
+        """True if the executor has got the task."""
+
     def cancel(self, task: Task) -> None:
         """A guess was wrong: it need not run."""
 

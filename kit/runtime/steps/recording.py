@@ -272,12 +272,17 @@ def hand_over(
 
 
 def fill(last: Recording, made: list[list[Cell]]) -> None:
-    """The program's values are what a replay of this step has made; twice is as good as once."""
+    """The program's values are what a replay of this step has made; twice is as good as once.
+
+    Args:
+        made: by each task; by the first ones only, if an error has come in the middle.
+    """
     for holder, number, i in last.alive:
-        if (value := holder()) is not None:
+        if (value := holder()) is not None and number < len(made):
             value.cell = made[number][i]
     for read in last.reads:
-        read.cell = made[read.number][read.output]
+        if read.number < len(made):
+            read.cell = made[read.number][read.output]
 
 
 def source_of(leaf: Cell, now: Recording, last: Recording | None) -> Source:

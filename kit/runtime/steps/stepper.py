@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
-from kit.runtime.recording.bulk import Cell, Task, Value, pending, same_task
+from kit.runtime.recording.bulk import Cell, Task, Value, same_task, twin
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.guesses import Guesses
 from kit.runtime.steps.look import Look
@@ -265,7 +265,7 @@ class Stepper:
 
         def note(value: Value) -> Value:
             returned.append(value)
-            return value if value.cell is None else pending(value.cell, value.aval)
+            return value if value.cell is None else twin(value, value.cell)
 
         for frontend in self._program.frontends():  # without the program's graph of gradients
             result = frontend.renew(result, note)
@@ -323,9 +323,15 @@ class Stepper:
         if inputs is None:  # the batches wait in `_ahead` for the step that is recorded now
             self._equal = self._replayed = 0
             return self.run(step)
+        tasks: list[Task] = []
+        made: list[list[Cell]] = []
         try:
-            tasks, made = self._again(last, inputs)
-        except BaseException:  # nothing that the program holds has changed
+            self._again(last, inputs, tasks, made)
+        except BaseException:
+            if tasks and not self._issuer.has(tasks[-1]):
+                del tasks[-1], made[-1]
+            if any(task.cut.dead for task in tasks):  # what the program holds has lost its memory
+                fill(last, made)
             self.forget()
             raise
         try:
@@ -377,11 +383,11 @@ class Stepper:
                 return f"a loader brings {now.unseen}, and that cannot be compared"
         return ""
 
-    def _again(self, last: Recording, inputs: list[Cell]) -> tuple[list[Task], list[list[Cell]]]:
-        """Issue the tasks of the last step once more; gives the new ones, and what they make."""
+    def _again(
+        self, last: Recording, inputs: list[Cell], tasks: list[Task], made: list[list[Cell]]
+    ) -> None:
+        """Issue the tasks of the last step once more; appends the new ones, and what they make."""
         issuer = self._issuer
-        tasks: list[Task] = []
-        made: list[list[Cell]] = []
         calls = deque(last.calls)
         start = time.perf_counter_ns()
         for number, old in enumerate([*last.tasks, None]):
@@ -398,8 +404,8 @@ class Stepper:
                 scalars = [self._random.next() if x.__class__ is Draw else x for x in old.scalars]
                 task, cells = same_task(old, issuer.next_segment(), leaves, scalars)
                 issuer.place(task)
-                issuer.issue(task)
-            tasks.append(task)
+            tasks.append(task)  # known before it can run, so that no error can come between
             made.append(cells)
+            if old.again is None:
+                issuer.issue(task)
         issuer.note_replay(start)
-        return tasks, made

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kit.errors import SessionError
-from kit.runtime.recording.bulk import Value, pending
+from kit.runtime.recording.bulk import Value, twin
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.attention import ATTENTION
 from kit.torch.ops.host import run_on_host
@@ -63,10 +63,10 @@ def _apart(tape: Tape, value: Value) -> Value:
     """The value for a second holder: a replayed step gives what the first one holds a new array."""
     if value.cell is None or not tape.session.stepper.is_between:
         return value
-    twin = pending(value.cell, value.aval)
+    second = twin(value, value.cell)
     if hasattr(value, "number"):
-        twin.number = value.number
-    return twin
+        second.number = value.number
+    return second
 
 
 def _copy(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
