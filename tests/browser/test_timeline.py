@@ -343,6 +343,15 @@ def test_lanes_are_put_first_and_back_and_what_has_the_focus_keeps_it(
     assert page.evaluate(lanes) == as_read
     assert page.get_by_role("button", name="lanes in their own order").count() == 0
 
+    for name, opened in (("lanes …", "div.lanes"), ("keys", "div.help")):
+        button = page.get_by_role("button", name=name, exact=True)
+        button.press("Enter")
+        assert page.locator(opened).is_visible()
+        assert button.get_attribute("aria-expanded") == "true"
+        page.keyboard.press("Escape")
+        assert not page.locator(opened).is_visible()
+        assert button.get_attribute("aria-expanded") == "false"
+
     page.evaluate("kitPlot.measure.set([0, kitPlot.table.end])")
     for name in ("mean", "count"):  # the table's heads, drawn anew at each press
         page.get_by_role("button", name=name, exact=True).press("Enter")

@@ -51,3 +51,20 @@ export function download(name, blob) {
   link.remove();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
+
+/**
+ * Let Escape close what a button has opened, while the focus is in one of these parts.
+ * @param {HTMLElement[]} parts
+ * @param {HTMLElement} opened
+ * @param {() => void} close
+ */
+export function closeByEscape(parts, opened, close) {
+  for (const part of parts) {
+    part.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || opened.hidden) return;
+      event.preventDefault();
+      event.stopPropagation();
+      close();
+    });
+  }
+}

@@ -128,8 +128,8 @@ export class Events {
       f: () => { if (plot.pick?.kind === "span") plot.zoomToSpan(plot.pick.i); },
       m: () => plot.measureChoice(),
       "/": () => plot.frame.search.focus(),
-      "?": () => { plot.frame.help.hidden = !plot.frame.help.hidden; },
-      Escape: () => plot.clear(),
+      "?": () => plot.frame.toggleHelp(),
+      Escape: () => (plot.frame.help.hidden ? plot.clear() : plot.frame.toggleHelp()),
     })[event.key];
     if (!act) return; // Tab and other keys without a meaning here go on to the page
     event.preventDefault();

@@ -1,5 +1,5 @@
 // The elements of a timeline: its head with search and buttons, two canvases, cards, a legend.
-import {element} from "../../base/js/dom.js";
+import {closeByEscape, element} from "../../base/js/dom.js";
 import css from "./timeline.css";
 
 const KEYS = [["w, s, + and -", "zoom in, zoom out"], ["a, d, left and right", "move"],
@@ -23,12 +23,14 @@ export class Frame {
     this.hits = element("span", {class: "hits", role: "status"});
     this.help = helpCard();
     this.fit = button("fit", "fit this run to the width", act.fit);
+    this.helpButton = button("?", "keys", () => this.toggleHelp());
+    this.helpButton.setAttribute("aria-expanded", "false");
     const buttons = element("span", {class: "buttons"},
       button("−", "zoom out (s)", () => act.zoom(1.6)),
       button("+", "zoom in (w)", () => act.zoom(1 / 1.6)),
       button("all", "show all of it (0)", act.showAll), this.fit,
       button("PNG", "save the picture as PNG", act.save),
-      button("?", "keys", () => { this.help.hidden = !this.help.hidden; }));
+      this.helpButton);
     this.note = element("div", {class: "note"});
     this.over = element("canvas", {class: "over", "aria-hidden": "true"});
     this.canvas = element("canvas", {class: "main", tabindex: "0", role: "application",
@@ -44,6 +46,12 @@ export class Frame {
         element("span", {class: "find"}, this.search, this.hits), buttons),
       this.note, element("div", {class: "body"}, this.over, this.canvas, this.card, this.range,
         this.help), this.said, this.pins, this.legend, this.names);
+    closeByEscape([this.root], this.help, () => this.toggleHelp());
+  }
+
+  toggleHelp() {
+    this.help.hidden = !this.help.hidden;
+    this.helpButton.setAttribute("aria-expanded", String(!this.help.hidden));
   }
 
   /** @param {import("./data/table.js").Table} table */

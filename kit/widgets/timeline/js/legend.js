@@ -1,5 +1,5 @@
 // Under a timeline: the kinds of span, each of which a click hides; what else can be shown or left out.
-import {element, refill} from "../../base/js/dom.js";
+import {closeByEscape, element, refill} from "../../base/js/dom.js";
 import {formatNs, plural} from "../../base/js/format.js";
 import {legendKind, nameOf} from "./data/arrange.js";
 
@@ -24,6 +24,10 @@ export class Legend {
     this.listed = element("div", {class: "lanes", hidden: "", role: "group", "aria-label": "lanes"});
     this.chooser = element("button", {type: "button", "aria-expanded": "false",
       title: "hide lanes, or put them first", onclick: () => this.toggleList()}, "lanes …");
+    closeByEscape([this.chooser, this.listed], this.listed, () => {
+      this.chooser.focus();
+      this.toggleList();
+    });
     root.append(this.kinds, element("span", {class: "tools"}, this.lanes, this.chooser, this.idle, this.path,
       this.all), this.listed);
   }
