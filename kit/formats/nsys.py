@@ -22,7 +22,7 @@ from urllib.parse import quote
 from kit.errors import TraceFileError
 from kit.files import check_plain
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.foreign import as_event, foreign_imported
+from kit.formats.chrome.foreign import Clock, as_event, foreign_imported
 from kit.formats.chrome.json import MAX_EVENTS
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
 
@@ -144,6 +144,7 @@ class _Tables:
 
     def __init__(self, database: sqlite3.Connection, budget: _Budget) -> None:
         self._database = database
+        self._clock = Clock()
         database.text_factory = lambda data: data.decode(errors="replace")
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT)
         database.execute("pragma trusted_schema = off")
@@ -161,7 +162,10 @@ class _Tables:
         if not known & set(columns):
             return
         chosen = ", ".join(f'"{c}"' if c in known else "null" for c in columns)
-        yield from self._database.execute(f'select {chosen} from "{table}"')
+        rows = self._database.execute(f'select {chosen} from "{table}"')
+        if columns[:2] == ("start", "end"):
+            rows = ((*self._clock.since(row[:2]), *row[2:]) for row in rows)  # type: ignore[assignment]
+        yield from rows
 
     def _known(self, table: str) -> set[str]:
         rows = self._database.execute("select name from pragma_table_info(?)", (table,))

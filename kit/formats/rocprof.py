@@ -18,7 +18,7 @@ from typing import Any
 
 from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.foreign import as_event, foreign_imported
+from kit.formats.chrome.foreign import Clock, as_event, foreign_imported
 from kit.formats.chrome.json import read_events, read_parts
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
 
@@ -129,7 +129,7 @@ def _records(path: str | os.PathLike[str], step_by: str) -> Imported:
     """Two readings: of names, and of what has them; the file may have either first."""
     names = _Names()
     read_parts(path, names.parts)
-    events = Events(step_by)
+    events, clock = Events(step_by), Clock()
     used: dict[int, str] = {}  # the GPUs that have run something
 
     def kernel(record: dict[str, Any]) -> None:
@@ -140,7 +140,8 @@ def _records(path: str | os.PathLike[str], step_by: str) -> Imported:
         name = names.kernels.get(_number(info.get("kernel_id"))) or "unnamed kernel"
         stream = _handle(info.get("queue_id"))
         args = {"device": number, "stream": stream, "correlation": _correlation(record)}
-        events.add(as_event("kernel", name, _times(record), (number, stream), args))
+        times = clock.since(_times(record))
+        events.add(as_event("kernel", name, times, (number, stream), args))
 
     def copy(record: dict[str, Any]) -> None:
         source, target = (_handle(record.get(f"{end}_agent_id")) for end in ("src", "dst"))
@@ -149,15 +150,17 @@ def _records(path: str | os.PathLike[str], step_by: str) -> Imported:
         name = _copy_name(names.operation(record))
         args = {"device": number, "stream": "copies", "correlation": _correlation(record)}
         args["bytes"] = record.get("bytes")
-        events.add(as_event("gpu_memcpy", name, _times(record), (number, "copies"), args))
+        times = clock.since(_times(record))
+        events.add(as_event("gpu_memcpy", name, times, (number, "copies"), args))
 
     def call(record: dict[str, Any]) -> None:
-        args = {"correlation": _correlation(record)}
-        events.add(as_event("hip_runtime", names.operation(record), *_host(record), args))
+        args, times = {"correlation": _correlation(record)}, clock.since(_times(record))
+        events.add(as_event("hip_runtime", names.operation(record), times, _thread(record), args))
 
     def marker(record: dict[str, Any]) -> None:
         text = names.markers.get(_correlation(record), "")
-        events.add(as_event("user_annotation", text, *_host(record), {}))
+        times = clock.since(_times(record))
+        events.add(as_event("user_annotation", text, times, _thread(record), {}))
 
     takers = {"hip_api": call, "marker_api": marker, "kernel_dispatch": kernel, "memory_copy": copy}
     read_parts(path, {(_TOOL, "buffer_records", name): _of_records(taker, events)
@@ -187,9 +190,8 @@ def _times(record: dict[str, Any]) -> tuple[Any, Any]:
     return record.get("start_timestamp"), record.get("end_timestamp")
 
 
-def _host(record: dict[str, Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """The times of what a thread did, and the thread."""
-    return _times(record), ("host", record.get("thread_id"))
+def _thread(record: dict[str, Any]) -> tuple[Any, Any]:
+    return "host", record.get("thread_id")
 
 
 def _correlation(record: dict[str, Any]) -> int:
@@ -217,13 +219,13 @@ def _chrome(path: str | os.PathLike[str], step_by: str) -> Imported:
             labels[cut_name(event.get("pid"))] = name
 
     read_events(path, label)
-    events = Events(step_by)
+    events, clock = Events(step_by), Clock()
     found = 0
 
     def take(event: Any) -> None:
         nonlocal found
         if type(event) is dict and event.get("ph") == "X":
-            for made in _as_torch(event, labels.get(cut_name(event.get("pid")), "")):
+            for made in _as_torch(event, labels.get(cut_name(event.get("pid")), ""), clock):
                 found += made["cat"] in ("kernel", "gpu_memcpy")
                 events.add(made)
 
@@ -233,7 +235,7 @@ def _chrome(path: str | os.PathLike[str], step_by: str) -> Imported:
     return foreign_imported(events, program="rocprof", marks=_MARKS, kind="rocm", notes=[_NOT_MET])
 
 
-def _as_torch(event: dict[str, Any], process: str) -> Iterator[dict[str, Any]]:
+def _as_torch(event: dict[str, Any], process: str, clock: Clock) -> Iterator[dict[str, Any]]:
     """An event of a GPU, of copies, of calls of HIP, of ranges; nothing of other processes."""
     gpu = _GPU.match(process)
     category = "kernel" if gpu else _PROCESSES.get(process.lstrip("0123456789 "), "")
@@ -249,7 +251,7 @@ def _as_torch(event: dict[str, Any], process: str) -> Iterator[dict[str, Any]]:
     if category == "gpu_memcpy":
         name = _copy_name(name)
     track = ("host", event.get("tid"))  # a thread's calls and ranges are of two "processes"
-    yield as_event(category, name, _exact(event, args), track, more)
+    yield as_event(category, name, clock.since(_exact(event, args)), track, more)
 
 
 def _copy_name(name: str) -> str:

@@ -93,6 +93,18 @@ def test_a_trace_without_ranges_does_not_speak_of_torch(tmp_path: Path) -> None:
     assert "torch" not in " ".join(kit.open_trace(file).timeline.notes)
 
 
+def test_times_since_1970_are_as_exact_as_others(tmp_path: Path) -> None:
+    """Of `nsys export --ts-normalize=true`: a call of 100 ns took 0, or 250."""
+    tables = [f"CUPTI_ACTIVITY_KIND_{what}" for what in ("RUNTIME", "KERNEL", "MEMCPY")]
+    zero = 1_732_560_000_123_456_789
+    later = ";".join(
+        f"update {table} set start = start + {zero}, end = end + {zero}"
+        for table in (*tables, "NVTX_EVENTS")
+    )
+    plain = kit.open_trace(nsys_report(tmp_path / "plain.sqlite")).timeline
+    assert kit.open_trace(nsys_report(tmp_path / "utc.sqlite", later)).timeline == plain
+
+
 def test_a_version_without_a_column_is_read(tmp_path: Path) -> None:
     drop = (
         "alter table CUPTI_ACTIVITY_KIND_KERNEL drop column demangledName;"

@@ -79,6 +79,15 @@ def test_calls_copies_and_ranges_of_rocprofv3_are_shown(tmp_path: Path) -> None:
     assert "2 kernels by calls" in summary(run)
 
 
+def test_times_of_a_machine_that_runs_for_years_are_exact(tmp_path: Path) -> None:
+    """rocprofv3 counts from the machine's start: of a kernel of 1,003 ns a float kept 1,000."""
+    text = json.dumps(rocprofv3())
+    plain = opened(tmp_path / "a_results.json", rocprofv3()).timeline
+    later = re.sub(r"63857982(\d{6})", r"172063857982\1", text)
+    assert later != text
+    assert opened(tmp_path / "b_results.json", json.loads(later)).timeline == plain
+
+
 def test_rocprof_times_are_those_of_its_arguments(tmp_path: Path) -> None:
     run = opened(tmp_path / "results.json", rocprof(), step_by="train")
     assert shown(run) >= {

@@ -16,10 +16,31 @@ from kit.formats.chrome.steps import HOW
 from kit.formats.chrome.torch import read_torch
 from kit.trace.imported import Imported, cut_name
 
-__all__ = ["as_event", "foreign_imported"]
+__all__ = ["Clock", "as_event", "foreign_imported"]
 
 _MAX_DEVICES = 64
 _MAX_NS = 1 << 63
+
+
+class Clock:
+    """Counts the times of a file from its first one on.
+
+    An event has microseconds in a float: of the time since 1970 that holds quarters of one.
+    """
+
+    def __init__(self) -> None:
+        self._zero: int | None = None
+
+    def since(self, times_ns: tuple[Any, Any]) -> tuple[Any, Any]:
+        """The same two times on this clock; what is no time stays as it is."""
+        start, end = times_ns
+        if self._zero is None and type(start) is int and abs(start) < _MAX_NS:
+            self._zero = start
+        return self._shifted(start), self._shifted(end)
+
+    def _shifted(self, value: Any) -> Any:
+        is_time = type(value) in (int, float) and abs(value) < _MAX_NS
+        return value - (self._zero or 0) if is_time else value
 
 
 def as_event(
