@@ -100,10 +100,11 @@ class _Nodes:
             self._events.add(None)
             return
         start, length = node.get("ts"), node.get("inclusive_dur", node.get("exclusive_dur"))
-        if not (_is_time(start) and _is_time(length)):
+        if start is None and length is None:
             return
-        self.timed += 1
-        times = (start * 1e3, (start + length) * 1e3)
+        begin = start * 1e3 if _is_time(start) else None
+        self.timed += begin is not None
+        times = (begin, begin + length * 1e3 if begin is not None and _is_time(length) else None)
         category = cut_name(node.get("cat"))
         attributes = _attributes(node.get("attrs"))
         stream = node.get("stream", attributes.get("stream"))
@@ -128,4 +129,4 @@ def _attributes(given: Any) -> dict[str, Any]:
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float) and 0 <= value < _MAX_US
+    return type(value) in (int, float) and abs(value) < _MAX_US

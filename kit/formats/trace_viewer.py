@@ -74,6 +74,8 @@ def read_trace_viewer(path: str | os.PathLike[str]) -> Imported:
             notes.append("the list of events has no end: the program may have been stopped")
         if tracks.left_out:
             notes.append(f"{tracks.left_out:,} events without a time were left out")
+        if tracks.negative:
+            notes.append(f"{tracks.negative:,} durations that are negative were taken as 0")
         return planes_imported(list(tracks.planes()), notes)
     except TraceFileError as error:
         name = cut_name(os.fspath(path))
@@ -86,6 +88,7 @@ class _Tracks:
     def __init__(self) -> None:
         self.count = 0
         self.left_out = 0
+        self.negative = 0  # durations
         self._events: dict[tuple[str, str], list[_Event]] = {}
         self._planes: dict[str, str] = {}
         self._lines: dict[tuple[str, str], str] = {}
@@ -128,6 +131,7 @@ class _Tracks:
             self.left_out += 1
             return
         self.count += 1
+        self.negative += length < 0
         if self.count > MAX_KEPT:
             raise TraceFileError(f"it holds more than {MAX_KEPT:,} events: profile fewer steps")
         track = _track(event)

@@ -202,6 +202,21 @@ def test_a_file_without_what_it_is_for_says_so(
         opened(tmp_path / "bad.json", made)
 
 
+def test_a_duration_that_is_none_is_0_and_said(tmp_path: Path) -> None:
+    """A node of Chakra's was left out, without a word."""
+    made = chakra()
+    made["nodes"][1]["inclusive_dur"], made["nodes"][2]["inclusive_dur"] = -5.0, "x"
+    made["nodes"][3]["ts"] = None
+    run = opened(tmp_path / "et.json", made)
+    assert not run.timeline.where(kind="kernel").any()
+    notes = " ".join(run.timeline.notes)
+    assert "2 durations that are negative or no number were taken as 0" in notes
+    assert "1 events without a time were left out" in notes
+    spans = {"Stream #7": [("gemm", 1.5, -2.25), ("add", 5.0, 2.25)]}
+    run = opened(tmp_path / "a.json", device_json("/device:GPU:0", **spans))
+    assert "1 durations that are negative were taken as 0" in run.timeline.notes
+
+
 @pytest.mark.parametrize("where", ["ts", "dur", "BeginNs", "start_timestamp", "inclusive_dur"])
 def test_a_number_of_hundreds_of_digits_is_no_time(tmp_path: Path, where: str) -> None:
     """Python reads whole numbers of any length, and no float holds them."""
