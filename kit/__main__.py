@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from typing import TextIO
 
 __all__ = ["main"]
 
@@ -29,10 +30,19 @@ def main() -> int:
         sys.stderr.write("kit: interrupted\n")
         status = 130  # 128 and the signal's number, as a shell says it
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-            stream.flush()
+        _flush(stream)
     signal.signal(signal.SIGINT, lambda *_: os._exit(status or 130))
     return status
+
+
+def _flush(stream: TextIO) -> None:
+    """Write what is left; where it cannot be written, forget it, or Python's exit status is 120."""
+    with contextlib.suppress(OSError, ValueError):  # it is closed
+        try:
+            stream.flush()
+        except OSError:  # nobody reads it any more, or the disk is full
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            stream.flush()
 
 
 def _keep_places() -> None:

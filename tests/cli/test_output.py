@@ -171,6 +171,16 @@ def test_a_full_disk_is_no_slower_step(
         assert cli.main(["diff", str(tmp_path / "a.kitrun"), str(tmp_path / "a.kitrun")]) == 2
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
+def test_a_status_is_the_commands_own_where_errors_cannot_be_told(tmp_path: Path) -> None:
+    """It was 120, Python's own for a stream that it cannot empty."""
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "kit", "view", str(tmp_path / "no.json")]
+        bare = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+        done = subprocess.run(command, cwd=ROOT, env=bare, stderr=full, check=False)
+    assert done.returncode == 1
+
+
 def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
     """Else what libraries write to standard error goes into a run that is being saved."""
     code = (
