@@ -58,6 +58,10 @@ class JaxFrontend:
     def host_draws(self) -> None:
         """None: jax's random numbers come from keys."""
 
+    def modes(self) -> dict[str, Any]:
+        """Nothing: no setting of jax's decides what a step records."""
+        return {}
+
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
         """A step's result with each array over `fresh(its value)`."""
         if not any(isinstance(leaf, LazyArray) for leaf in jax.tree.leaves(result)):

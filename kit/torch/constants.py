@@ -6,7 +6,7 @@ A replay does not run the step's Python, so it has to ask before each step: and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, repeat
 from numbers import Number
 from operator import attrgetter
 from typing import Any
@@ -26,6 +26,7 @@ _NO_CHOICE = {
     *("embed_dim", "head_dim", "kdim", "vdim"),
 }
 _TRAINS, _NEEDS, _GRADIENT = map(attrgetter, ("training", "requires_grad", "grad"))
+_FORWARD = attrgetter("forward")
 _TABLES = attrgetter("_modules", "_parameters")
 _HOOKS = attrgetter(
     *("_forward_pre_hooks", "_forward_hooks"), "_backward_pre_hooks", "_backward_hooks"
@@ -49,7 +50,7 @@ def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
 def of_module(module: nn.Module) -> Callable[[], Any]:
     """Asks which modules are in it and train, which parameters need or have a gradient, hooks.
 
-    And for the numbers and texts among the modules' attributes, such as `dropout.p`.
+    And for the numbers and texts among the modules' attributes, such as `dropout.p`, and `forward`.
     """
     parts, trained = parts_of(module)
     known, weights = [*map(ref, parts)], [*map(ref, trained)]
@@ -60,6 +61,7 @@ def of_module(module: nn.Module) -> Callable[[], Any]:
         if isinstance(value, Number | str) and name not in _NO_CHOICE
     ]
     owners, names = [i for i, _ in choices], [name for _, name in choices]
+    kinds = list({type(m): None for m in parts})
 
     def look() -> Any:
         modules, parameters = [*map(_THING, known)], [*map(_THING, weights)]
@@ -74,6 +76,8 @@ def of_module(module: nn.Module) -> Callable[[], Any]:
             *map(dict.get, map(own.__getitem__, owners), names),
             *map(id, chain.from_iterable(map(dict.values, tables))),  # replaced, put in, taken out
             *map(id, chain.from_iterable(filter(None, hooks))),  # of the few that have one
+            *map(id, map(_FORWARD, kinds)),  # replaced for all layers of a class, or for one
+            *map(id, map(dict.get, own, repeat("forward"))),
             *map(_TRAINS, modules),
             *map(_NEEDS, parameters),
             *[gradient is None for gradient in map(_GRADIENT, parameters)],

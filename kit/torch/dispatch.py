@@ -30,6 +30,11 @@ from kit.torch.tensors.tensor import KitTensor, View, wrap
 __all__ = ["Dispatcher", "tape_of"]
 
 _graph_task_id: Callable[[], int] = private("torch._C._current_graph_task_id")
+_HOOKS_OF_ALL: list[dict[int, Any]] = [
+    private("torch.nn.modules.module._global_forward_pre_hooks"),
+    private("torch.nn.modules.module._global_forward_hooks"),
+    private("torch.nn.modules.module._global_backward_hooks"),
+]
 _PLAIN = frozenset({int, bool, type(None), str, torch.dtype})
 _INTEGERS = {int}
 _NONE: dict[str, Any] = {}
@@ -76,6 +81,17 @@ class Dispatcher:
     def host_draws(self) -> bytes:
         """How far torch's random numbers of the CPU are."""
         return torch.get_rng_state().numpy().tobytes()
+
+    def modes(self) -> dict[str, Any]:
+        """What of torch's own settings decides how a step is recorded."""
+        is_lower = torch.is_autocast_enabled("kit")
+        return {
+            "whether gradients are recorded": torch.is_grad_enabled(),
+            "torch.inference_mode": torch.is_inference_mode_enabled(),
+            "torch.autocast": is_lower and torch.get_autocast_dtype("kit"),
+            "torch.get_default_dtype()": torch.get_default_dtype(),
+            "a hook of all modules": [id(x) for hooks in _HOOKS_OF_ALL for x in hooks.values()],
+        }
 
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
         """A step's result with each tensor over `fresh(its value)`, in lists and dicts too."""

@@ -28,6 +28,7 @@ from torch import nn
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.steps import look
+from kit.runtime.steps.outside import asked
 from kit.torch.device import open_session
 
 STEPS = 14
@@ -592,6 +593,19 @@ def test_no_object_of_the_program_ends_a_step(which: str) -> None:
         for _ in range(6):
             session.run_step(step)
         assert x.tolist() == [64.0] * 2
+
+
+def test_a_step_that_sleeps_asks_no_clock_and_the_reason_names_the_clock_that_is_asked() -> None:
+    def asking() -> float:
+        return time.monotonic() + datetime.datetime.now().timestamp()
+
+    assert asked([lambda: time.sleep(0)]) == ""
+    assert asked([asking]).partition(" at ")[0] in ("time.monotonic", "datetime.now")
+    assert asked([lambda: asked_elsewhere(0), asked_elsewhere]).startswith("time.perf_counter at")
+
+
+def asked_elsewhere(start: float, now: Callable[[], float] = time.perf_counter) -> float:
+    return now() - start
 
 
 def test_what_is_only_written_to_keeps_a_step_replayed() -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
+from contextvars import ContextVar
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
@@ -95,6 +102,10 @@ def shortened(model: Any, optimizer: Any) -> None:
     del model[1]
 
 
+def patched(model: Any, optimizer: Any) -> None:
+    model[0].forward = lambda x: F.linear(x, model[0].weight * 2)
+
+
 def added(model: Any, optimizer: Any) -> None:
     bias = nn.Parameter(torch.ones(1, device="kit"))
     optimizer.add_param_group({"params": [bias], "lr": 0.5})
@@ -162,7 +173,7 @@ def weighed(model: Any, optimizer: Any) -> None:
 
 CHANGES = [learning_rate, betas, evaluation, frozen, accumulated, forgotten, shortened, added,
            hooked_module, masked, masked_anew, loaded, assigned, seeded, scaled, weighed,
-           dropped_less, momentum,
+           dropped_less, momentum, patched,
            *RATES]  # fmt: skip
 
 
@@ -243,6 +254,37 @@ def test_a_hook_that_is_removed_between_two_steps_is_gone_in_the_next(hook: Any)
         assert gradient("kit", session) == gradient("cpu")
         assert session.stepper.counts["replay.steps"] > 0
         assert any("how a tensor learns" in why for why in session.stepper.reasons)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("kit", torch.bfloat16),
+     lambda: register_module_forward_hook(lambda layer, given, made: made * 2)],
+    ids=["gradients", "inference", "autocast", "hook"],
+)  # fmt: skip
+def test_a_mode_of_torch_counts_in_the_next_step(mode: Any) -> None:
+    def made(step_mode: str) -> Any:
+        with open_session(Settings(mode="lazy", step_mode=step_mode), cache=CACHE) as session:
+            torch.manual_seed(0)
+            layer, x = nn.Linear(3, 3).to("kit"), torch.ones(2, 3, device="kit")
+
+            def step() -> torch.Tensor:
+                y = layer(x).square().sum()
+                return y.detach() * (1 if y.requires_grad else 2)
+
+            found = []
+            for i in range(9):
+                now = mode() if i == 7 else nullcontext()
+                with now if hasattr(now, "__enter__") else nullcontext():
+                    found.append(session.run_step(step).item())
+                if hasattr(now, "remove"):
+                    now.remove()
+            return found, session.stepper
+
+    assert made("replay")[0] == made("retrace")[0]
+    stepper = made("replay")[1]
+    assert stepper.counts["replay.steps"] > 0
+    assert any("the program has changed" in why for why in stepper.reasons)
 
 
 def test_a_tensor_that_the_steps_do_not_read_may_change_as_it_likes() -> None:
@@ -350,6 +392,92 @@ def of_a_list_that_grows(x: torch.Tensor) -> Any:
     return change, lambda: x * sum(weights)
 
 
+def of_an_array(x: torch.Tensor) -> Any:
+    weights = np.full(1, 2.0)
+
+    def change(by: float) -> None:
+        weights[0] = by
+
+    return change, lambda: x * float(weights[0])
+
+
+def of_a_tensor_of_the_host(x: torch.Tensor) -> Any:
+    weights = torch.full((2,), 2.0)
+
+    def change(by: float) -> None:
+        weights.fill_(by)
+
+    return change, lambda: x * weights.to("kit")
+
+
+def of_a_set(x: torch.Tensor) -> Any:
+    words = {"2"}
+
+    def change(by: float) -> None:
+        words.clear(), words.add(f"{by:g}")
+
+    return change, lambda: x * (5.0 if "5" in words else 2.0)
+
+
+def of_a_key(x: torch.Tensor) -> Any:
+    words = {"2": 0}
+
+    def change(by: float) -> None:
+        words[f"{by:g}"] = words.popitem()[1]
+
+    return change, lambda: x * (5.0 if "5" in words else 2.0)
+
+
+def of_a_queue(x: torch.Tensor) -> Any:
+    weights = deque([2.0, 5.0])
+
+    def change(by: float) -> None:
+        weights.rotate(by != weights[0])
+
+    return change, lambda: x * weights[0]
+
+
+def of_the_environment(x: torch.Tensor) -> Any:
+    def change(by: float) -> None:
+        os.environ["KIT_TEST_WEIGHT"] = f"{by}"
+
+    return change, lambda: x * float(os.environ["KIT_TEST_WEIGHT"])
+
+
+def of_a_cached_function(x: torch.Tensor) -> Any:
+    @lru_cache
+    def weight() -> float:
+        return BY_OBJECT.by
+
+    def change(by: float) -> None:
+        BY_OBJECT.by = by
+        weight.cache_clear()
+
+    return change, lambda: x * weight()
+
+
+def of_a_context(x: torch.Tensor) -> Any:
+    weight: ContextVar[float] = ContextVar("weight")
+    return weight.set, lambda: x * weight.get()
+
+
+def of_arguments(x: torch.Tensor) -> Any:
+    weights = [2.0]
+
+    def change(by: float) -> None:
+        weights[0] = by
+
+    return change, partial(lambda by: x * by[0], weights)
+
+
+def of_a_function_of_torchs(x: torch.Tensor) -> Any:
+    def change(by: float) -> None:
+        F.kit_test = lambda y: y * by  # type: ignore[attr-defined]
+
+    change(2.0)
+    return change, lambda: F.kit_test(x)  # type: ignore[attr-defined]
+
+
 class Base:
     """Attributes of a class, and what its methods ask."""
 
@@ -442,7 +570,9 @@ def by_its_name(x: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize(
     "made",
-    [of_a_class, of_a_base_class, of_a_method_that_is_called, of_a_layer, far_away, of_a_slot,
+    [of_an_array, of_a_tensor_of_the_host, of_a_set, of_a_key, of_a_queue, of_the_environment,
+     of_a_cached_function, of_a_context, of_arguments, of_a_function_of_torchs,
+     of_a_class, of_a_base_class, of_a_method_that_is_called, of_a_layer, far_away, of_a_slot,
      by_its_name, of_an_object, of_a_dict_in_a_dict, of_a_function_that_is_called,
      of_a_list_of_tensors, of_a_list_that_grows],
     ids=lambda f: f.__name__,

@@ -6,9 +6,12 @@ are in the code, and only its last piece is looked up again.
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import lru_cache, partial
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 from weakref import ref
@@ -31,6 +34,7 @@ _LIMIT = 1000  # objects that are gone through
 _ITEMS = 100  # of a list or dict whose objects are
 _CALLED = {"__call__", "forward", "__getattr__", "__getitem__", "__iter__", "__next__"}
 _DYNAMIC = {"getattr", "vars", "__dict__", "globals", "eval", "exec"}  # may read any attribute
+_CACHED: type = type(lru_cache(len))
 _SPACES = (SimpleNamespace, Namespace)  # of Python's own, where a program keeps its settings
 
 Owner = tuple[str, Any]
@@ -88,11 +92,17 @@ class _Search:
         kind = type(thing)
         if id(thing) in self._ids or len(self._ids) > _LIMIT:
             return
-        if kind in (list, tuple, dict):
+        if kind in (list, tuple, dict, deque):
             items = thing.items() if kind is dict else enumerate(thing)
             for key, item in [*items][:_ITEMS]:
                 if not is_plain(type(item)):
                     self._add(f"{name}[{key!r:.40}]", item)
+        elif kind is partial:
+            self._add(name, thing.func)
+            self._link(f"{name}.args", thing, "args", thing.args)
+            self._link(f"{name}.keywords", thing, "keywords", thing.keywords)
+        elif kind is _CACHED:
+            self._add(name, thing.__wrapped__)
         elif kind is MethodType:
             self._add(name, thing.__self__)
             self._add(name, thing.__func__)
@@ -118,24 +128,29 @@ class _Search:
         """Through what is named of an object, or of a class or module."""
         own = vars(owner) if _is_space(owner) else attributes(owner)
         is_layer = type(own.get("_modules")) is dict  # its numbers and layers are asked for anyway
-        for key in own.keys() if self._words & _DYNAMIC else self._words & own.keys():
+        is_dynamic = bool(self._words & _DYNAMIC) and type(owner) is not ModuleType
+        for key in own.keys() if is_dynamic else self._words & own.keys():
             thing = own[key]
-            if not _is_method(thing) and not (is_layer and is_plain(type(thing))):
+            if not (is_layer and is_plain(type(thing))):
                 self._link(f"{name}.{key}", owner, key, thing)
             self._add(f"{name}.{key}", _called(thing))
         for key, layer in own["_modules"].items() if is_layer else ():
             self._add(f"{name}.{key}", layer)
-        for kind in () if _is_space(owner) else type(owner).__mro__:
-            if not is_of_users(kind):
-                continue
+        if owner is os and self._words & {"environ", "getenv"}:
+            self._link("os.environ", os.environ, "_data", attributes(os.environ)["_data"])
+        for kind in () if _is_space(owner) else filter(is_of_users, type(owner).__mro__):
             for key in (self._words | _CALLED) & vars(kind).keys():
-                thing = vars(kind)[key]
-                if type(thing) is MemberDescriptorType:
-                    thing = _look_up(owner, key)
-                    self._link(f"{name}.{key}", owner, key, thing)
-                elif not _is_method(thing):
-                    self._link(f"{name}.{key}", kind, key, thing)
-                self._add(f"{name}.{key}", _called(thing))
+                self._go_to_class(f"{name}.{key}", owner, kind, key)
+
+    def _go_to_class(self, name: str, owner: Any, kind: type, key: str) -> None:
+        """To what an object has of its class, unless it gets an attribute of that name itself."""
+        thing = vars(kind)[key]
+        if type(thing) is MemberDescriptorType:
+            thing = _look_up(owner, key)
+        else:
+            self._link(name, kind, key, thing)
+        self._link(name, owner, key, _look_up(owner, key))
+        self._add(name, _called(thing))
 
     def _link(self, name: str, owner: Any, key: Any, thing: Any) -> None:
         if (id(owner), key) not in self._known:
@@ -146,7 +161,7 @@ class _Search:
 def _has_names(thing: Any) -> bool:
     kind = type(thing)
     if kind is ModuleType:
-        return is_users(getattr(thing, "__file__", None) or "")
+        return True
     if issubclass(kind, type):
         return is_of_users(thing)
     is_array = hasattr(kind, "__array__")
@@ -157,10 +172,6 @@ def _has_names(thing: Any) -> bool:
 
 def _is_space(thing: Any) -> bool:
     return issubclass(type(thing), (type, ModuleType))
-
-
-def _is_method(thing: Any) -> bool:
-    return type(thing) in (FunctionType, staticmethod, classmethod, property)
 
 
 def _called(thing: Any) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dis
 import sys
+from collections import deque
 from collections.abc import Collection, Iterator
+from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
 from numbers import Number
@@ -22,16 +24,18 @@ __all__ = [
 
 MISSING = object()  # in the place of a variable that has no value
 _LIMIT = 1000  # things of one variable that are compared; of a larger list, its length, too
-_LISTS = (list, tuple)
+_SMALL = 4096  # bytes of an array of numpy's whose numbers are compared
+_LISTS = (list, tuple, deque, set, frozenset)
 # The answers of the functions below, which are asked before each step.
 _SETTINGS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 _OWN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 _BUILT_IN = frozenset(sys.builtin_module_names)
+_ARRAYS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 _VALUES: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
 class Held:
-    """A thing as it was, with what is in its lists and dicts, and its numbers and texts.
+    """A thing as it was, with what is in its lists, dicts and arrays, and its numbers and texts.
 
     Numbers and texts are compared by value, all else by identity. Nothing is kept alive but lists,
     tuples and dicts.
@@ -95,20 +99,44 @@ def words_in(code: CodeType) -> frozenset[str]:
 
 
 def _parts(thing: Any) -> list[Any]:
-    """The thing, what is in it if it is a list or a dict, and its numbers and texts."""
+    """The thing, its numbers and texts, and what is in it if it is a list, a dict or an array."""
     parts = [thing]
     if _has_settings(type(thing)):
         parts += [x for x in attributes(thing).values() if is_plain(type(x))]
     for part in parts:  # grows while it is gone through
-        if issubclass(type(part), _LISTS):  # `isinstance` may run code of its class
+        kind = type(part)
+        if issubclass(kind, _LISTS):  # `isinstance` may run code of its class
             parts.append(len(part))
-            parts += part[:_LIMIT]
-        elif issubclass(type(part), dict):
+            parts += part[:_LIMIT] if kind in (list, tuple) else list(part)[:_LIMIT]
+        elif issubclass(kind, dict):
             parts.append(len(part))
             parts += islice(part.values(), _LIMIT)
+            parts += islice(part, _LIMIT)
+        elif kind is ContextVar:
+            parts.append(part.get(None))
+        elif _is_array(kind):
+            parts.append(_writes_to(part))
         if len(parts) > _LIMIT:
             return parts[:_LIMIT]
     return parts
+
+
+def _is_array(kind: type) -> bool:
+    if (known := _ARRAYS.get(kind)) is None:
+        known = _ARRAYS[kind] = hasattr(kind, "__array__") and not is_of_kit(kind)
+    return known
+
+
+def _writes_to(array: Any) -> Any:
+    """What tells of a write to it: torch counts them; of a small array of numpy's, its numbers."""
+    try:
+        return array._version if hasattr(array, "_version") else _numbers_of(array)
+    except Exception:  # noqa: BLE001 - of no kind that is known
+        return None
+
+
+def _numbers_of(array: Any) -> str | None:
+    return array.tobytes().hex() if array.nbytes <= _SMALL else None
 
 
 def _has_settings(kind: type) -> bool:

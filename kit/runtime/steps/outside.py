@@ -10,7 +10,8 @@ import secrets
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from functools import lru_cache
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from kit.runtime.recording.sites import format_site
@@ -42,15 +43,33 @@ def asked(functions: Sequence[FunctionType]) -> str:
 
     In words, with its line; "" if there is none.
     """
-    called = list(_called(functions))
-    for function in called:
+    for function in _called(functions):
         for word, shown in _asked_by(function):
-            for code in codes_in(function.__code__):
-                for part in dis.get_instructions(code):
-                    if part.argval == word and part.positions and part.positions.lineno:
-                        site = format_site((code.co_filename, part.positions.lineno))
-                        return f"{shown} at {site}"
+            return f"{shown} at {_site(function, word)}"
     return ""
+
+
+def _site(function: FunctionType, word: str) -> str:
+    """The line where the function has this word; of a default, its first one."""
+    path, first = function.__code__.co_filename, function.__code__.co_firstlineno
+    lines = (
+        part.positions.lineno
+        for code in codes_in(function.__code__)
+        for part in dis.get_instructions(code)
+        if part.argval == word and part.positions and part.positions.lineno
+    )
+    return format_site((path, next(lines, first)))
+
+
+@lru_cache(maxsize=1024)
+def _attributes_in(code: CodeType) -> frozenset[str]:
+    """The names that the code asks of a thing or a module: not those of its variables."""
+    return frozenset(
+        part.argval
+        for one in codes_in(code)
+        for part in dis.get_instructions(one)
+        if part.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
+    )
 
 
 def _called(functions: Sequence[FunctionType]) -> Iterator[FunctionType]:
@@ -78,7 +97,7 @@ def _is_called(function: FunctionType, reached: set[str], all_words: set[str]) -
 
 def _asked_by(function: FunctionType) -> Iterator[tuple[str, str]]:
     """Each word of its code that asks something outside, and how that is called."""
-    words = words_in(function.__code__)
+    words = _attributes_in(function.__code__)
     for method in words & _METHODS:
         yield method, method
     for name, thing in named(function):

@@ -101,7 +101,7 @@ class Recording:
     alive: list[tuple[ref[Value], int, int]] = field(default_factory=list)  # (value, task, output)
     reads: list[Read] = field(default_factory=list)
     fixed: dict[int, tuple[ref[Value], Cell]] = field(default_factory=dict)  # read, not made by it
-    seed: int = 0  # of its random numbers
+    modes: dict[str, Any] = field(default_factory=dict)  # of front ends and random numbers
     obstacle: str = ""  # why this step cannot be replayed
     result: Any = None  # what the step returned
     draws: int = 0  # random numbers drawn before it

@@ -14,7 +14,7 @@ All three run the same executables on the same arrays: the numbers are the same 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
@@ -244,7 +244,9 @@ class Stepper:
         draws = self._random.calls
         looks = [] if self._last is None else [look for _, look in self._last.looks.values()]
         self._now = Recording(
-            draws=draws, seed=self._random.seed, seen=[(look, look()) for look in looks]
+            draws=draws,
+            modes=self._modes(),
+            seen=[(look, look()) for look in looks],
         )
         self._own = None
         if self._last is not None and self.mode == "replay" and self._equal >= CONFIRM - 2:
@@ -304,9 +306,10 @@ class Stepper:
         if self._program.is_pending() or not is_held(last):
             self.forget("the program has changed what the step reads, between two steps")
             return False
-        if last.seed != self._random.seed:
-            self.forget("the program has set the seed of the random numbers, between two steps")
-            return False
+        for what, now in self._modes().items():
+            if last.modes.get(what) != now:
+                self.forget(f"the program has changed {what}, between two steps")
+                return False
         if any(look() not in (None, seen) for look, seen in last.seen):
             self.forget(
                 "the program has changed a number of an optimizer, or which modules train "
@@ -314,6 +317,11 @@ class Stepper:
             )
             return False
         return self._replayed < VERIFY_EVERY
+
+    def _modes(self) -> dict[str, Any]:
+        """What may be changed by one call, and decides what each op does."""
+        of_frontends = (frontend.modes() for frontend in self._program.frontends())
+        return dict(ChainMap({"the seed of the random numbers": self._random.seed}, *of_frontends))
 
     def _replay(self, step: Callable[[], Any]) -> Any:
         """The last step once more: its executables on the arrays of now, none of its Python."""

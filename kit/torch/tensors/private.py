@@ -34,6 +34,9 @@ NAMES = (
     "torch.autograd.profiler._is_profiler_enabled",
     "torch.distributed.Work.unbox",
     "torch.nn.Module._apply",
+    "torch.nn.modules.module._global_forward_pre_hooks",
+    "torch.nn.modules.module._global_forward_hooks",
+    "torch.nn.modules.module._global_backward_hooks",
 )
 
 
