@@ -68,7 +68,7 @@ def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str,
                 return ends, f" ± {format_number(found.spread)}" if found.spread > 0 else ""
             scale = 1 / abs(found.old)
         if found.amount * scale >= _MANY:
-            return f"{found.amount * scale + 1:,.0f}&thinsp;×", ""
+            return f"{found.amount * scale + 1:,.0f}&#8239;×", ""
     amount = f"{sign}{form(abs(found.amount) * scale)}"
     if found.is_ratio:
         return amount, f" {found.margin(form)}" if found.spread > 0 else ""
@@ -77,4 +77,4 @@ def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str,
 
 
 def _percent(fraction: float) -> str:
-    return format_percent(fraction, form=".0%").replace("%", "&thinsp;%")
+    return format_percent(fraction, form=".0%").replace("%", "&#8239;%")

@@ -27,8 +27,8 @@ _HEADS = (
     "waited",
     "gap",
 )
-_WIDTHS = (14, 10, 6, 6, 8, 9, 9, 9, 10, 9, 10)
-_LEAST_PX = 770  # with less, a cell's text would lie over the next cell
+_WIDTHS = (13, 12, 6, 6, 8, 8, 9, 9, 10, 9, 10)
+_LEAST_PX = 790  # with less, a cell's text would lie over the next cell
 
 
 def segments_html(run: Run) -> str:
