@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -23,10 +24,13 @@ from kit.trace import (
     breakdown,
     count_devices,
     each_step,
+    idle_gaps,
     idle_table,
     kernel_table,
 )
 from kit.trace import sync_table as _sync_table
+from kit.trace.active import hull
+from kit.trace.gaps import Gap
 from kit.trace.metrics import MeasuredWaits, waits_of
 
 __all__ = ["NOTHING", "Part", "Parts", "kernel_kind"]
@@ -108,7 +112,7 @@ class Parts:
     def idle(self) -> dict[str, Part]:
         """By cause and line; of several devices the mean."""
         each = [
-            {key: ms / self.devices for key, (ms, _) in self._idle(step).items()}
+            {key: ms / self.devices for key, (ms, _) in self._idle(self._gaps_of(step)).items()}
             for step in self._each
         ]
         scale = self._steps * self.devices
@@ -158,7 +162,23 @@ class Parts:
                 found[self.place(row.site)] += row.work_ms
         return found
 
-    def _idle(self, timeline: Timeline) -> dict[str, tuple[float, float]]:
+    def _gaps_of(self, step: Timeline) -> Timeline | list[Gap]:
+        """A step alone, which has all of its gaps; where it lacks a device, those of the run."""
+        seen = count_devices(step) if step.where(kind="kernel").any() else 0
+        if seen == self.devices:
+            return step
+        low, high = hull(step)
+        return [
+            replace(gap, start_ns=max(gap.start_ns, low), stop_ns=min(gap.stop_ns, high))
+            for gap in self._gaps
+            if gap.start_ns < high and gap.stop_ns > low
+        ]
+
+    @cached_property
+    def _gaps(self) -> tuple[Gap, ...]:
+        return idle_gaps(self.run.timeline)
+
+    def _idle(self, timeline: Timeline | Iterable[Gap]) -> dict[str, tuple[float, float]]:
         found: dict[str, tuple[float, float]] = {}
         for row in idle_table(timeline):
             name = f"{row.cause} at {self.place(row.site)}" if row.site else row.cause

@@ -147,6 +147,12 @@ def test_the_steps_alone_add_up_to_the_mean_step(run: Run) -> None:
     for part in (parts.breakdown(), parts.syncs(), parts.kernels({})):
         for name, of in part.items():
             assert sum(of.steps) == pytest.approx(of.ms * steps_of(run), abs=1e-9), name
+    idle_ms = [sum(of.steps[i] for of in parts.idle().values()) for i in range(steps_of(run))]
+    for i, ms in enumerate(idle_ms):  # of causes it is another: alone, a step has none before it
+        low, high = STEP * i, STEP * (i + 1)
+        busy = [now for now in range(low, high) if any(s.kind == "kernel" for s in at(run, now))]
+        is_seen = run.timeline.where(kind="kernel").any()
+        assert ms == pytest.approx(STEP - len(busy) if is_seen else 0)
     for name, of in parts.syncs().items():
         alone = [0.0] * steps_of(run)
         for sync in run.timeline.syncs:
@@ -158,7 +164,8 @@ def test_the_steps_alone_add_up_to_the_mean_step(run: Run) -> None:
 @given(runs())
 def test_numbers_that_advice_quotes_are_counts(run: Run) -> None:
     t, steps = run.timeline, steps_of(run)
-    quoted = {("input", ""): {categories(run)["input"]}}
+    loading = [now for now in range(STEP * steps) if any(s.kind == "input" for s in at(run, now))]
+    quoted = {("input", ""): {categories(run)["input"], Fraction(len(loading), steps)}}
     after, is_seen = idle_after(t), bool(t.where(kind="kernel").any())
     for site in SITES:
         gaps = [g for g in idle_gaps(t) if (g.cause, g.site) == (ELSEWHERE, site)]
