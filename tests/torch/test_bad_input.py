@@ -59,6 +59,17 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "one bias for two channels": (RuntimeError, "expected bias to be 1-dimensional", lambda: (
         functional.conv1d(torch.ones(1, 1, 5, device=D), torch.ones(
             2, 1, 3, device=D), torch.ones(1, device=D)))),
+    "channels of a transposed convolution": (RuntimeError, "to have 1 channels", lambda: (
+        functional.conv_transpose1d(torch.ones(1, 2, 5, device=D), torch.ones(
+            1, 1, 3, device=D)))),
+    "labels that would spread a loss": (RuntimeError, "output with shape", lambda: (
+        functional.soft_margin_loss(torch.ones(5, device=D), torch.ones(5, 1, device=D)))),
+    "boundaries in two dimensions": (RuntimeError, "must be 1 dimension", lambda: torch.bucketize(
+        torch.ones(2, device=D), torch.ones(2, 2, device=D))),
+    "a comparison in place that is larger": (RuntimeError, "output with shape", lambda: torch.ones(
+        1, device=D).ge_(torch.ones(2, device=D))),
+    "a memory that shall grow": (SessionError, "resize_as_", lambda: torch.ones(
+        2, 3, device=D).resize_as_(torch.ones(1, 3, device=D))),
     "lists of tensors that do not fit": (RuntimeError, r"size of tensor a \(3\)", lambda: (
         torch._foreach_add([torch.ones(3, device=D)], [torch.ones(2, device=D)]))),
     "a list written with more than it holds": (RuntimeError, "output with shape", lambda: (
@@ -90,7 +101,8 @@ def _modified() -> None:
 
 BEFORE_DISPATCH = ("an index out of range", "a grad of an integer", "two numbers as one",
                    "a truth of many", "numpy of a gradient", "a modified saved tensor",
-                   "a write to an expanded tensor", "a gradient of another device")  # fmt: skip
+                   "a write to an expanded tensor", "a gradient of another device",
+                   "a memory that shall grow")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

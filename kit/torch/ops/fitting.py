@@ -14,7 +14,7 @@ import torch
 
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["check_fit"]
+__all__ = ["check_fit", "check_whole"]
 
 Shape = Sequence[int]
 _aten = torch.ops.aten
@@ -34,6 +34,18 @@ def check_fit(name: str, args: Any) -> None:
         raise RuntimeError(f"{base} takes no tensors of these shapes together: {shapes}")
 
 
+def check_whole(written: Shape, result: Shape) -> None:
+    """What is written in place must be as large as what is written into.
+
+    Raises:
+        RuntimeError: it is not, in torch's own words.
+    """
+    if tuple(written) != tuple(result):
+        raise RuntimeError(
+            f"output with shape {list(written)} doesn't match the broadcast shape {list(result)}"
+        )
+
+
 def _spreads(source: Shape, target: Shape) -> bool:
     """Can the first shape be spread over the second one?"""
     pairs = zip(reversed(source), reversed(target), strict=False)
@@ -45,11 +57,8 @@ def _foreach(base: str, args: Any) -> None:
     for tensors in zip(*lists, strict=False):
         shapes = [tuple(t.shape) for t in tensors]
         whole = torch.broadcast_shapes(*shapes)
-        if base.endswith("_") and whole != shapes[0]:
-            raise RuntimeError(
-                f"output with shape {list(shapes[0])} doesn't match the broadcast shape "
-                f"{list(whole)}"
-            )
+        if base.endswith("_"):
+            check_whole(shapes[0], whole)
 
 
 def _are_tensors(items: Any) -> bool:
@@ -78,9 +87,12 @@ def _index_add(args: Any) -> bool:
 
 
 def _convolution(args: Any) -> bool:
-    weight, bias, is_transposed, groups = args[1], args[2], args[6], args[8]
-    channels = weight.shape[1] * groups if is_transposed else weight.shape[0]
-    return bias is None or tuple(bias.shape) == (channels,)
+    x, weight, bias, is_transposed, groups = args[0], args[1], args[2], args[6], args[8]
+    taken, given = weight.shape[1] * groups, weight.shape[0]
+    if is_transposed:
+        taken, given = given, taken
+    fits = x.dim() == weight.dim() and x.shape[1] == taken
+    return fits and (bias is None or tuple(bias.shape) == (given,))
 
 
 _FITS: dict[str, Callable[[Any], bool]] = {
@@ -88,9 +100,13 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "aten.fill_": lambda args: not isinstance(args[1], torch.Tensor) or args[1].dim() == 0,
     "aten.index_put": _index_put,
     "aten.index_put_": _index_put,
+    "aten.index_reduce": _index_add,
+    "aten.index_reduce_": _index_add,
     "aten.index_add": _index_add,
     "aten.index_add_": _index_add,
     "aten.put": lambda args: args[1].numel() == args[2].numel(),
     "aten.put_": lambda args: args[1].numel() == args[2].numel(),
     "aten.convolution": _convolution,
+    "aten.soft_margin_loss": lambda args: _spreads(args[1].shape, args[0].shape),
+    "aten.bucketize": lambda args: args[1].dim() == 1,
 }

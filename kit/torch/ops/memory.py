@@ -286,7 +286,8 @@ def _turn(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
 
 
 def _no_resize(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    if str(func) == "aten.resize_.default" and tuple(args[1]) == tuple(args[0].shape):
+    wanted = args[1].shape if isinstance(args[1], torch.Tensor) else args[1]
+    if tuple(wanted) == tuple(args[0].shape):
         return args[0]
     raise SessionError(f"{func} would change memory under other tensors; make a new tensor instead")
 
@@ -387,7 +388,8 @@ SPECIAL: dict[str, Special] = {
     "aten.view_copy.default": _view_copy,
     "aten.split.Tensor": _split, "aten.split_with_sizes.default": _split,
     "aten.unbind.int": _unbind, "aten.as_strided.default": _as_strided,
-    "aten.resize_.default": _no_resize, "aten.set_.source_Tensor": _set,
+    "aten.resize_.default": _no_resize, "aten.resize_as_.default": _no_resize,
+    "aten.set_.source_Tensor": _set,
     "aten._has_same_storage_numel.default": _same_numel, "aten.arange.start_out": _arange,
     "aten.as_strided_.default": _turn, "aten.as_strided_scatter.default": _as_strided_scatter,
     "aten.view.dtype": _view_dtype,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.sites import level_of_user
+from kit.torch.ops.fitting import check_whole
 from kit.torch.ops.host import run_on_host
 from kit.torch.ops.schema import Recipe
 from kit.torch.tensors.checks import check_writable
@@ -113,6 +114,7 @@ def inplace_by_functional(func: Any) -> Recipe | None:
                 f"result type {result.dtype} can't be cast to the desired output type "
                 f"{args[0].dtype}"
             )
+        check_whole(args[0].shape, result.shape)
         return args[0].copy_(result)
 
     return recipe

@@ -24,7 +24,7 @@ from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.table import functional_name
 from kit.torch.ops.attention import ATTENTION_SHAPES
 from kit.torch.ops.collectives import collective_recipe
-from kit.torch.ops.fitting import check_fit
+from kit.torch.ops.fitting import check_fit, check_whole
 from kit.torch.ops.host import run_on_host
 from kit.torch.ops.losses import LOSS_SHAPES
 from kit.torch.ops.masks import masked_write
@@ -364,9 +364,19 @@ def _inplace_recipe(call: _Call) -> Recipe:
 
 
 def _check_result_type(call: _Call) -> None:
-    """Let torch's meta kernel raise its own error for a bad shape or dtype."""
+    """Let torch's meta kernel raise its own error for a bad shape or dtype.
+
+    Some meta kernels do not see that a result is larger than the tensor that it is written into;
+    those of their functional twins say how large it is.
+    """
     try:
         _infer(call.func, call.args, call.kwargs)
+        if len({t.shape for t in flat_tensors(call.args)}) > 1:
+            packet, _, overload = functional_name(call.name).removeprefix("aten.").partition(".")
+            twin = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+            result = None if twin is None else _infer(twin, call.args, call.kwargs)
+            if isinstance(result, torch.Tensor):
+                check_whole(call.args[0].shape, result.shape)
     except NotImplementedError:
         return
 
