@@ -62,7 +62,8 @@ def _hear_lost_interrupts() -> None:
 
     def hear(dropped: sys.UnraisableHookArgs) -> None:
         if issubclass(dropped.exc_type, KeyboardInterrupt):
-            _thread.start_new_thread(_interrupt_soon, ())
+            with contextlib.suppress(RuntimeError):  # Python ends already, or has no more threads
+                _thread.start_new_thread(_interrupt_soon, ())
         else:
             before(dropped)
 
