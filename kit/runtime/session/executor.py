@@ -192,7 +192,9 @@ class Executor:
         run = self._run_launched if self._launch else self._run_fused
         if self._waits:
             results, found = run(task, arrays)
-            if len(results) > FEW:
+            if not self._launch:  # the results of one program come, or fail, as one
+                jax.block_until_ready(results[-1:])
+            elif len(results) > FEW:
                 jax.block_until_ready(results)
             else:
                 for array in results:
