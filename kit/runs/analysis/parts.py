@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -20,17 +20,15 @@ from kit.runs.analysis.lines import line_costs, place_of
 from kit.runs.run import Run
 from kit.trace import (
     SyncPoint,
-    Timeline,
     breakdown,
     count_devices,
     each_step,
     idle_gaps,
-    idle_table,
     kernel_table,
 )
 from kit.trace import sync_table as _sync_table
 from kit.trace.active import hull
-from kit.trace.gaps import Gap
+from kit.trace.gaps import Gap, IdleRow
 from kit.trace.metrics import MeasuredWaits, waits_of
 
 __all__ = ["NOTHING", "Part", "Parts", "kernel_kind"]
@@ -111,13 +109,9 @@ class Parts:
 
     def idle(self) -> dict[str, Part]:
         """By cause and line; of several devices the mean."""
-        each = [
-            {key: ms / self.devices for key, (ms, _) in self._idle(self._gaps_of(step)).items()}
-            for step in self._each
-        ]
         scale = self._steps * self.devices
-        whole = {k: (ms / scale, n / scale) for k, (ms, n) in self._idle(self.run.timeline).items()}
-        return _parts(whole, each)
+        whole = {k: (ms / scale, n / scale) for k, (ms, n) in self._idle().items()}
+        return _parts(whole, self._idle_of_steps())
 
     def syncs(self) -> dict[str, Part]:
         """The waits that the tables tell, by cause and line."""
@@ -162,26 +156,26 @@ class Parts:
                 found[self.place(row.site)] += row.work_ms
         return found
 
-    def _gaps_of(self, step: Timeline) -> Timeline | list[Gap]:
-        """A step alone, which has all of its gaps; where it lacks a device, those of the run."""
-        seen = count_devices(step) if step.where(kind="kernel").any() else 0
-        if seen == self.devices:
-            return step
-        low, high = hull(step)
-        return [
-            replace(gap, start_ns=max(gap.start_ns, low), stop_ns=min(gap.stop_ns, high))
-            for gap in self._gaps
-            if gap.start_ns < high and gap.stop_ns > low
-        ]
+    def _idle_of_steps(self) -> list[dict[str, float]]:
+        """Of each step, with the causes that its gaps have among those of all steps."""
+        ends = [hull(step) for step in self._each]
+        begins = [begin for begin, _ in ends]
+        found: list[dict[str, float]] = [defaultdict(float) for _ in ends]
+        for gap in idle_gaps(self.run.timeline):
+            name, i = self._cause(gap), max(bisect_right(begins, gap.start_ns) - 1, 0)
+            while i < len(ends) and begins[i] < gap.stop_ns:
+                ns = max(min(ends[i][1], gap.stop_ns) - max(begins[i], gap.start_ns), 0)
+                found[i][name] += ns / 1e6 / self.devices
+                i += 1
+        return found
 
-    @cached_property
-    def _gaps(self) -> tuple[Gap, ...]:
-        return idle_gaps(self.run.timeline)
+    def _cause(self, of: Gap | IdleRow) -> str:
+        return f"{of.cause} at {self.place(of.site)}" if of.site else of.cause
 
-    def _idle(self, timeline: Timeline | Iterable[Gap]) -> dict[str, tuple[float, float]]:
+    def _idle(self) -> dict[str, tuple[float, float]]:
         found: dict[str, tuple[float, float]] = {}
-        for row in idle_table(timeline):
-            name = f"{row.cause} at {self.place(row.site)}" if row.site else row.cause
+        for row in self.run.idle:
+            name = self._cause(row)
             ms, count = found.get(name, (0.0, 0.0))
             found[name] = ms + row.total_ms, count + row.count
         return found
