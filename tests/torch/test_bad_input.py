@@ -64,6 +64,12 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
             1, 1, 3, device=D)))),
     "labels that would spread a loss": (RuntimeError, "output with shape", lambda: (
         functional.soft_margin_loss(torch.ones(5, device=D), torch.ones(5, 1, device=D)))),
+    "weights that would spread a loss": (RuntimeError, "output with shape", lambda: (
+        functional.binary_cross_entropy_with_logits(torch.ones(5, device=D), torch.ones(
+            5, device=D), torch.ones(5, 1, device=D)))),
+    "a sum that would spread a product": (RuntimeError, "expanded size of the tensor", lambda: (
+        torch.addmm(torch.ones(3, 3, device=D), torch.ones(1, 3, device=D), torch.ones(
+            3, 3, device=D)))),
     "boundaries in two dimensions": (RuntimeError, "must be 1 dimension", lambda: torch.bucketize(
         torch.ones(2, device=D), torch.ones(2, 2, device=D))),
     "a comparison in place that is larger": (RuntimeError, "output with shape", lambda: torch.ones(

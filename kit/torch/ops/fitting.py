@@ -95,6 +95,15 @@ def _convolution(args: Any) -> bool:
     return fits and (bias is None or tuple(bias.shape) == (given,))
 
 
+def _weights(args: Any) -> bool:
+    """Of a loss: they must not be larger than what they weigh."""
+    return all(x is None or _spreads(x.shape, args[0].shape) for x in args[2:4])
+
+
+def _addmm(args: Any) -> bool:
+    return _spreads(args[0].shape, (args[1].shape[0], args[2].shape[-1]))
+
+
 _FITS: dict[str, Callable[[Any], bool]] = {
     "aten.copy_": lambda args: _spreads(args[1].shape, args[0].shape),
     "aten.fill_": lambda args: not isinstance(args[1], torch.Tensor) or args[1].dim() == 0,
@@ -108,5 +117,9 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "aten.put_": lambda args: args[1].numel() == args[2].numel(),
     "aten.convolution": _convolution,
     "aten.soft_margin_loss": lambda args: _spreads(args[1].shape, args[0].shape),
+    "aten.binary_cross_entropy_with_logits": _weights,
+    "aten.addmm": _addmm,
+    "aten.addmv": lambda args: _spreads(args[0].shape, args[1].shape[:1]),
+    "aten.baddbmm": lambda args: _spreads(args[0].shape, (*args[1].shape[:2], args[2].shape[-1])),
     "aten.bucketize": lambda args: args[1].dim() == 1,
 }
