@@ -621,6 +621,30 @@ def test_what_is_only_written_to_keeps_a_step_replayed() -> None:
         assert session.stepper.counts["replay.steps"] == 2
 
 
+class Trains:
+    """A trainer as people write it: with a log that it opens, and a loader that it asks."""
+
+    def __init__(self, session: Any) -> None:
+        self.log, self.session = open(os.devnull, "w"), session  # noqa: SIM115
+        self.batches = iter(torch.utils.data.DataLoader(range(STEPS)))  # type: ignore[arg-type]
+        self.started = time.time()
+
+    def load(self) -> torch.Tensor:
+        return next(self.batches).to("kit")  # type: ignore[no-any-return]
+
+    def step(self) -> torch.Tensor:
+        return self.session.fetch(self.load) * 2  # type: ignore[no-any-return]
+
+
+def test_a_trainer_that_only_its_loader_changes_is_replayed() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        trainer = Trains(session)
+        with trainer.log:
+            made = [session.run_step(trainer.step).item() for _ in range(STEPS)]
+        assert made == [2 * i for i in range(STEPS)]
+        assert session.stepper.counts["replay.steps"] > 0
+
+
 class Loaded:
     """A batch with something beside its tensors."""
 

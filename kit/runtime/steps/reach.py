@@ -200,12 +200,14 @@ def _of_proxy(things: Any) -> Seen:
 
 
 def _of_generator(generator: GeneratorType[Any, Any, Any]) -> Seen:
-    """Also what lies on its stack: the iterator of a `for` has no name."""
+    """Its variables, and what lies on its stack: the iterator of a `for` is no variable.
+
+    Not by `f_locals`, which would keep what the variables hold.
+    """
     frame = generator.gi_frame
     if frame is None or is_kits(generator.gi_code.co_filename):
         return None, []
-    unnamed = [("", x) for x in get_referents(generator) if x is not frame]
-    return frame.f_lasti, [*frame.f_locals.items(), *unnamed]
+    return frame.f_lasti, [("", x) for x in get_referents(generator) if x is not frame]
 
 
 def _of_around(thing: Any) -> Seen:
