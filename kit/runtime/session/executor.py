@@ -192,12 +192,12 @@ class Executor:
         run = self._run_launched if self._launch else self._run_fused
         if self._waits:
             results, found = run(task, arrays)
-            if not self._launch:  # the results of one program come, or fail, as one
-                jax.block_until_ready(results[-1:])
-            elif len(results) > FEW:
-                jax.block_until_ready(results)
+            # the results of one program come, or fail, as one
+            awaited = results if self._launch else results[-1:]
+            if len(awaited) > FEW:
+                jax.block_until_ready(awaited)
             else:
-                for array in results:
+                for array in awaited:
                     array.block_until_ready()
             spoiled = spoiled_by(task, found) if found else None
         else:
