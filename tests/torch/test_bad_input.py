@@ -25,6 +25,10 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         3, device=D)[5]),
     "mixed devices": (RuntimeError, "same device", lambda: torch.ones(
         3, device=D) + torch.ones(3)),
+    "one length for two samples": (RuntimeError, "input_lengths must be of size", lambda: (
+        functional.ctc_loss(torch.zeros(8, 2, 5, device=D), torch.ones(
+            2, 3, dtype=torch.int64, device=D), torch.tensor([8], device=D),
+            torch.tensor([3, 1], device=D)))),
     "statistics of another device": (RuntimeError, "same device", lambda: torch.nn.BatchNorm1d(2)(
         torch.ones(3, 2, device=D))),
     "a tensor of the CPU by an index of the device": (RuntimeError, "indices should be either on c",

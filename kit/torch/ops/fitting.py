@@ -100,6 +100,12 @@ def _weights(args: Any) -> bool:
     return all(x is None or _spreads(x.shape, args[0].shape) for x in args[2:4])
 
 
+def _ctc_loss(args: Any) -> bool:
+    log_probs, targets, *lengths = args[:4]
+    counts = [x.numel() if isinstance(x, torch.Tensor) else len(x) for x in lengths]
+    return 1 <= targets.dim() <= 2 and counts == [log_probs.shape[1]] * 2
+
+
 def _addmm(args: Any) -> bool:
     return _spreads(args[0].shape, (args[1].shape[0], args[2].shape[-1]))
 
@@ -118,6 +124,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "aten.convolution": _convolution,
     "aten.soft_margin_loss": lambda args: _spreads(args[1].shape, args[0].shape),
     "aten.binary_cross_entropy_with_logits": _weights,
+    "aten._ctc_loss": _ctc_loss,
     "aten.addmm": _addmm,
     "aten.addmv": lambda args: _spreads(args[0].shape, args[1].shape[:1]),
     "aten.baddbmm": lambda args: _spreads(args[0].shape, (*args[1].shape[:2], args[2].shape[-1])),
