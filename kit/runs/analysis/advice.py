@@ -143,6 +143,9 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
             said = f"the host records nothing for {format_ms(whole)} a step {doing}"
         text = f"{said}{asleep}: let a thread do that ahead of the step (prefetch=2)."
         most = min(whole, seen.beside_ms(whole))  # the thread takes as long for it
+        cheaper = min(whole, seen.most_ms(("input",)))
+        if most < cheaper:
+            text += f" A faster loader would save more, up to {format_ms(cheaper)}."
         yield Advice("input", text, site, most, {"prefetch": 2})
     else:
         text = (

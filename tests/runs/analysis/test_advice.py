@@ -265,6 +265,7 @@ def test_a_loader_that_sleeps_is_as_long_as_its_batch_and_not_twice() -> None:
     spans = [host("input", 0, 6, "next batch"), sleeps, host("record", 6, 9), busy(9, 10)]
     (advice,) = synthetic(spans).advice()
     assert (advice.rule, advice.site, advice.ms) == ("input", "data.py:7", pytest.approx(4))
+    assert advice.text.endswith("(prefetch=2). A faster loader would save more, up to 6 ms.")
     assert "most of the time at data.py:7, which sleeps" in advice.text
     script = synthetic(spans, LAZY.replace(mode="torch"), environment={"watched": "complete"})
     (advice,) = script.advice()
