@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 
+from kit.text import format_ns
+
 __all__ = ["DayClock"]
 
 _LEAST_NS = 1_000_000  # a smaller jump is less than what one looks for in a trace
@@ -35,7 +37,7 @@ class DayClock:
             return ""
         return (
             f"the system's clock was set, or the machine slept, while steps were traced: it is "
-            f"{jump_ns / 1e9:.3g} s off, and with it the times of the profiler, which are not "
+            f"{format_ns(jump_ns)} off, and with it the times of the profiler, which are not "
             "shown. Measure again"
         )
 

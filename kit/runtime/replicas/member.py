@@ -107,7 +107,14 @@ class Member:
         self._issuer.executor.engine.release(operation)
 
 
-def note_replica(error: BaseException, rank: int) -> None:
-    """Say once where an error was; every reader gets the same object."""
-    if not any(n.startswith("kit: this was in replica") for n in getattr(error, "__notes__", ())):
-        error.add_note(f"kit: this was in replica {rank}")
+def note_replica(error: BaseException, rank: int, where: str = "") -> None:
+    """Say once in which replica an error was, and `where` if that is known by now.
+
+    Every reader gets the same object.
+    """
+    note = f"kit: this was in replica {rank}"
+    notes: list[str] = getattr(error, "__notes__", [])
+    if where and note in notes:
+        notes[notes.index(note)] += where
+    elif not any(n.startswith("kit: this was in replica") for n in notes):
+        error.add_note(note + where)

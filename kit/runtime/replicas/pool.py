@@ -12,6 +12,7 @@ from typing import Any
 from kit.errors import SessionError
 from kit.runtime.recording.sites import line_of
 from kit.runtime.replicas.group import Group, replicas
+from kit.runtime.replicas.member import note_replica
 from kit.threads import start_thread
 
 __all__ = ["Pool"]
@@ -207,8 +208,7 @@ def _noted(rank: int, errors: dict[int, BaseException], group: Group) -> BaseExc
             "more: give every replica the same number of batches"
         )
         error.__cause__ = errors[rank]
-    where = line_of(errors[rank])
-    error.add_note(f"kit: this was in replica {rank} of {group.total}{where}")
+    note_replica(error, rank, f" of {group.total}{line_of(errors[rank])}")
     failed = [r for r in sorted(errors) if r != rank and not isinstance(errors[r], SessionError)]
     if failed:
         kinds = ", ".join(f"replica {r}: {type(errors[r]).__name__}" for r in failed)

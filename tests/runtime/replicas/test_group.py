@@ -24,6 +24,7 @@ from kit.errors import EngineError, SessionError, SettingsError
 from kit.runtime.engine.engine import Engine
 from kit.runtime.replicas.devices import pick_devices
 from kit.runtime.replicas.group import Group
+from kit.runtime.replicas.member import note_replica
 from kit.runtime.replicas.pool import Pool
 from kit.runtime.replicas.rendezvous import Rendezvous
 from kit.runtime.replicas.turns import Turns
@@ -60,6 +61,19 @@ def test_the_first_error_is_raised_with_its_rank_its_line_and_what_else_failed()
             run(threads, job)
         assert "this was in replica 2 of 3, at test_group.py:" in caught.value.__notes__[0]
         assert run(threads, lambda r: r) == [0, 1, 2]
+
+
+def test_an_error_says_its_replica_once_where_the_session_has_said_it_before() -> None:
+    def job(rank: int) -> None:
+        if rank == 1:
+            error = ValueError("no such luck")
+            note_replica(error, rank)
+            raise error
+
+    with pool(2) as threads, pytest.raises(ValueError, match="no such luck") as caught:
+        run(threads, job)
+    (note,) = caught.value.__notes__
+    assert note.startswith("kit: this was in replica 1 of 2, at test_group.py:")
 
 
 @settings(max_examples=15)
