@@ -1,6 +1,6 @@
 """How wrong are the what-if model's predictions? Each setting predicted from another measured one.
 
-    NPROC=1 python benchmarks/whatif.py --judge            # at most 15 minutes: the honest figures
+    NPROC=1 python benchmarks/whatif.py --judge            # four minutes: the honest figures
     NPROC=1 python benchmarks/whatif.py [--rounds 5] [--only mlp bert] [--folder runs/]
 
 The model's constants were chosen on the workloads of the second form. `--judge` measures others, on

@@ -33,6 +33,7 @@ _CUT = 4.0  # hand-overs: one to the worker, and Python's lock goes to it and ba
 _WAKE = (
     2.0  # measured hand-overs, each of which wakes a thread: to the worker, and back to the host
 )
+_LOOK = 50.0  # hand-overs: to see that nothing has changed since the step that is replayed
 _LARGE = 4096  # bytes: a smaller op takes the time of a kernel, whatever it moves
 _UNSEEN = 0.25  # ns a byte, where no such op was seen
 _LIGHTEST = 0.02  # ns a byte: no memory is faster than 50 bytes a nanosecond to a core
@@ -55,6 +56,7 @@ class Costs:
     launch: float  # a worker prepares and starts a segment
     launch_value: float  # for each array that the segment takes or gives
     sync: float  # a wait for something that is done
+    look: float  # before a step is replayed: whether it may be
     inputs: float  # a batch is loaded and copied by Python, once a micro-batch
     device: NDArray[np.float64]  # each op's share of the device's time
     program: float  # device time of a program besides its ops
@@ -78,7 +80,8 @@ class Costs:
             return made
         shorter = min(by, 1.0)  # no step is shorter than a sleep in it
         return replace(made, cut=self.cut * by, wake=self.wake * by, launch=self.launch * by,
-                       sync=self.sync * by, inputs_away=self.inputs_away * shorter,
+                       sync=self.sync * by, look=self.look * by,
+                       inputs_away=self.inputs_away * shorter,
                        away={k: v * shorter for k, v in self.away.items()})  # fmt: skip
 
     def with_faster_host(self, times: float) -> Costs:
@@ -88,6 +91,7 @@ class Costs:
             record={phase: ns / times for phase, ns in self.record.items()},
             launch=self.launch / times,
             launch_value=self.launch_value / times,
+            look=self.look / times,
         )
 
     def cut_after(self, ns: float) -> float:
@@ -129,6 +133,7 @@ def costs_of(run: Run) -> Costs:
         launch=launch,
         launch_value=value,
         sync=sync,
+        look=_LOOK * sync,
         inputs=python,
         device=device,
         program=program,

@@ -264,6 +264,7 @@ class _Steps:
     def _replay(self) -> None:
         for _ in range(self._shape.batches):
             self._input()
+        self._host("replay", "plan", self._costs.look)
         for k in range(len(self._shape.segments)):
             self._host("replay", "plan", self._again[k], self._room())
             self._issue(k)

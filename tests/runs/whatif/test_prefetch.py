@@ -27,7 +27,7 @@ def predicted_us(gaps: list[int], load: int, depth: int) -> float:
     waits = {i: SyncPoint(0, 0, "item", "loss.item()", "train.py:1") for i in range(len(gaps))}
     device = tuple(float(US * gap) for gap in gaps)
     shape = Shape(Graph((NODE,) * len(gaps)), segments, device, waits, prefetch=depth)
-    nothing = Costs({}, 0, 0, 0, 0, 0, 0, np.zeros(len(gaps)), 0, 0, inputs_away=US * load)
+    nothing = Costs({}, 0, 0, 0, 0, 0, 0, 0, np.zeros(len(gaps)), 0, 0, inputs_away=US * load)
     return step_ns(shape, nothing) / US
 
 
