@@ -54,7 +54,7 @@ def test_a_prediction_that_nobody_measured_has_no_error():
     table, _, assumed = whatif_html(run, [made], [run]).partition("assumed:")
     assert "%" not in table
     assert made.step_text in table
-    assert "nine of ten such predictions are off by at most 40%" in assumed
+    assert "nine of ten such predictions are off by at most 25%" in assumed
 
 
 def test_assumptions_are_said_once():
