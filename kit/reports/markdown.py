@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from kit.errors import SettingsError
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.analysis.verdict import verdict
-from kit.runs.change import step_difference, step_text
+from kit.runs.change import step_difference, step_text, traced_text
 from kit.runs.run import Run
 from kit.text import markdown_table, safe_markdown
 from kit.widgets.compare.view import comparison_markdown
@@ -69,7 +69,8 @@ def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
     """The thread's breakdowns side by side, one pair of columns for each run's batch size.
 
     All of an activity, whatever it hides under, and its part of the step that nothing hides: the
-    first are the thread's numbers, the second add up to the step.
+    first are the thread's numbers, the second add up to the traced step. Below the table stands
+    which runs are not to be believed, and why.
     """
     head = ["ms a step: all (not hidden)"]
     columns: list[dict[str, str]] = []
@@ -77,14 +78,20 @@ def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
         head.append(f"batch {run.settings.batch_size}")
         rows = run.breakdown()
         column = {safe_markdown(r.category): f"{r.total_ms:.1f} ({r.exposed_ms:.1f})" for r in rows}
-        column["**step**"] = f"**{sum(r.exposed_ms for r in rows):.1f}**"
+        column["**traced step**"] = f"**{sum(r.exposed_ms for r in rows):.1f}**"
         columns.append(column)
     names = list(dict.fromkeys(name for column in columns for name in column))
     idle = ("0.0 (0.0)", "-")
     kept = [n for n in names if any(column.get(n, "-") not in idle for column in columns)]
-    return markdown_table(
+    table = markdown_table(
         head, [(name, *(column.get(name, "-") for column in columns)) for name in kept]
     )
+    said = [
+        f"- batch {run.settings.batch_size}: {safe_markdown(why, 1000)}\n"
+        for run in runs
+        for why in filter(None, (run.doubt, traced_text(run)))
+    ]
+    return "\n".join([table, "".join(said)]) if said else table
 
 
 def step_time_table(runs: Iterable[Run]) -> str:

@@ -22,11 +22,12 @@ import kit
 from kit.errors import SettingsError
 from kit.reports.grid import axes_of
 from kit.reports.html import report_html, write_report
-from kit.reports.markdown import breakdown_table, step_time_table
+from kit.reports.markdown import breakdown_by_batch_table, breakdown_table, step_time_table
 from kit.runs.bulk_sizes import UNLIMITED
-from kit.runs.change import step_text
+from kit.runs.change import step_text, traced_text
 from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
+from kit.text import safe_markdown
 from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import empty_run, make_run, native_run, one_span_run
 
@@ -291,6 +292,17 @@ def test_the_breakdown_table_adds_up_and_the_step_table_has_the_speedup():
     assert "x ± " in table[2].rpartition("|")[0].rpartition("|")[2]  # as sure as it is
     with pytest.raises(SettingsError, match="needs one run in mode 'torch'"):
         step_time_table(runs[:3])
+
+
+def test_the_breakdowns_by_batch_size_say_which_run_is_not_to_be_believed() -> None:
+    slow = make_run(Settings(batch_size=16))
+    busy = replace(slow, conditions=Conditions(cores=2, others=1.5))
+    for run, why in ((slow, traced_text(slow)), (busy, busy.doubt)):
+        table, _, said = breakdown_by_batch_table([run]).partition("\n\n")
+        assert table.splitlines()[0].endswith(" batch 16 |")
+        assert table.splitlines()[-1].startswith("| **traced step** |")
+        assert why
+        assert said == f"- batch 16: {safe_markdown(why, 1000)}\n"
 
 
 def test_a_path_in_markdown_becomes_markdown(tmp_path: Path):
