@@ -91,7 +91,7 @@ def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
         for run in runs
         for why in filter(None, (run.doubt, traced_text(run)))
     ]
-    return "\n".join([table, "".join(said)]) if said else table
+    return "\n\n".join([table, "".join(said)]) if said else table
 
 
 def step_time_table(runs: Iterable[Run]) -> str:
