@@ -7,15 +7,28 @@ from typing import Any
 import jax
 import numpy as np
 
-from kit.jax.array import Kind, LazyArray
+from kit.jax.array import ARRAYS, Kind, LazyArray
 
-__all__ = ["Signature", "difference", "host_array", "kind_of", "paths_of"]
+__all__ = ["Signature", "difference", "host_array", "kind_of", "paths_of", "settings_of_jax"]
 
-# structure, kind of each leaf, static arguments, jax's default float type
-Signature = tuple[Any, tuple[Kind, ...], tuple[tuple[str, Any], ...], str]
+Static = tuple[str, type, Any]  # name, type and value: 1 is another argument than 1.0 and True
+# structure, kind of each leaf, static arguments, jax's own settings
+Signature = tuple[Any, tuple[Kind, ...], tuple[Static, ...], tuple[str, ...]]
 
-_ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 MANY = 5  # changes that a reason lists
+_SETTINGS = ("default float", "matmul precision", "dtype promotion", "kind of key", "threefry")
+
+
+def settings_of_jax() -> tuple[str, ...]:
+    """The user's own settings of jax that decide what a trace finds; `_SETTINGS` names them."""
+    config: Any = jax.config
+    return (
+        str(jax.dtypes.canonicalize_dtype(np.float64)),
+        str(config.jax_default_matmul_precision),
+        str(config.jax_numpy_dtype_promotion),
+        str(config.jax_default_prng_impl),
+        "partitionable" if config.jax_threefry_partitionable else "original",
+    )
 
 
 def kind_of(leaf: Any) -> Kind:
@@ -28,7 +41,7 @@ def kind_of(leaf: Any) -> Kind:
         return leaf.shape, leaf.dtype, leaf.weak_type
     if isinstance(leaf, jax.core.Tracer):
         raise TypeError("a value of another jax transformation (jit, grad or vmap around kit)")
-    if not isinstance(leaf, _ARRAYS):
+    if not isinstance(leaf, ARRAYS):
         raise TypeError(f"a {type(leaf).__name__}, not an array{_hint(leaf)}")
     if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm":
         raise TypeError(f"a numpy array of dtype {leaf.dtype}")
@@ -67,13 +80,17 @@ def difference(paths: list[str], old: Signature, new: Signature) -> str:
         for path, a, b in zip(paths, old[1], new[1], strict=True)
         if a != b
     ]
+    before = {name: value for name, _, value in old[2]}
     changes += [
-        f"the static argument {name} changed from {dict(old[2]).get(name)!r} to {value!r}"
-        for name, value in new[2]
-        if (name, value) not in old[2]
+        f"the static argument {static[0]} changed from {before.get(static[0])!r} to {static[2]!r}"
+        for static in new[2]
+        if static not in old[2]
     ]
-    if old[3] != new[3]:
-        changes.append(f"jax's default float changed from {old[3]} to {new[3]}")
+    changes += [
+        f"jax's {name} changed from {a} to {b}"
+        for name, a, b in zip(_SETTINGS, old[3], new[3], strict=True)
+        if a != b
+    ]
     more = [f"and {len(changes) - MANY} more"] if len(changes) > MANY else []
     return "; ".join([*changes[:MANY], *more]) or "the static arguments changed"
 

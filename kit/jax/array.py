@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -16,21 +17,30 @@ from kit.jax.places import caller, here
 from kit.runtime.recording.bulk import Cell, Value
 from kit.runtime.session.session import Session
 
-__all__ = ["Kind", "LazyArray"]
+__all__ = ["ARRAYS", "TRACING", "Kind", "LazyArray"]
 
 Kind = tuple[tuple[int, ...], Any, bool]  # shape, dtype, weak type
+# What jax takes for an array.
+ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 Method = Callable[["LazyArray", Any], Any]
 
 
-class Recorder(Protocol):
-    """What an array asks of the jax half of its session.
+class Tracing(threading.local):
+    """What this thread traces: no array is read meanwhile, or its numbers would be constants.
 
     Attributes:
-        traced: name of the function that is being traced, if one is.
+        function: the name; empty if the thread traces nothing.
     """
 
-    traced: str
+    function = ""
+
+
+TRACING = Tracing()
+
+
+class Recorder(Protocol):
+    """What an array asks of the jax half of its session."""
 
     def apply(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Record one small step."""
@@ -40,12 +50,20 @@ def _both(function: Callable[[Any, Any], Any]) -> tuple[Method, Method]:
     """Methods for `array op other` and `other op array`; they record, and compute nothing."""
 
     def forward(self: LazyArray, other: Any) -> Any:
+        if not _is_array(other):
+            return NotImplemented  # as jax's arrays do: `x == None` is False, `x + "a"` an error
         return self._recorder.apply(function, self, other)
 
     def reflected(self: LazyArray, other: Any) -> Any:
+        if not _is_array(other):
+            return NotImplemented
         return self._recorder.apply(function, other, self)
 
     return forward, reflected
+
+
+def _is_array(x: object) -> bool:
+    return isinstance(x, (LazyArray, ARRAYS))
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -138,7 +156,7 @@ class LazyArray:
                     f"a random key of type {self.dtype} has no numbers to read{here()}; return "
                     "jax.random.key_data(key) from the step"
                 )
-            if traced := self._recorder.traced:
+            if traced := TRACING.function:
                 raise TypeError(
                     f"{self!r} is read while {traced} is traced{here()}: its numbers would be "
                     "fixed for ever. Make it an argument of the step"

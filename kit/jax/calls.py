@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +15,9 @@ __all__ = ["call_of"]
 class _Slice(NamedTuple):
     """A slice with a hash, which Python's own has from 3.12 on."""
 
-    start: Any
-    stop: Any
-    step: Any
+    start: int | None
+    stop: int | None
+    step: int | None
 
 
 class _List(NamedTuple):
@@ -60,19 +61,20 @@ def call_of(
 ) -> tuple[_Call, list[Any]]:
     """The call, and the arrays among its arguments, those of class `lazy` too.
 
-    A float is an array here, and so is an int in an index: another one is no other call.
+    A float is an array here, and so is an int in an index: another one is no other call. Other ints
+    (an axis, a shape) are no arrays, numpy's neither; an end of a slice that is one is read.
     """
     operands: list[Any] = []
-    arrays: tuple[type, ...] = (lazy, jax.Array, np.ndarray, np.generic, float, complex)
+    arrays: tuple[type, ...] = (lazy, jax.Array, np.ndarray, np.inexact, float, complex)
     if name == "__getitem__":
-        arrays = (*arrays, int)
+        arrays = (*arrays, int, np.integer)
 
     def taken(x: Any) -> Any:
         if isinstance(x, arrays) and not isinstance(x, bool):
             operands.append(x)
             return _Operand(len(operands) - 1)
         if isinstance(x, slice):
-            return _Slice(x.start, x.stop, x.step)
+            return _Slice(*(None if end is None else index(end) for end in _ends(x)))
         if isinstance(x, list):
             return _List(tuple(map(taken, x)))
         return tuple(map(taken, x)) if isinstance(x, tuple) else _Constant(type(x), x)
@@ -80,6 +82,10 @@ def call_of(
     arguments = tuple(map(taken, args))
     named = tuple((name, taken(x)) for name, x in kwargs.items())
     return _Call(name, arguments, named), operands
+
+
+def _ends(x: slice) -> tuple[Any, Any, Any]:
+    return x.start, x.stop, x.step
 
 
 def _filled(x: Any, operands: tuple[Any, ...]) -> Any:

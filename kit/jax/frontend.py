@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,15 +22,10 @@ __all__ = ["JaxFrontend", "device_put"]
 
 
 class JaxFrontend:
-    """Programs that are bound to one session, and the arrays that go in and come out.
-
-    Attributes:
-        traced: name of the function that is being traced, if one is.
-    """
+    """Programs that are bound to one session, and the arrays that go in and come out."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
-        self.traced = ""
         self._bound: dict[Program, Bound] = {}
 
     def open(self, session: Session) -> None:
@@ -70,23 +64,11 @@ class JaxFrontend:
             lambda x: x.over(fresh(x.kit_value())) if isinstance(x, LazyArray) else x, result
         )
 
-    @contextlib.contextmanager
-    def tracing(self, name: str) -> Iterator[None]:
-        """No array is read meanwhile: its numbers would become constants of the program."""
-        before, self.traced = self.traced, name
-        try:
-            yield
-        finally:
-            self.traced = before
-
     def run(self, function: TracedFunction, args: Any, kwargs: Any) -> Any:
         """Record one call of a function; its results are arrays that may not have been computed."""
         session = self.session
         leaves, signature = function.signature(args, kwargs)
-        traced = function.find(signature)
-        if traced is None:
-            with self.tracing(function.name):
-                traced = function.trace(args, kwargs, signature)
+        traced = function.find(signature) or function.trace(args, kwargs, signature)
         kinds = signature[1]
         values = [self.value(x, kind[1]) for x, kind in zip(leaves, kinds, strict=True)]
         results = self.bind(traced.program).record(session, values)

@@ -30,18 +30,18 @@ class Step:
     def __init__(
         self,
         function: Callable[..., Any],
-        static_argnames: Sequence[str] = (),
+        static_argnames: str | Sequence[str] = (),
         phase: str | None = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"kit.jax.step takes a function, not {type(function).__name__}")
         if phase is not None and phase not in PHASES:
             raise SettingsError(f"phase must be one of {PHASES}, not {phase!r}")
-        self.phase = phase
+        static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         functools.update_wrapper(self, function)
-        self.function = function
-        self._traced = TracedFunction(function, static_argnames, phase)
-        self._jitted = jax.jit(function, static_argnames=tuple(static_argnames) or None)
+        self.function, self.phase = function, phase
+        self._traced = TracedFunction(function, static, phase)
+        self._jitted = jax.jit(function, static_argnames=static or None)
 
     @property
     def traces(self) -> list[Trace]:
@@ -78,7 +78,7 @@ class Step:
         return self._jitted(*args, **kwargs)
 
 
-def step(function: Callable[..., Any], *args: Any, static_argnames: Sequence[str] = (),
+def step(function: Callable[..., Any], *args: Any, static_argnames: str | Sequence[str] = (),
          phase: str | None = None, **kwargs: Any) -> Step:  # fmt: skip
     """Make a jax function a step that is recorded in the open `kit.Session`.
 

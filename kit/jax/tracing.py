@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import jax
-import numpy as np
 
-from kit.jax.arguments import Signature, difference, kind_of, paths_of
-from kit.jax.array import Kind
+from kit.jax.arguments import Signature, difference, kind_of, paths_of, settings_of_jax
+from kit.jax.array import TRACING, Kind
 from kit.jax.places import caller, here, user_line
 from kit.jax.program import Program
 from kit.runtime.recording.sites import format_site
@@ -60,8 +59,7 @@ class TracedFunction:
         self.name = getattr(function, "__name__", type(function).__name__)
         self.traces: list[Trace] = []
         self._phase = phase
-        self._static = tuple(static_argnames)
-        self._parameters = inspect.signature(function) if self._static else None
+        self._static = _StaticArguments(function, static_argnames) if static_argnames else None
         self._traced: dict[Signature, Traced] = {}
 
     def find(self, signature: Signature) -> Traced | None:
@@ -80,8 +78,8 @@ class TracedFunction:
             kinds = tuple(map(kind_of, leaves))
         except TypeError:
             kinds = tuple(self._kind_at(args, kwargs, i, x) for i, x in enumerate(leaves))
-        width = str(jax.dtypes.canonicalize_dtype(np.float64))  # the user's own x64 setting
-        return leaves, (tree, kinds, tuple(static.items()), width)
+        known = tuple((name, type(x), x) for name, x in sorted(static.items()))
+        return leaves, (tree, kinds, known, settings_of_jax())
 
     def trace(self, args: Any, kwargs: Any, signature: Signature) -> Traced:
         """Run the function on arrays without numbers, and keep its equations.
@@ -94,8 +92,9 @@ class TracedFunction:
         tree, kinds, _, _ = signature
         shapes = [jax.ShapeDtypeStruct(s, d, weak_type=w) for s, d, w in kinds]
         shaped_args, shaped_kwargs = jax.tree.unflatten(tree, shapes)
-        function = functools.partial(self.function, **static) if static else self.function
+        function = self._static.filled(static) if self._static else self.function
         trace = jax.make_jaxpr(function, return_shape=True)
+        before, TRACING.function = TRACING.function, self.name
         try:
             closed, results = trace(*shaped_args, **shaped_kwargs)
         except Exception as error:
@@ -107,6 +106,8 @@ class TracedFunction:
                 "A step is traced with arrays that have no numbers yet, as by jax.jit"
             )
             raise
+        finally:
+            TRACING.function = before
         program = Program.of(closed, self._phase)
         outputs = tuple((tuple(a.shape), a.dtype, bool(a.weak_type)) for a in closed.out_avals)
         made = self._traced[signature] = Traced(program, jax.tree.structure(results), outputs)
@@ -115,12 +116,7 @@ class TracedFunction:
 
     def _split(self, args: Any, kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
         """Positional and keyword arguments without the static ones, and those."""
-        if self._parameters is None:
-            return args, kwargs, {}
-        bound = self._parameters.bind(*args, **kwargs)
-        bound.apply_defaults()
-        static = {n: bound.arguments.pop(n) for n in self._static if n in bound.arguments}
-        return (), dict(bound.arguments), static
+        return self._static.split(args, kwargs) if self._static else (args, kwargs, {})
 
     def _kind_at(self, args: Any, kwargs: Any, i: int, leaf: Any) -> Kind:
         try:
@@ -138,3 +134,58 @@ class TracedFunction:
             return "first call"
         paths = paths_of(args, kwargs)
         return min((difference(paths, old, signature) for old in self._traced), key=len)
+
+
+class _StaticArguments:
+    """Those of a function's arguments that are no arrays, wherever in a call they stand."""
+
+    def __init__(self, function: Callable[..., Any], names: Sequence[str]) -> None:
+        self._names = frozenset(names)
+        self._function = function
+        self._signature = inspect.signature(function)
+        known = self._signature.parameters.values()
+        self._defaults = {
+            p.name: p.default for p in known if p.name in self._names and p.default is not p.empty
+        }
+        self._places = [
+            p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+
+    def split(self, args: Any, kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """The arguments with None in the places of the static ones, and these by name."""
+        bound = self._signature.bind(*args, **kwargs)
+        for name, value in self._defaults.items():
+            bound.arguments.setdefault(name, value)
+        static: dict[str, Any] = {}
+
+        def without(name: str, value: Any) -> Any:
+            if name not in self._names:
+                return value
+            try:
+                hash(value)
+            except TypeError as error:
+                raise TypeError(
+                    f"the static argument {name} cannot be told from others{here()}: {error}. "
+                    "Give a tuple for a list, or let the function close over it"
+                ) from None
+            static[name] = value
+            return None
+
+        return *self._changed(without, bound.args, bound.kwargs), static
+
+    def filled(self, static: dict[str, Any]) -> Callable[..., Any]:
+        """The function of the other arguments."""
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = self._changed(static.get, args, kwargs)
+            return self._function(*args, **kwargs)
+
+        return function
+
+    def _changed(
+        self, change: Callable[[str, Any], Any], args: Any, kwargs: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Each argument as `change(name, argument)` gives it; those of `*args` have no name."""
+        names = chain(self._places, repeat(""))
+        changed = tuple(change(name, x) for name, x in zip(names, args, strict=False))
+        return changed, {name: change(name, x) for name, x in kwargs.items()}

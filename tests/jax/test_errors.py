@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextvars import copy_context
 from typing import Any
 
 import jax
@@ -69,6 +71,34 @@ def test_a_lazy_array_that_a_step_closes_over_is_refused(use: Any) -> None:
         assert "was traced, at test_errors.py" in notes(e)
         assert session.syncs == []
         assert x.item() == 6
+
+
+def test_a_lazy_array_is_not_read_by_a_trace_ahead_of_the_first_call_either() -> None:
+    with Session() as session:
+        x = kit.jax.step(jnp.sum)(X)
+        with pytest.raises(TypeError, match="is read while <lambda> is traced"):
+            kit.jax.step(lambda y: y * float(x), X)
+        assert session.syncs == []
+
+
+def test_what_one_thread_traces_does_not_keep_another_from_reading() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(x: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return x
+
+    with Session():
+        x = kit.jax.step(jnp.sum)(X)
+        tracer = threading.Thread(target=copy_context().run, args=(kit.jax.step(slow), X))
+        tracer.start()
+        try:
+            assert begun.wait(60)
+            assert x.item() == 6
+        finally:
+            go_on.set()
+            tracer.join()
 
 
 def test_a_lazy_array_given_to_jax_itself_is_refused() -> None:
@@ -229,6 +259,62 @@ def test_static_arguments_are_no_inputs_and_a_new_value_is_a_new_trace() -> None
         assert step(X * 2, 2).tolist() == (2 * X).tolist()
     assert "the static argument n changed from 3 to 2" in step.explain()
     assert len(step.traces) == 3
+
+
+def test_a_static_argument_of_another_type_is_another_one() -> None:
+    step = kit.jax.step(lambda x, n: x if isinstance(n, bool) else -x, static_argnames="n")
+    with Session():
+        assert [step(X, n).tolist()[0][0] for n in (1, True, 1.0)] == [-1, 1, -1]
+    assert "the static argument n changed from 1 to True" in step.explain()
+
+
+def with_other_defaults(x: Any, flag: bool = True, mode: str = "a", n: int = 2) -> Any:
+    return x * n if flag and mode == "a" else x
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs"),
+    [
+        (lambda x, /, n: x * n, (X, 3), {}),
+        (lambda n, x: x * n, (3, X), {}),
+        (lambda *xs, n: sum(xs) * n, (X, X), {"n": 3}),
+        (lambda n, *xs: sum(xs) * n, (3, X, X), {}),
+        (lambda x, n, **more: x * n * more["y"], (X, 3), {"y": X}),
+        (lambda x, **more: x * more["n"] * more["y"], (X,), {"y": X, "n": 3}),
+        (with_other_defaults, (X,), {}),
+        (with_other_defaults, (X,), {"n": 3}),
+    ],
+)
+def test_a_static_argument_stands_anywhere_in_a_call_as_for_jax(
+    function: Any, args: Any, kwargs: Any
+) -> None:
+    expected = jax.jit(function, static_argnames="n")(*args, **kwargs)
+    with Session():
+        got = kit.jax.step(function, static_argnames="n")(*args, **kwargs)
+        assert got.tolist() == expected.tolist()
+
+
+def test_a_static_argument_that_cannot_be_told_from_others_is_named() -> None:
+    step = kit.jax.step(lambda x, n: x, static_argnames=("n",))
+    with Session(), pytest.raises(TypeError, match=f"static argument n cannot be .*{HERE}.*list"):
+        step(X, [1])
+
+
+def test_a_setting_of_jaxs_that_changes_the_numbers_is_a_new_trace() -> None:
+    step = kit.jax.step(lambda x: x @ x.T)
+    with Session():
+        step(X)
+        with jax.default_matmul_precision("highest"):
+            step(X)
+        step(X)
+    assert "jax's matmul precision changed from None to highest" in step.explain()
+    assert len(step.traces) == 2
+    mixed = kit.jax.step(lambda x, y: x * y)
+    with Session():
+        with jax.numpy_dtype_promotion("standard"):
+            mixed(X, X.astype(np.int32))
+        with pytest.raises(Exception, match="promot"):
+            mixed(X, X.astype(np.int32))
 
 
 def test_changing_jaxs_default_float_is_a_new_trace() -> None:

@@ -385,7 +385,9 @@ def test_operators_are_numpys_from_either_side(function: Callable[..., Any]) -> 
     lambda x: list(x)[1], lambda x: x.sum(1), lambda x: x.mean(axis=0, keepdims=True),
     lambda x: x.clip(1, 3.5), lambda x: x.reshape(3, -1).T, lambda x: x.dot(x[0]),
     lambda x: x.astype(np.int32).clip(1), lambda x: (x > 1) & ~(x > 3), lambda x: round(x / 3, 2),
-    lambda x: np.ones_like(x) + x, lambda x: np.mean(x),
+    lambda x: np.ones_like(x) + x, lambda x: np.mean(x), lambda x: x[np.int64(1)],
+    lambda x: x.sum(axis=np.int64(0)), lambda x: x.reshape(np.prod(x.shape), 1),
+    lambda x: x.repeat(np.int64(2), axis=1), lambda x: x.clip(np.float32(1), np.float32(2)),
 ])  # fmt: skip
 def test_methods_and_indices_are_those_of_jax(function: Callable[..., Any]) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -395,6 +397,29 @@ def test_methods_and_indices_are_those_of_jax(function: Callable[..., Any]) -> N
         assert session.metrics().get("execute.count", 0) == 0
         assert got.dtype == want.dtype
         np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-6)
+
+
+def test_an_end_of_a_slice_is_read_as_jax_reads_it() -> None:
+    x, n = np.arange(5), np.int32(2)
+    with Session(LAZY) as session:
+        some, ends = kit.jax.device_put((x, n))
+        assert some[ends:].tolist() == jnp.asarray(x)[jnp.asarray(n) :].tolist() == [2, 3, 4]
+        assert some[: np.int64(1)].tolist() == [0]
+        assert [s.cause for s in session.syncs] == ["index", "tolist", "tolist"]
+
+
+def test_comparing_and_adding_what_is_no_array_are_as_for_arrays_of_jax() -> None:
+    class Own:
+        def __radd__(self, other: Any) -> str:
+            return "own"
+
+    with Session():
+        x = kit.jax.device_put(np.ones(2))
+        assert (x == None) is (x == "a") is False  # noqa: E711
+        assert x != "a"
+        assert x + Own() == "own"
+        with pytest.raises(TypeError, match="unsupported operand"):
+            x + "a"
 
 
 def test_another_index_is_no_other_program_but_another_type_is() -> None:
