@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 from kit.runtime.profiling.heap import ONE_HEAP
 
@@ -37,7 +38,7 @@ def lab(notebook: Path | None, port: int | None, browser: bool, tell: Callable[[
     if notebook is not None:
         path = notebook.resolve()
         here = here if path.is_relative_to(here) else path.parent
-        url += f"/tree/{path.relative_to(here).as_posix()}"
+        url += f"/tree/{quote(path.relative_to(here).as_posix())}"
     command = [sys.executable, "-m", "jupyterlab", "--ip=127.0.0.1",
                f"--ServerApp.root_dir={here}", f"--LabApp.default_url={url}"]  # fmt: skip
     if port is not None:

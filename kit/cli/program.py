@@ -150,7 +150,7 @@ def _ended(watching: LoopWatch, options: argparse.Namespace) -> int:
             if options.module:
                 runpy.run_module(options.module, run_name="__main__", alter_sys=True)
             else:
-                runpy.run_path(os.path.abspath(options.script), run_name="__main__")
+                runpy.run_path(str(options.file), run_name="__main__")
     except _Enough:
         return 0
     except SystemExit as error:
@@ -159,7 +159,7 @@ def _ended(watching: LoopWatch, options: argparse.Namespace) -> int:
         complain("interrupted")
         return INTERRUPTED
     except BaseException as error:  # noqa: BLE001 - the script's own
-        complain(error_text(error, options.script, full=options.traceback))
+        complain(error_text(error, options.file, full=options.traceback))
         return 1
     return 0
 

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from kit.cli.module import find_module
 from kit.cli.program import knows_kit, run_program
-from kit.cli.script import ScriptError, check_script, error_text, load_step, load_workload
+from kit.cli.script import (
+    ScriptError,
+    check_script,
+    error_text,
+    is_of_script,
+    load_step,
+    load_workload,
+)
 from kit.cli.signals import leaving_nothing
 from kit.cli.terminal import INTERRUPTED, complain, say_and_keep, summary_of, written
 from kit.errors import Cancelled, SettingsError
@@ -43,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if options.is_module:
         options.module, options.script = find_module(str(options.script))
     check_script(options.script)
+    options.file = Path(os.path.abspath(options.script))  # the script may go to another folder
     if not options.workload and not knows_kit(options.script):
         _refuse_many(options, "a script that is watched runs in one process, on one device")
         settings, named = _settings(options.changes)
@@ -71,16 +79,16 @@ def _run_step(options: argparse.Namespace) -> int:
         if is_plain:
             settings = _for_plain_step(settings, named)
             _refuse_many(options, "several devices need a @kit.workload: `step` has no device")
-        if options.processes != 1 or options.rank is not None:
-            step = partial(load_workload, options.script, options.workload, options.arguments)
         made = _measured(step, settings, is_plain, options)
-    except (SettingsError, OSError):
+    except SettingsError:
         raise
     except Cancelled:
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - it is the user's, who shall see their line
+    except Exception as error:  # it is the user's, who shall see their line
         shown = error.error if isinstance(error, ScriptError) else error
-        complain(error_text(shown, options.script, full=options.traceback))
+        if isinstance(shown, OSError) and not is_of_script(shown, options.file):
+            raise
+        complain(error_text(shown, options.file, full=options.traceback))
         return 1
     _keep(made, options)
     return 0
@@ -150,7 +158,7 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
 
     workload = kit.Workload("step", lambda ctx: step, "") if is_plain else step
     with progress_bar("kit run") as progress, _asked_to_stop() as cancelled:
-        if isinstance(step, partial):
+        if options.processes != 1 or options.rank is not None:
             from kit.measure.many.launch import Team, run_processes
 
             team = Team(
@@ -161,8 +169,9 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
                 options.timeout,
                 Path(options.script).name,
             )
+            load = partial(load_workload, options.script, options.workload, options.arguments)
             with leaving_nothing():
-                return run_processes(step, settings, team, progress=progress, cancelled=cancelled)
+                return run_processes(load, settings, team, progress=progress, cancelled=cancelled)
         parallel = {"timeout_s": options.timeout} if options.devices != 1 else {}
         return kit.run(workload, settings, devices=options.devices, progress=progress,
                        cancelled=cancelled, **parallel)  # fmt: skip

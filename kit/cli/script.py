@@ -16,9 +16,12 @@ from typing import Any
 from kit.errors import RAISED_AT, SettingsError, words_of
 from kit.text import WHOLE, safe_terminal
 
-__all__ = ["ScriptError", "check_script", "error_text", "load_step", "load_workload"]
+__all__ = [
+    "ScriptError", "check_script", "error_text", "is_of_script", "load_step", "load_workload",
+]  # fmt: skip
 
 _NAME = "kit_script"  # what `__name__` is in the script: the part for "__main__" is not run
+_KIT = str(Path(__file__).resolve().parents[1]) + os.sep
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')  # of a traceback
 _EXAMPLE = """
     @kit.workload
@@ -114,21 +117,26 @@ def load_workload(script: Path, name: str, arguments: Sequence[str]) -> Any:
 
 def _globals_of(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
     """Run the script; what it imports stands beside it, and it sees its own arguments."""
-    before = sys.argv, sys.path[:]
+    before = sys.argv
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
-        return runpy.run_path(str(script), run_name=_NAME)
+        return runpy.run_path(os.path.abspath(script), run_name=_NAME)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise ScriptError(error) from error
     finally:
-        sys.argv = before[0]  # its folder stays on the path: steps import late
+        sys.argv = before  # its folder stays on the path: steps import late
 
 
 def error_text(error: BaseException, script: Path, *, full: bool = False) -> str:
-    """An error with the last of the user's lines that it came through; `full`: the traceback."""
+    """An error with the last of the user's lines that it came through.
+
+    Args:
+        script: its file, from the root.
+        full: the whole traceback instead.
+    """
     if full:
         return "".join(traceback.format_exception(error)).rstrip()
     said = words_of(error)
@@ -145,11 +153,16 @@ def error_text(error: BaseException, script: Path, *, full: bool = False) -> str
     return "\n".join([*lines, *(note for note in notes if not note.startswith(RAISED_AT))])
 
 
+def is_of_script(error: BaseException, script: Path) -> bool:
+    """True if an error came through a line of the user's."""
+    return _place(error, script) is not None
+
+
 def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
-    """File, line and function: the innermost in the script's folder, or else in the script."""
+    """File, line and function: the innermost in the script's folder that is none of kit's."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0, ""
-    folder = str(script.resolve().parent) + os.sep
+    own, folder = str(script), str(script.resolve().parent) + os.sep
     frames = [
         (f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(error.__traceback__)
     ]
@@ -159,7 +172,9 @@ def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
     found = None
     for place in frames:
         path = os.path.abspath(place[0])
-        if path.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in path:
+        is_near = path.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in path
+        is_kits = path.startswith(_KIT)  # which a checkout has beside the script
+        if path == own or (is_near and not is_kits and not place[0].startswith("<")):
             found = place
     return found
 

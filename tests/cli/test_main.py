@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from kit.cli import main as cli
+from kit.cli.script import error_text
+from kit.errors import SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.workloads.made_ranks import Job, write_ranks
@@ -57,6 +59,24 @@ weights = torch.zeros(4, 4, requires_grad=True)
 
 def step():
     return (weights + 1).square().mean()
+"""
+FAILING = """
+import kit
+
+@kit.workload
+def mine(ctx):
+    def step():
+        {error}
+    return step
+"""
+MOVED = """
+import os, pathlib, torch, kit
+os.chdir("/")
+
+@kit.workload
+def mine(ctx):
+    data = torch.tensor(float(pathlib.Path(__file__).with_name("data.txt").read_text()))
+    return lambda: data
 """
 SMALL = ["--set", "steps=2&warmup=1"]
 
@@ -178,11 +198,22 @@ def test_a_plain_step_is_measured_natively(kit: Kit):
     [
         (SCRIPT.format(limit=0, arguments=[]), "wrong.py:17 in step", "RuntimeError: diverged"),
         ("import kit\nmissing_name\n", "wrong.py:2", "NameError: name 'missing_name'"),
+        (
+            "import kit, importlib\nimportlib.import_module('no')\n",
+            "wrong.py:2",
+            "No module named 'no'",
+        ),
         ("x = (\n", "wrong.py:1", "SyntaxError: '(' was never closed"),
         (
             "import kit\nraise SystemExit(3)",
             "wrong.py:2",
             "the script ended itself, with exit status 3",
+        ),
+        (FAILING.format(error="open('no data')"), "wrong.py:7 in step", "FileNotFoundError"),
+        (
+            FAILING.format(error="raise BrokenPipeError(32, 'gone')"),
+            "wrong.py:7 in step",
+            "BrokenPipeError: [Errno 32] gone",
         ),
     ],
 )
@@ -193,6 +224,37 @@ def test_an_error_names_the_users_line(kit: Kit, text: str, place: str, error: s
     assert error in err
     assert "Traceback" not in err
     assert "Traceback" in kit("run", "wrong.py", *SMALL, "--traceback")[2]
+
+
+@pytest.mark.parametrize("more", ["import kit", ""], ids=["with a builder", "watched"])
+def test_an_error_names_the_line_of_a_script_that_has_gone_to_another_folder(kit: Kit, more: str):
+    script = write("wrong.py", f"import os\n{more}\nos.chdir('/')\nmissing_name\n")
+    assert "wrong.py:4\n" in kit("run", script)[2]
+
+
+def test_an_error_in_kits_own_code_names_the_users_line_also_in_a_checkout():
+    with pytest.raises(SettingsError) as caught:
+        Settings(batch_size=0)
+    assert "tests/cli/test_main.py:" in error_text(caught.value, ROOT / "train.py")
+
+
+def test_a_step_that_is_a_partial_is_a_plain_step(kit: Kit):
+    script = write(
+        "part.py",
+        "import functools\n"
+        + PLAIN.replace("def step():", "def _step(scale):")
+        + "\n\nstep = functools.partial(_step, 1)\n",
+    )
+    status, out, err = kit("run", script, "--workload", "step", *SMALL)
+    assert (status, "mode 'torch'" in err) == (0, True), err
+    assert "step: profiled" in out
+
+
+def test_a_script_that_goes_to_another_folder_still_knows_where_it_is(kit: Kit):
+    write("data.txt", "1.5")
+    status, out, err = kit("run", write("moved.py", MOVED), *SMALL, "--set", "mode=torch")
+    assert status == 0, err
+    assert "loss 1.5 to 1.5" in out
 
 
 def test_a_script_without_a_step_and_one_with_two_are_told_what_to_do(kit: Kit):
@@ -367,6 +429,8 @@ def test_jupyterlab_is_started_on_the_notebook_and_on_this_machine_only(
     monkeypatch.setattr(sys, "platform", "linux")
     assert "JupyterLab prints below" in kit("lab")[2]
     assert "--no-browser" in started[2]
+    kit("lab", write("50% #1?.ipynb", "{}"))
+    assert "--LabApp.default_url=/lab/tree/50%25%20%231%3F.ipynb" in started[3]
 
 
 def test_where_no_process_becomes_another_jupyterlab_is_waited_for(
