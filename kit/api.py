@@ -412,8 +412,8 @@ def report(
         devices, processes, options: of each run, as for `kit.run`.
 
     Raises:
-        SettingsError: `sweep` or devices were given with finished runs, there are no runs, or
-            `path` ends in neither .html nor .md.
+        SettingsError: `sweep`, `settings` or devices were given with finished runs, there are no
+            runs, or `path` ends in neither .html nor .md.
         OSError: the file cannot be written, or `path` is a pipe, a device or a folder.
     """
     from kit.reports.html import write_report
@@ -421,18 +421,18 @@ def report(
     from kit.reports.target import check_report_target
 
     check_report_target(path)
-    if isinstance(source, Ranks):
-        return write_ranks(source, path, title=title)
-    if isinstance(source, Run) or (
+    if isinstance(source, Run):
+        source = [source]
+    if isinstance(source, Ranks) or (
         isinstance(source, Sequence) and all(isinstance(x, Run) for x in source)
     ):
-        runs = [source] if isinstance(source, Run) else list(source)
-        if sweep is not None or (devices, processes, options) != (1, 1, {}):
+        if (sweep, settings, devices, processes, options) != (None, None, 1, 1, {}):
             raise SettingsError("these runs are finished; give the workload itself to sweep it")
-    else:
-        from kit.measure.search.sweeps import sweep as measure
+        if isinstance(source, Ranks):
+            return write_ranks(source, path, title=title)
+        return write_report(list(source), path, title=title)
+    from kit.measure.search.sweeps import sweep as measure
 
-        placement, base = _asked(source, settings, devices, processes, options)
-        grid = DEFAULT_SWEEP if sweep is None else sweep
-        runs = measure(placement, grid, base, progress=progress)
-    return write_report(runs, path, title=title)
+    placement, base = _asked(source, settings, devices, processes, options)
+    grid = DEFAULT_SWEEP if sweep is None else sweep
+    return write_report(measure(placement, grid, base, progress=progress), path, title=title)

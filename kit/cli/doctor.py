@@ -156,9 +156,8 @@ def _gpu(wheels: Wheels) -> Finding:
     said, status = _ask([path, "--query-gpu=name,driver_version", "--format=csv,noheader"], QUICK_S)
     if status:
         return Finding("gpu", ODD, f"nvidia-smi fails: {said}")
-    has_plugin = any(_has(f"jax-cuda{n}-plugin") for n in (12, 13))
-    cure = "" if has_plugin else 'jax does not see it: pip install "overlap-kit[cuda]"'
-    return Finding("gpu", OK if has_plugin else ODD, said, cure)
+    cure = "" if wheels.of_jax else 'jax does not see it: pip install "overlap-kit[cuda]"'
+    return Finding("gpu", OK if wheels.of_jax else ODD, said, cure)
 
 
 def _driver() -> str:
@@ -168,14 +167,6 @@ def _driver() -> str:
         return ""
     said, status = _ask([path, "--query-gpu=driver_version", "--format=csv,noheader"], QUICK_S)
     return said if not status and re.fullmatch(r"[\d.]+", said) else ""
-
-
-def _has(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _cache() -> Finding:

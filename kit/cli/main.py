@@ -39,7 +39,7 @@ from kit.cli.terminal import (
     written,
 )
 from kit.cores import usable_cores
-from kit.errors import KitError, TraceFileError
+from kit.errors import KitError, SettingsError, TraceFileError
 from kit.formats.readers import readers_text
 from kit.text import write_plainly
 
@@ -217,6 +217,8 @@ def _report(options: argparse.Namespace) -> int:
     import kit
 
     if options.runs:
+        if options.fast:
+            raise SettingsError("--fast is of the sweep over BERT; these runs are finished")
         say(written([kit.open_trace(name) for name in options.runs], options.output))
         return 0
     if said := leave_a_core(os.environ, usable_cores()):

@@ -284,6 +284,7 @@ def test_files_that_are_not_there_or_not_traces_are_one_line(kit: Kit):
     assert kit("view", "no.json") == (1, "", "kit: No such file or directory: no.json\n")
     assert kit("report", "no.kitrun") == (1, "", "kit: No such file or directory: no.kitrun\n")
     assert kit("lab", "no.ipynb") == (1, "", "kit: there is no such notebook: no.ipynb\n")
+    assert "--fast is of the sweep over BERT" in kit("report", "a.kitrun", "--fast")[2]
     status, _, err = kit("view", write("text.json", "import torch"))
     assert status == 1
     assert "is not a trace that can be read" in err

@@ -268,6 +268,8 @@ def test_kit_report_takes_finished_runs_but_no_sweep_of_them(tmp_path: Path):
     assert path.exists()
     with pytest.raises(SettingsError, match="these runs are finished"):
         kit.report(make_run(), {"batch_size": [1]}, tmp_path / "x.html")
+    with pytest.raises(SettingsError, match="these runs are finished"):
+        kit.report([make_run()], settings=Settings(), path=tmp_path / "x.html")
 
 
 def test_the_command_reports_saved_runs_and_says_what_is_wrong(tmp_path: Path):
