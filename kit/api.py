@@ -59,7 +59,7 @@ def run(
     devices: int | Sequence[str] = 1,
     processes: int = 1,
     label: str = "",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     cancelled: Callable[[], bool] | None = None,
     **options: Any,
 ) -> Run:
@@ -76,7 +76,7 @@ def run(
             workload must be in a module that they can import. For several hosts see
             `kit.join_processes` and `kit run --rank`.
         label: what reports and diffs call this run, such as "before"; else its file's name does.
-        progress: called with a text and a fraction of the whole, between steps.
+        progress: called with a text and a fraction of the whole, between steps; true: a bar.
         cancelled: asked between steps and while it waits; true ends the run with `Cancelled`.
         options: settings by name: `kit.run(mine, width=128)`; with several devices or processes as
             for `kit.DataParallel`: bucket_mb, cut, link, and timeout_s, how long each waits.
@@ -88,9 +88,10 @@ def run(
 
     placement, chosen = _asked(workload, settings, devices, processes, options)
     with contextlib.ExitStack() as turn:
+        report = turn.enter_context(progress_or_bar(progress or False, "run"))
         with bar_when_told("run") as tell:
-            turn.enter_context(TURNS.measure(cancelled=cancelled, tell=waiting(progress) or tell))
-        made = placement.run(chosen, progress=progress, cancelled=cancelled)
+            turn.enter_context(TURNS.measure(cancelled=cancelled, tell=waiting(report) or tell))
+        made = placement.run(chosen, progress=report, cancelled=cancelled)
     return replace(made, label=str(label)) if label else made
 
 
@@ -400,7 +401,7 @@ def report(
     title: str | None = None,
     devices: int | Sequence[str] = 1,
     processes: int = 1,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> Path:
     """Write one HTML file whose sliders move over recorded runs, with no kernel and no network.
@@ -410,6 +411,7 @@ def report(
         sweep: values by setting; nine to thirty runs make a good report.
         path: the file; it is replaced only when the new one is complete.
         devices, processes, options: of each run, as for `kit.run`.
+        progress: as for `kit.sweep`.
 
     Raises:
         SettingsError: `sweep`, `settings` or devices were given with finished runs, there are no
@@ -435,4 +437,6 @@ def report(
 
     placement, base = _asked(source, settings, devices, processes, options)
     grid = DEFAULT_SWEEP if sweep is None else sweep
-    return write_report(measure(placement, grid, base, progress=progress), path, title=title)
+    with progress_or_bar(progress, "report") as tell:
+        runs = measure(placement, grid, base, progress=tell)
+    return write_report(runs, path, title=title)
