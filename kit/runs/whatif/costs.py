@@ -19,6 +19,7 @@ from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.runs.analysis.segments import SegmentCost, segment_costs
 from kit.runs.whatif.waits import is_guessed, waits_of
+from kit.text import format_ns
 from kit.trace import Timeline
 from kit.trace.kinds import AWAY
 from kit.trace.metrics import union_ns
@@ -26,7 +27,7 @@ from kit.trace.metrics import union_ns
 if TYPE_CHECKING:
     from kit.runs.run import Run
 
-__all__ = ["Costs", "between", "costs_of", "is_heavy"]
+__all__ = ["Costs", "between", "costs_of", "is_heavy", "with_overheads"]
 
 _HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru", "rnn_")
 _CUT = 4.0  # hand-overs: one to the worker, and Python's lock goes to it and back while it launches
@@ -117,7 +118,7 @@ def costs_of(run: Run) -> Costs:
         )
     timeline, graph = run.timeline, run.graphs[0]
     sync = _handover(run)
-    guesses = run.settings.step_mode == "speculate" and is_guessed(run, waits_of(run, run.segments))
+    guesses = run.settings.step_mode == "speculate" and is_guessed(run, waits_of(run))
     wake = max(_WAKE * run.metrics.get("overhead.sync_ns", 0.0) - _CUT * sync, 0.0)
     rows = segment_costs(run)
     launch, value = _launches(run, rows, sync)
@@ -156,6 +157,23 @@ def between(a: Costs, b: Costs, share: float) -> Costs:
         inputs_away=max(a.inputs_away + share * (b.inputs_away - a.inputs_away), 0.0),
         device=np.maximum(a.device + share * (b.device - a.device), 0.0),
     )
+
+
+def with_overheads(
+    run: Run, costs: Costs, launch: float | None, sync: float | None, notes: list[str]
+) -> Costs:
+    """Another device's launch and wait in place of this one's."""
+    if launch is not None:
+        own = run.metrics.get("overhead.launch_ns", 0.0)
+        notes.append(
+            f"a launch takes {format_ns(launch)} instead of {format_ns(own)}; what "
+            "the worker does in Python stays as it is"
+        )
+        costs = replace(costs, launch=max(costs.launch + launch - own, 0.0))
+    if sync is not None:
+        notes.append(f"a wait that need not wait takes {format_ns(sync)}")
+        costs = replace(costs, sync=sync)
+    return costs
 
 
 def is_heavy(op: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -17,19 +17,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import SettingsError
-from kit.ir import Graph, Segment
+from kit.ir import READ_CUTS, Graph, Segment
 from kit.ir.graph import is_view
 from kit.ir.plan import OpStream, plan
 from kit.runs.change import ends_text
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runs.whatif.costs import Costs, between, costs_of
+from kit.runs.whatif.costs import Costs, between, costs_of, with_overheads
 from kit.runs.whatif.errors import interval_ms
 from kit.runs.whatif.native import NativeModel, is_native
-from kit.runs.whatif.question import Question
+from kit.runs.whatif.question import Question, unlike
 from kit.runs.whatif.steps import Shape, accumulated, device_times, modelled, step_ns
-from kit.runs.whatif.waits import SCALER, is_guessed, of_scaler, on_guessing, taken_away, waits_of
-from kit.text import WHOLE, format_ms, format_ns, safe_terminal
+from kit.runs.whatif.waits import (
+    CHECK,
+    Waits,
+    around_check,
+    count_waits,
+    is_guessed,
+    on_guessing,
+    waits_of,
+    without_scalers,
+    without_wished,
+)
+from kit.text import WHOLE, format_ms, safe_terminal
 from kit.trace import SyncPoint, Timeline
 from kit.trace.syncs import SyncRow
 
@@ -167,7 +177,7 @@ class Model:
     @property
     def syncs(self) -> tuple[SyncPoint, ...]:
         """The sync points of a step that can be taken away."""
-        return tuple(waits_of(self.run, self.run.segments).values())
+        return tuple(sync for syncs in waits_of(self.run).values() for sync in syncs)
 
 
 def _native(run: Run, model: NativeModel, asked: Question) -> Prediction:
@@ -197,7 +207,7 @@ def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
     if speed != 1.0:
         notes.append(f"every kernel takes 1/{speed:g} of its time, whatever limits it")
         shape = replace(shape, device=tuple(d / speed for d in shape.device))
-    costs = _with_overheads(base, costs, asked.launch_ns, asked.sync_ns, notes)
+    costs = with_overheads(base, costs, asked.launch_ns, asked.sync_ns, notes)
     step, timeline = modelled(shape, costs, notes)
     low, high, why = interval_ms(step / 1e6, base, asked, costs.stretch)
     return Prediction(
@@ -207,7 +217,7 @@ def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
         of=_described(runs),
         assumptions=(*notes, why),
         segments=len(shape.segments),
-        syncs=len(shape.waits),
+        syncs=count_waits(shape.waits),
         low_ms=low,
         high_ms=high,
     )
@@ -232,7 +242,7 @@ def calibrated(run: Run) -> Costs:
 
 
 def _replayed_ns(run: Run, costs: Costs) -> float:
-    waits, segments = waits_of(run, run.segments), run.segments
+    waits, segments = waits_of(run), run.segments
     device = device_times(run.graphs[0], segments, segments, costs)
     ns = step_ns(_drawn(run, run.settings, run.graphs[0], segments, device, waits), costs)
     return max(ns, 1.0)
@@ -242,13 +252,13 @@ def _for_batch(runs: Sequence[Run], costs: Costs, wanted: Settings, notes: list[
     base, size = runs[0], wanted.batch_size
     if size == base.settings.batch_size:
         return costs
-    alike = [r for r in runs[1:] if r.settings.own == base.settings.own]  # else another step
+    alike = [r for r in runs[1:] if not unlike(base.settings, r.settings)]  # else another step
     others = [r for r in alike if r.settings.batch_size != base.settings.batch_size]
     if not others:
         raise SettingsError(
             f"batch_size={size} cannot be told from runs with {base.settings.batch_size} alone: "
-            "some kernels grow with the batch and some do not. Measure a second batch size and "
-            "give both runs: kit.predict([run_a, run_b], settings)"
+            "some kernels grow with the batch and some do not. Measure a second batch size under "
+            "the same settings and give both runs: kit.predict([run_a, run_b], settings)"
         )
     other = min(others, key=lambda r: abs(r.settings.batch_size - size))
     first, second = base.settings.batch_size, other.settings.batch_size
@@ -263,9 +273,10 @@ def _for_batch(runs: Sequence[Run], costs: Costs, wanted: Settings, notes: list[
 def _for_scaling(run: Run, costs: Costs, wanted: Settings, notes: list[str]) -> Costs:
     """The update with more ops, or fewer, if dynamic loss scaling comes or goes."""
     before, after = (s.scaling.is_dynamic for s in (run.settings, wanted))
-    ops = Counter(run.graphs[0].nodes[i].phase for i in run.graphs[0].ops)
-    if before == after or not ops["update"] or not costs.record:
+    if before == after or not costs.record:
         return costs
+    around_check(run.graphs[0])  # an error where nothing is updated
+    ops = Counter(run.graphs[0].nodes[i].phase for i in run.graphs[0].ops)
     mean = sum(costs.record[phase] * n for phase, n in ops.items()) / sum(ops.values())
     change = SCALER_OPS * (after - before) * mean / ops["update"]
     notes.append(
@@ -274,23 +285,6 @@ def _for_scaling(run: Run, costs: Costs, wanted: Settings, notes: list[str]) -> 
     )
     update = max(costs.record["update"] + change, 0.3 * costs.record["update"])
     return replace(costs, record={**costs.record, "update": update})
-
-
-def _with_overheads(
-    run: Run, costs: Costs, launch: float | None, sync: float | None, notes: list[str]
-) -> Costs:
-    """Another device's launch and wait in place of this one's."""
-    if launch is not None:
-        own = run.metrics.get("overhead.launch_ns", 0.0)
-        notes.append(
-            f"a launch takes {format_ns(launch)} instead of {format_ns(own)}; what "
-            "the worker does in Python stays as it is"
-        )
-        costs = replace(costs, launch=max(costs.launch + launch - own, 0.0))
-    if sync is not None:
-        notes.append(f"a wait that need not wait takes {format_ns(sync)}")
-        costs = replace(costs, sync=sync)
-    return costs
 
 
 # -- shape -----------------------------------------------------------------------------------------
@@ -310,9 +304,9 @@ def _shape(
             "a replayed run has recorded nothing, so what recording costs cannot be known from it; "
             "predict from a run with step_mode='retrace'"
         )
-    own = waits_of(run, run.segments)
-    removed = taken_away(own, without) | of_scaler(run, own, wanted)
-    kept = {k: wait for k, wait in own.items() if k not in removed}
+    own = waits_of(run)
+    kept = without_scalers(run, without_wished(own, without), wanted)
+    removed = own.keys() - kept.keys()
     graph, segments, sources = run.graphs[0], run.segments, None
     own_check, check = (s.scaling.waits_for_check for s in (run.settings, wanted))
     added = check and not own_check
@@ -320,10 +314,7 @@ def _shape(
         wanted.mode == "lazy"
     ) == (run.settings.mode == "lazy")
     if not (
-        is_cut_alike
-        and len(kept) == len(own)
-        and not added
-        and wanted.accumulate == run.settings.accumulate
+        is_cut_alike and not removed and not added and wanted.accumulate == run.settings.accumulate
     ):
         graph, segments, sources, kept = _cut(run, wanted, kept, removed, added, stream, notes)
     device = device_times(run.graphs[0], run.segments, segments, costs, graph, sources)
@@ -340,32 +331,35 @@ def _shape(
 
 
 def _cut(
-    run: Run, wanted: Settings, kept: dict[int, SyncPoint], removed: set[int], added: bool,
+    run: Run, wanted: Settings, kept: Waits, removed: Set[int], added: bool,
     stream: OpStream | None, notes: list[str],
-) -> tuple[Graph, tuple[Segment, ...], NDArray[np.intp] | None, dict[int, SyncPoint]]:  # fmt: skip
+) -> tuple[Graph, tuple[Segment, ...], NDArray[np.intp] | None, Waits]:  # fmt: skip
     """The op stream cut again: by other sizes, with other reads, or repeated."""
     graph, sources = run.graphs[0], None
     own = OpStream.of(graph, run.segments)
-    gone = {after.nodes[0] for s, after in pairwise(run.segments) if s.index in removed}
-    forced = {i: why for i, why in own.forced.items() if i not in gone}
+    forced = dict(own.forced)
+    for s, after in pairwise(run.segments):
+        if s.index in kept:  # the read ends it, where the size no longer does
+            forced.setdefault(after.nodes[0], "sync")
+        elif s.index in removed and s.cut in READ_CUTS:
+            forced.pop(after.nodes[0])
     waits = {s.nodes[-1]: kept[s.index] for s in run.segments if s.index in kept}
     calls, views = own.calls, frozenset(i for i in graph.ops if is_view(graph.nodes[i].op))
     if stream is not None and stream.graph.hash == graph.hash:
         calls, views = stream.calls, stream.views
     if added:
-        first = next((i for i in graph.ops if graph.nodes[i].phase == "update"), None)
-        if first is not None:
-            forced[first] = "sync"
-            last = max(i for i in graph.ops if i < first)
-            waits[last] = SyncPoint(0, 0, "item", "the loss-scale check", SCALER)
-            notes.append("the check of the loss scale waits just before the update")
+        first, last = around_check(graph)
+        forced[first] = "sync"
+        waits[last] = (*waits.get(last, ()), CHECK)
+        notes.append("the check of the loss scale waits just before the update")
     if wanted.accumulate != run.settings.accumulate:
         graph, sources, starts = accumulated(graph, wanted.accumulate)
         forced, calls, views, waits = _repeated(sources, forced, calls, views, waits)
         forced |= dict.fromkeys(starts, "micro-batch")
         calls |= starts
         notes.append(
-            "each micro-batch costs what the one of the run did; sums of gradients are free"
+            "the builder takes its micro-batches from ctx.micro_batches; each costs what the one "
+            "of the run did, and sums of gradients are free"
         )
     sizes = wanted.bulk_in_force
     segments = plan(
@@ -401,8 +395,8 @@ def _repeated(
     forced: dict[int, str],
     calls: frozenset[int],
     views: frozenset[int],
-    waits: dict[int, SyncPoint],
-) -> tuple[dict[int, str], frozenset[int], frozenset[int], dict[int, SyncPoint]]:
+    waits: Waits,
+) -> tuple[dict[int, str], frozenset[int], frozenset[int], dict[int, tuple[SyncPoint, ...]]]:
     """The same marks on each repetition of what they were on."""
     origin = [int(i) for i in sources]
     return (
@@ -419,7 +413,7 @@ def _drawn(
     graph: Graph,
     segments: Sequence[Segment],
     device: tuple[float, ...],
-    waits: dict[int, SyncPoint],
+    waits: Waits,
 ) -> Shape:
     guessed = wanted.step_mode == "speculate" and is_guessed(run, waits)
     return Shape(graph, tuple(segments), device, waits, wanted.step_mode, guessed, wanted.prefetch,

@@ -12,7 +12,7 @@ from kit.runs.settings import Settings
 from kit.trace import SyncPoint
 from kit.trace.syncs import SyncRow
 
-__all__ = ["Question"]
+__all__ = ["Question", "unlike"]
 
 # Settings whose effect the model cannot know from a run without them.
 _FIXED = {
@@ -43,15 +43,8 @@ class Question:
             SettingsError: it cannot; the message says why, and what to measure instead.
         """
         Settings.checked(self.settings)
-        for name, what in _FIXED.items():
-            mine, theirs = getattr(run.settings, name), getattr(self.settings, name)
-            if mine != theirs:
-                raise SettingsError(
-                    f"{name}={theirs!r} cannot be predicted from a run with {mine!r}: it was never "
-                    f"seen what {what} cost. Measure it: kit.run(workload, settings)"
-                )
-        if self.settings.own != run.settings.own:
-            raise SettingsError(_another_step(run.settings, self.settings))
+        if why := unlike(run.settings, self.settings):
+            raise SettingsError(why)
         if "torch" in (run.settings.mode, self.settings.mode):
             raise SettingsError(
                 "mode 'torch' runs without kit's runtime: it can only be measured. Ask a run on "
@@ -77,6 +70,18 @@ class Question:
         for name, value in (("launch_ns", self.launch_ns), ("sync_ns", self.sync_ns)):
             if value is not None and not (value >= 0 and math.isfinite(value)):
                 raise SettingsError(f"{name} must be at least 0 nanoseconds, not {value!r}")
+
+
+def unlike(mine: Settings, asked: Settings) -> str:
+    """Why settings are of a step whose parts a run of these never showed; "" if they are not."""
+    for name, what in _FIXED.items():
+        here, there = getattr(mine, name), getattr(asked, name)
+        if here != there:
+            return (
+                f"{name}={there!r} cannot be predicted from a run with {here!r}: it was never "
+                f"seen what {what} cost. Measure it: kit.run(workload, settings)"
+            )
+    return "" if mine.own == asked.own else _another_step(mine, asked)
 
 
 def _another_step(mine: Settings, asked: Settings) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kit.ir import Graph, Node, Segment
 from kit.runs.whatif.costs import Costs
+from kit.runs.whatif.waits import Waits
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.simulate import Work, simulate
 
@@ -38,7 +39,6 @@ class Shape:
 
     Attributes:
         device: nanoseconds of each segment on the device.
-        waits: segment -> the sync point that follows it.
         is_guessed: segments are issued before they are recorded, from the step before.
         prefetch: batches that the loader's queue holds.
         serial: the worker waits for each segment, as on a CPU.
@@ -47,7 +47,7 @@ class Shape:
     graph: Graph
     segments: tuple[Segment, ...]
     device: tuple[float, ...]
-    waits: dict[int, SyncPoint] = field(default_factory=dict)
+    waits: Waits = field(default_factory=dict)
     step_mode: str = "retrace"
     is_guessed: bool = False
     prefetch: int = 0
@@ -142,10 +142,11 @@ def modelled(shape: Shape, costs: Costs, notes: Sequence[str] = ()) -> tuple[flo
     spans, marks = _simulated(shape, costs)
     ends = _ends(spans, marks)[-1 - SHOWN :]
     shown = last_steps(spans, ends)
+    known = {(k, _name(sync)): sync for k, syncs in shape.waits.items() for sync in syncs}
     syncs = [
-        replace(shape.waits[s.segment], at_ns=s.start_ns, wait_ns=s.stop_ns - s.start_ns)
+        replace(known[s.segment, s.name], at_ns=s.start_ns, wait_ns=s.stop_ns - s.start_ns)
         for s in shown
-        if s.kind == "wait" and s.segment in shape.waits
+        if s.kind == "wait"
     ]
     return (ends[-1] - ends[0]) / SHOWN, Timeline.of(shown, syncs, "modelled", notes)
 
@@ -193,6 +194,10 @@ def _simulated_from(shape: Shape, costs: Costs, *, is_full: bool) -> tuple[list[
                 spans[i] = replace(span, start_ns=last)
             last = span.stop_ns
     return spans, steps.marks
+
+
+def _name(sync: SyncPoint) -> str:
+    return f"{sync.cause} at {sync.site}"
 
 
 def _ends(spans: Sequence[Span], marks: Sequence[int]) -> list[int]:
@@ -253,9 +258,9 @@ class _Steps:
             self._host(f"cut: {segment.cut}", "plan", cut_ns, self._room())
             if not guessing:
                 self._issue(k)
-            if k in self._shape.waits:
+            for sync in self._shape.waits.get(k, ()):
                 after = (self._done[first + k],)
-                self._host(self._name(k), "wait", self._costs.sync, after, k)
+                self._host(_name(sync), "wait", self._costs.sync, after, k)
             if segment.cut == "micro-batch":
                 self._input()
                 if guessing:
@@ -325,10 +330,6 @@ class _Steps:
         """A sleep, a file or a lock of the program's: the worker may run Python meanwhile."""
         if ns := self._costs.away.get(phase, 0.0) * ops:
             self._put(_HOST, "as in the measured run", "elsewhere", ns)
-
-    def _name(self, k: int) -> str:
-        wait = self._shape.waits[k]
-        return f"{wait.cause} at {wait.site}"
 
     def _host(
         self, name: str, kind: str, ns: float, after: tuple[int, ...] = (), k: int = -1

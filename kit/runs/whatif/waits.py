@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kit.errors import SettingsError
-from kit.ir import READ_CUTS, Segment
+from kit.ir import Graph
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.trace import SyncPoint
+from kit.trace import SyncPoint, Timeline
 from kit.trace.syncs import SyncRow
 
-__all__ = ["SCALER", "STOPPED", "is_guessed", "of_scaler", "on_guessing", "taken_away", "waits_of"]
+__all__ = [
+    "CHECK",
+    "SCALER",
+    "STOPPED",
+    "Waits",
+    "around_check",
+    "count_waits",
+    "is_guessed",
+    "on_guessing",
+    "waits_of",
+    "without_scalers",
+    "without_wished",
+]
+
+Waits = Mapping[int, tuple[SyncPoint, ...]]  # segment -> the sync points that follow it, in order
 
 SCALER = "grad_scaler.py"
+CHECK = SyncPoint(0, 0, "item", "the loss-scale check", SCALER)
 STOPPED = "speculate.stopped"  # of `kit.runtime.steps.stepper`
 
 
-def is_guessed(run: Run, waits: Mapping[int, SyncPoint]) -> bool:
+def is_guessed(run: Run, waits: Waits) -> bool:
     """Would a run like this one guess steps with these waits, under `step_mode="speculate"`?
 
     As the runtime does: a step that waits for nothing is not guessed, and where guessing has not
@@ -31,7 +50,7 @@ def _has_stopped(run: Run) -> bool:
     return bool(run.metrics.get(STOPPED))
 
 
-def on_guessing(run: Run, waits: Mapping[int, SyncPoint]) -> str:
+def on_guessing(run: Run, waits: Waits) -> str:
     """What a prediction under `step_mode="speculate"` takes for granted."""
     if not waits:
         return "a step that waits for nothing is not guessed: it is recorded as in retrace"
@@ -43,31 +62,54 @@ def on_guessing(run: Run, waits: Mapping[int, SyncPoint]) -> str:
     )
 
 
-def waits_of(run: Run, segments: Sequence[Segment]) -> dict[int, SyncPoint]:
-    """Segment -> the sync point after it, in the order in which the first traced step had them."""
-    steps = run.timeline.intervals(kind="step")
-    begin, end = (steps[0][0], steps[0][1]) if len(steps) else (0, 0)
-    seen = [s for s in run.timeline.syncs if begin <= s.at_ns < end]
-    reads = [s.index for s in segments if s.cut in READ_CUTS]
-    return dict(zip(reads, seen, strict=False))
+def waits_of(run: Run) -> Waits:
+    """The sync points of the first traced step, by the segment that was cut last before each ends.
+
+    A read of what was issued before cuts no segment of its own: so it is in mode "imperative", and
+    where two values are read one after the other. One that comes before the first cut waits for the
+    step before, and is left out.
+    """
+    timeline, steps = run.timeline, run.timeline.intervals(kind="step")
+    if not len(steps):
+        return {}
+    begin, end = steps[0]
+    is_cut = timeline.where(kind="plan") & _is_named(timeline, "cut: ")
+    cuts = timeline.start_ns[is_cut & (timeline.start_ns >= begin) & (timeline.start_ns < end)]
+    found: dict[int, tuple[SyncPoint, ...]] = {}
+    for sync in timeline.syncs:
+        place = int(np.searchsorted(cuts, sync.at_ns + sync.wait_ns)) - 1
+        if begin <= sync.at_ns < end and 0 <= place < len(run.segments):
+            index = run.segments[place].index
+            found[index] = (*found.get(index, ()), sync)
+    return found
 
 
-def taken_away(own: dict[int, SyncPoint], without: Sequence[str | SyncRow | SyncPoint]) -> set[int]:
-    """The segments whose wait is wished away.
+def _is_named(timeline: Timeline, start: str) -> NDArray[np.bool_]:
+    """The spans whose names begin so."""
+    names = [i for i, name in enumerate(timeline.names) if name.startswith(start)]
+    found: NDArray[np.bool_] = np.isin(timeline.name, names)
+    return found
+
+
+def count_waits(waits: Waits) -> int:
+    """How many sync points there are."""
+    return sum(map(len, waits.values()))
+
+
+def without_wished(own: Waits, without: Sequence[str | SyncRow | SyncPoint]) -> Waits:
+    """The waits that nobody wishes away.
 
     Raises:
         SettingsError: no wait is where a wish says.
     """
-    found: set[int] = set()
+    every = [sync for syncs in own.values() for sync in syncs]
     for wish in without:
-        hits = {k for k, sync in own.items() if _matches(sync, wish)}
-        if not hits:
-            places = sorted({f"{s.site} via {s.via}" if s.via else s.site for s in own.values()})
+        if not any(_matches(sync, wish) for sync in every):
+            places = sorted({f"{s.site} via {s.via}" if s.via else s.site for s in every})
             raise SettingsError(
                 f"no sync point of the run is at {wish!r}; there are: {', '.join(places) or 'none'}"
             )
-        found |= hits
-    return found
+    return _kept(own, lambda sync: not any(_matches(sync, wish) for wish in without))
 
 
 def _matches(sync: SyncPoint, wish: str | SyncRow | SyncPoint) -> bool:
@@ -76,8 +118,29 @@ def _matches(sync: SyncPoint, wish: str | SyncRow | SyncPoint) -> bool:
     return (sync.site, sync.via, sync.cause) == (wish.site, wish.via, wish.cause)
 
 
-def of_scaler(run: Run, own: dict[int, SyncPoint], wanted: Settings) -> set[int]:
-    """The scaler's own reads, where the wanted mode has none."""
+def without_scalers(run: Run, own: Waits, wanted: Settings) -> Waits:
+    """The waits without the scaler's own reads, where the wanted mode has none."""
     if not run.settings.scaling.waits_for_check or wanted.scaling.waits_for_check:
-        return set()
-    return {k for k, sync in own.items() if SCALER in sync.via or SCALER in sync.site}
+        return own
+    return _kept(own, lambda sync: SCALER not in sync.via and SCALER not in sync.site)
+
+
+def around_check(graph: Graph) -> tuple[int, int]:
+    """The first op of the update, before which a scaler looks at the gradients; the one before it.
+
+    Raises:
+        SettingsError: there is no update, or nothing before it.
+    """
+    for before, op in pairwise(graph.ops):
+        if graph.nodes[op].phase == "update":
+            return op, before
+    raise SettingsError(
+        "loss_scaling cannot be predicted: no optimizer's update was recorded in this run, before "
+        "which a check of the gradients would be. Measure it: kit.run(workload, settings)"
+    )
+
+
+def _kept(own: Waits, is_kept: Callable[[SyncPoint], bool]) -> Waits:
+    """Those of the waits that stay; a segment that has none any more is left out."""
+    left = {k: tuple(filter(is_kept, syncs)) for k, syncs in own.items()}
+    return {k: syncs for k, syncs in left.items() if syncs}

@@ -23,7 +23,7 @@ from kit.runs.whatif.predict import Model, Prediction, calibrated, predict
 from kit.runs.whatif.steps import Shape, accumulated, step_ns
 from kit.runs.whatif.waits import SCALER, STOPPED
 from kit.text import format_ms
-from kit.trace import Span, Timeline
+from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.syncs import sync_table
 from tests.factories import empty_run, make_run
 
@@ -38,10 +38,11 @@ def measured(settings: Settings | None = None, **more: int) -> Run:
 
 
 def with_scaler(settings: Settings | None = None) -> Run:
-    """The same, whose one wait inside the step is the loss-scale check."""
+    """The same, whose one wait is the loss-scale check, in the midst of the step."""
     run = measured((settings or Settings()).replace(loss_scaling=CHECK), syncs=2)
     syncs = [
-        replace(s, site="train.py:41", via=f"torch/amp/{SCALER}:371") for s in run.timeline.syncs
+        replace(s, site="train.py:41", via=f"torch/amp/{SCALER}:371")
+        for s in run.timeline.syncs[::2]
     ]
     return replace(run, timeline=replace(run.timeline, syncs=tuple(syncs)))
 
@@ -122,6 +123,47 @@ def test_a_sync_that_is_not_there_is_an_error_that_lists_those_that_are():
         predict(with_scaler(), without=["nowhere.py"])
 
 
+def reading(settings: Settings, *lines: str) -> Run:
+    """A step that reads at these lines, one after the other, where half of it has been issued.
+
+    The second read, and in mode "imperative" the first as well, finds nothing to issue.
+    """
+    run = measured(settings, syncs=0)
+    cuts = [s for s in run.timeline.spans if s.kind == "plan"]
+    syncs = []
+    for at in range(3):
+        step = cuts[at * len(run.segments) : (at + 1) * len(run.segments)]
+        begin = step[len(step) // 2].stop_ns
+        syncs += [SyncPoint(begin + i, 1, "item", line) for i, line in enumerate(lines)]
+    return replace(run, timeline=replace(run.timeline, syncs=tuple(syncs)))
+
+
+@pytest.mark.parametrize("mode", ["bulked", "imperative"])
+def test_a_read_is_known_where_it_ends_no_segment(mode: str) -> None:
+    run = reading(Settings(mode=mode, bulk_forward=3, bulk_backward=3), "a.py:1", "a.py:2")
+    assert [s.site for s in Model(run).syncs] == ["a.py:1", "a.py:2"]
+    assert [s.site for s in predict(run).timeline.syncs] == ["a.py:1", "a.py:2"] * 2
+    lazy = run.settings.replace(mode="lazy")
+    kept = [predict(run, lazy, without=x) for x in ([], ["a.py:1"], ["a.py:2"], ["a.py"])]
+    assert [(p.segments, p.syncs) for p in kept] == [(2, 2), (2, 1), (2, 1), (1, 0)]
+    assert {s.site for s in kept[1].timeline.syncs} == {"a.py:2"}
+
+
+def test_a_read_before_the_first_op_waits_for_the_step_before() -> None:
+    run = measured(syncs=0)
+    sync = SyncPoint(0, 1, "item", "a.py:1")
+    assert predict(replace(run, timeline=replace(run.timeline, syncs=(sync,)))).syncs == 0
+
+
+def test_a_check_of_gradients_needs_an_update_to_come_before() -> None:
+    run = measured(syncs=0)
+    forward = tuple(replace(n, phase="forward") for n in run.graphs[0].nodes)
+    bare = replace(run, graphs=(replace(run.graphs[0], nodes=forward),))
+    for scaling in (CHECK, ON_DEVICE):
+        with pytest.raises(SettingsError, match="no optimizer's update was recorded"):
+            predict(bare, run.settings.replace(loss_scaling=scaling))
+
+
 def test_scaling_on_the_device_is_the_same_as_no_wait_in_the_scaler():
     run = with_scaler()
     made = predict(run, run.settings.replace(loss_scaling=ON_DEVICE))
@@ -196,6 +238,13 @@ def test_a_batch_size_lies_on_the_line_of_two_runs():
     big = replace(big, step_times_ns=tuple(4 * t for t in small.step_times_ns))
     between = predict([small, big], Settings(batch_size=4)).step_ms
     assert small.step_ms < between < big.step_ms
+
+
+def test_no_line_goes_through_a_run_of_another_precision() -> None:
+    small = measured(Settings(batch_size=2), syncs=0)
+    big = measured(Settings(batch_size=8, dtype="bfloat16"), syncs=0)
+    with pytest.raises(SettingsError, match="a second batch size under the same settings"):
+        predict([small, big], Settings(batch_size=4))
 
 
 def test_a_batch_size_of_one_run_cannot_be_told():

@@ -24,7 +24,8 @@ def predicted_us(gaps: list[int], load: int, depth: int) -> float:
         Segment(i, (i,), (), (), "mark_step" if i == last else "micro-batch")
         for i in range(len(gaps))
     )
-    waits = {i: SyncPoint(0, 0, "item", "loss.item()", "train.py:1") for i in range(len(gaps))}
+    wait = SyncPoint(0, 0, "item", "loss.item()", "train.py:1")
+    waits = dict.fromkeys(range(len(gaps)), (wait,))
     device = tuple(float(US * gap) for gap in gaps)
     shape = Shape(Graph((NODE,) * len(gaps)), segments, device, waits, prefetch=depth)
     nothing = Costs({}, 0, 0, 0, 0, 0, 0, 0, np.zeros(len(gaps)), 0, 0, inputs_away=US * load)
