@@ -1,4 +1,4 @@
-"""Start a thread, or say clearly that there are too many; read another one's stack.
+"""Start a thread, or say clearly that there are too many; read another one's stack; time limits.
 
 A thread that could not start must not be remembered as one that runs: whoever waits for its work
 would wait for ever. So threads are started here, and kept by their owner afterwards.
@@ -11,14 +11,16 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any, TypeVar
 
-from kit.errors import EngineError
+from kit.errors import EngineError, SettingsError
 
-__all__ = ["forked", "read_stacks", "start_thread"]
+__all__ = ["check_timeout", "forked", "read_stacks", "start_thread"]
 
 R = TypeVar("R")
 
+MOST_S = 1e9  # seconds, 30 years: Python's locks take nine times as many, jax's runtime twice
 _COLLECTS_IN_FRAMES = sys.version_info < (3, 12)
 _ONE_READER = threading.RLock()
 if hasattr(os, "register_at_fork"):  # a child must not begin with another thread's read
@@ -49,6 +51,19 @@ def start_thread(
             "limit (ulimit -u), and try again"
         ) from error
     return thread
+
+
+def check_timeout(seconds: Any) -> None:
+    """Refuse what nobody can wait for.
+
+    Raises:
+        SettingsError: it is no number of seconds above 0, or more than some system can count.
+    """
+    is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+    if not (is_number and 0 < seconds <= MOST_S):
+        raise SettingsError(
+            f"a timeout must be more than 0 seconds, and at most {MOST_S:g}, not {seconds!r}"
+        )
 
 
 def forked(owner: str) -> EngineError:

@@ -32,7 +32,7 @@ from kit.runtime.processes.greeting import checked_secret, new_secret
 from kit.runtime.processes.join import Processes
 from kit.runtime.processes.links import free_port
 from kit.text import check_whole_number
-from kit.threads import start_thread
+from kit.threads import check_timeout, start_thread
 
 __all__ = ["Team", "run_processes"]
 
@@ -60,7 +60,8 @@ class Team:
         name: of the run: processes of another one cannot join. By default the workload's.
 
     Raises:
-        SettingsError: there is no process, or only one of rank and coordinator is given.
+        SettingsError: there is no process, only one of rank and coordinator is given, or the
+            timeout is none.
     """
 
     processes: int
@@ -72,6 +73,7 @@ class Team:
 
     def __post_init__(self) -> None:
         check_whole_number(SettingsError, "processes", self.processes)
+        check_timeout(self.timeout_s)
         if (self.rank is None) != (not self.coordinator):
             raise SettingsError(
                 "a rank and a coordinator ('host:port' of process 0) belong together"
@@ -230,21 +232,26 @@ class _Child:
 
     def hear(self, progress: Progress | None) -> None:
         """Take what it says; a process that has gone has failed."""
+        while (said := self._next()) is not None:
+            kind, *rest = said
+            if kind == "progress" and progress is not None:
+                progress(*rest)
+            elif kind == "done":
+                self.is_done = True
+            elif kind == "failed":
+                self.error, self.is_cause = rest
+                rank, count = self.rank, self._task.team.processes
+                self.error.add_note(f"kit: this was in process {rank} of {count}")
+
+    def _next(self) -> tuple[Any, ...] | None:
+        """The next that it says; None: nothing now, or it has gone."""
         try:
-            while self.pipe.poll():
-                kind, *rest = self.pipe.recv()
-                if kind == "progress" and progress is not None:
-                    progress(*rest)
-                elif kind == "done":
-                    self.is_done = True
-                elif kind == "failed":
-                    self.error, self.is_cause = rest
-                    rank, count = self.rank, self._task.team.processes
-                    self.error.add_note(f"kit: this was in process {rank} of {count}")
+            return self.pipe.recv() if self.pipe.poll() else None
         except (EOFError, OSError):
             self.process.join(_GRACE_S)
             if not self.is_over:
                 self._note_death()
+            return None
 
     def _note_death(self) -> None:
         code, self.has_died = self.process.exitcode, True

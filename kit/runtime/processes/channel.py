@@ -238,6 +238,8 @@ class Channel:
     def lose(self, rank: int, how: str, why: str) -> None:
         """A connection has ended, or its process shows no sign of life, or breaks the rules."""
         had_left = rank in self._left
+        if had_left:  # one that is silent since will not close its connection either
+            self._links.gone.add(rank)
         self._change(lambda: self._left.add(rank))
         if not had_left and not self._is_closed:
             self.lost = self.lost or how

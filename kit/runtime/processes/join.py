@@ -24,6 +24,7 @@ from kit.runtime.processes.channel import Channel
 from kit.runtime.processes.greeting import Badge, checked_secret
 from kit.runtime.processes.links import free_port
 from kit.text import is_whole_number
+from kit.threads import check_timeout
 
 __all__ = ["Processes", "current_processes", "join_processes"]
 
@@ -66,17 +67,22 @@ def join_processes(
     global _current
     if _current is not None:
         raise SessionError("this process has joined others already; it can once")
-    _current = Processes(
+    _current = joined = Processes(
         coordinator, count, rank, devices=devices, timeout_s=timeout_s, secret=secret, run=run
     )
+    is_for_good = False  # jax can begin for many processes but once
     try:
-        _current.open()
-        yield _current
+        joined.open()
+        is_for_good = joined.is_open
+        yield joined
     except BaseException as error:
-        _current.channel.fail(error)
+        if not isinstance(error, SystemExit) or error.code:  # else a program's ordinary end
+            joined.channel.fail(error)
         raise
     finally:
-        _current.close()
+        joined.close()
+        if not is_for_good:
+            _current = None
 
 
 def current_processes() -> Processes | None:
@@ -109,8 +115,7 @@ class Processes:
             raise SettingsError(f"count must be a number of processes, not {count!r}")
         if not is_whole_number(rank, 0) or rank >= count:
             raise SettingsError(f"rank must be from 0 to {count - 1}, not {rank!r}")
-        if isinstance(timeout_s, bool) or not timeout_s > 0:
-            raise SettingsError(f"a timeout must be more than 0 seconds, not {timeout_s!r}")
+        check_timeout(timeout_s)
         self.rank, self.count = rank, count
         known = checked_secret(secret) if count > 1 else ""
         self.channel = Channel(Badge(rank, count, known, run[:100]), timeout_s=timeout_s)

@@ -56,7 +56,7 @@ class Links:
 
     Attributes:
         badge: of this process.
-        gone: the ranks whose connections have ended.
+        gone: the ranks whose connections have ended, or that have left and are silent since.
     """
 
     def __init__(self, badge: Badge, listener: Listener, *, timeout_s: float) -> None:
@@ -85,7 +85,7 @@ class Links:
         Raises:
             SessionError: a process does not connect in time, or is refused.
         """
-        start_thread(lambda: asyncio.run(self._live(host, port)), "kit channel")
+        start_thread(self._serve, "kit channel", args=(host, port))
         try:
             self._opened.result()
         except BaseException:
@@ -130,6 +130,16 @@ class Links:
         self._thread.join(3 * _FAREWELL_S)
 
     # -- in the thread of the connections ----------------------------------------------------------
+
+    def _serve(self, host: str, port: int) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._live(host, port))
+        except OSError as error:  # as of too many open files: no loop, and nobody else says so
+            if self._opened.done():
+                raise
+            why = f"process {self.badge.rank} cannot open its connections: {error}"
+            self._opened.set_exception(SessionError(why))
 
     async def _live(self, host: str, port: int) -> None:
         self._thread = threading.current_thread()

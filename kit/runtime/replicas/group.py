@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kit.errors import SessionError, SettingsError, words_of
+from kit.errors import SessionError, words_of
 from kit.runtime.processes.join import Processes
 from kit.runtime.replicas.turns import Turns
+from kit.threads import check_timeout
 
 __all__ = ["Group", "parted", "replicas"]
 
@@ -38,8 +39,7 @@ class Group:
     def __init__(
         self, count: int, timeout_s: float = 120.0, processes: Processes | None = None
     ) -> None:
-        if isinstance(timeout_s, bool) or not timeout_s > 0:
-            raise SettingsError(f"a timeout must be more than 0 seconds, not {timeout_s!r}")
+        check_timeout(timeout_s)
         self.timeout_s = timeout_s
         self.processes = processes
         self.order: deque[str] = deque()  # keys of collectives, as process 0 announces them here

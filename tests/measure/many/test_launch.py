@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import multiprocessing
 import os
 import re
 import signal
@@ -23,7 +25,7 @@ from torch import nn
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
 from kit.measure.base.loop import TRACED_STEPS
-from kit.measure.many.launch import Team, run_processes
+from kit.measure.many.launch import Team, _Child, run_processes
 from kit.runs.gradients import exposed_ms
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -370,11 +372,28 @@ def test_what_cannot_be_is_refused_before_a_process_is_started() -> None:
         kit.run(inside, SETTINGS, processes=2)
     with pytest.raises(SettingsError, match="belong together"):
         run_processes(classify, SETTINGS, Team(2, rank=0))
+    with pytest.raises(SettingsError, match="a timeout must be more than 0 seconds"):
+        kit.run(classify, SETTINGS, processes=2, timeout_s=math.inf)
     with pytest.raises(SettingsError, match="bucket_mb: only with several devices"):
         kit.run(classify, SETTINGS, bucket_mb=1)
     with pytest.raises(SettingsError, match="the number that each of them has"):
         kit.run(classify, SETTINGS, processes=2, devices=["cpu:0"])
     assert not children()
+
+
+def test_an_error_of_who_is_told_of_the_progress_is_no_death_of_a_process() -> None:
+    """ "ended with exit status None" was said, after ten seconds, of a process that was well."""
+    child = object.__new__(_Child)
+    child.is_done, child.error = False, None
+    child.pipe, theirs = multiprocessing.Pipe(duplex=False)
+
+    def broken(name: str, part: float) -> None:
+        raise BrokenPipeError("nobody reads what is printed")
+
+    theirs.send(("progress", "measuring", 0.5))
+    with theirs, child.pipe, pytest.raises(BrokenPipeError, match="nobody reads"):
+        child.hear(broken)
+    assert child.error is None
 
 
 def test_a_process_of_several_hosts_needs_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +21,14 @@ from kit.runtime.processes.channel import Channel
 from kit.runtime.processes.greeting import checked_secret
 from kit.runtime.processes.join import _gather, _sum, current_processes, join_processes
 from kit.runtime.processes.links import free_port
-from tests.runtime.processes.channels import SECRET, at_once, greeted, made_channel, opened
+from tests.runtime.processes.channels import (
+    SECRET,
+    at_once,
+    greeted,
+    made_channel,
+    opened,
+    say,
+)
 from tests.waiting import leaves_no_thread
 
 
@@ -77,14 +86,44 @@ def test_a_connection_that_ends_without_a_word_is_a_failure(lost: int) -> None:
         channel.close()
 
 
-def test_a_process_that_hangs_is_taken_for_dead() -> None:
+def test_a_process_that_hangs_is_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "BEAT_S", 0.2)
     port = free_port()
     first = made_channel(0, 2, timeout_s=1.0)
     # it greets, and then it says nothing more
     _, peer = at_once(lambda: first.open("127.0.0.1", port), lambda: greeted(port, 1, 2))
-    assert "process 1 of 2 was silent for 3 s" in first.wait_for_failure(20)
+    assert "process 1 of 2 was silent for 0.75 s" in first.wait_for_failure(20)
     peer.close()
     first.close()
+
+
+def test_one_that_is_silent_after_it_has_left_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Process 0 ends last, and waited for the end of a connection: for ever, of a lost host."""
+    monkeypatch.setattr(links, "BEAT_S", 0.05)
+    port = free_port()
+    first = made_channel(0, 2)
+    first._links._silence_s = 0.3
+    _, peer = at_once(lambda: first.open("127.0.0.1", port), lambda: greeted(port, 1, 2))
+    say(peer, "left")
+    first.leave()
+    assert at_once(first.wait_until_gone) == [None]
+    assert first.failure == ""
+    peer.close()
+    first.close()
+
+
+def test_a_system_that_has_no_room_for_connections_is_an_error_and_no_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("asyncio.events.new_event_loop", full)
+    (error,) = at_once(lambda: made_channel(1, 2).open("127.0.0.1", 9911))
+    assert isinstance(error, SessionError)
+    assert "process 1 cannot open its connections: [Errno 24] Too many open files" in str(error)
 
 
 def test_one_that_does_not_read_keeps_nobody_else_waiting() -> None:
@@ -253,8 +292,31 @@ def test_arguments_are_checked_before_anything_begins() -> None:
         join_processes("host0:80", 2, 0, secret="x"),
     ):
         pass
-    with join_processes("127.0.0.1:80", 1, 0):  # alone: nothing is opened
-        assert current_processes() is None
+    for timeout_s in (0, -1.0, math.nan, math.inf, True, "5"):
+        with (
+            pytest.raises(SettingsError, match="a timeout must be more than 0 seconds"),
+            join_processes("host0:80", 2, 0, secret=SECRET, timeout_s=timeout_s),  # type: ignore[arg-type]
+        ):
+            pass
+
+
+def test_who_has_not_joined_anybody_may_join_later() -> None:
+    for _ in range(2):
+        with join_processes("127.0.0.1:80", 1, 0):  # alone: nothing is opened
+            assert current_processes() is None
+        with (
+            pytest.raises(SessionError, match="cannot reach process 0"),
+            join_processes(f"127.0.0.1:{free_port()}", 2, 1, secret=SECRET, timeout_s=0.1),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(("code", "why"), [(None, ""), (0, ""), (3, "failed with SystemExit: 3")])
+def test_a_program_that_ends_itself_well_is_no_failure(code: int | None, why: str) -> None:
+    with pytest.raises(SystemExit), join_processes("127.0.0.1:80", 1, 0) as joined:
+        sys.exit(code)
+    assert why in joined.channel.failure
+    assert bool(why) == bool(joined.channel.failure)
 
 
 def test_arrays_of_all_types_are_added_up_and_gathered_by_process() -> None:
