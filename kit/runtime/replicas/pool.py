@@ -83,11 +83,16 @@ class Pool:
             Exception: what a function raised, with a note that says in which replica; the cause
                 rather than what it led to in the others.
         """
-        if self._turn is None:
+        if (now := self._turn) is None:
             raise SessionError("this DataParallel has been closed; make a new one")
         if self._is_stuck:
             raise SessionError(
                 "a replica of this DataParallel has not ended its last part; make a new one"
+            )
+        if now.left:
+            raise SessionError(
+                "the replicas of this DataParallel are at work: it is used by one thread at a "
+                "time, and not by what they run themselves, as in net.map"
             )
         turn = _Turn(jobs)
         self.group.begin()

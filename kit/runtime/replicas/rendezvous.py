@@ -33,19 +33,16 @@ class Rendezvous:
         self._visits = dict.fromkeys(group.ranks, 0)  # in this turn
         self._all_items: dict[int, list[Any]] = {}  # visit -> items by rank, of all processes
         self._items: dict[int, dict[int, Any]] = {}  # visit -> rank -> item
+        self._got: dict[int, int] = {}  # visit -> how many replicas here have the items
         self._given_up: dict[int, str] = {}  # visit -> why a replica stopped waiting
 
     def put(self, rank: int, item: Any) -> int:
-        """Leave an item here, and go on; gives the number of the visit, for `get`.
-
-        Raises:
-            SessionError: the others cannot come any more.
-        """
+        """Leave an item here, and go on; gives the number of the visit, for one `get`."""
         group = self.group
         with group.changed:
             if self._turn != group.turn:
                 self._turn, self._items, self._all_items = group.turn, {}, {}
-                self._given_up = {}
+                self._got, self._given_up = {}, {}
                 self._visits = dict.fromkeys(group.ranks, 0)
             visit = self._visits[rank]
             self._visits[rank] += 1
@@ -59,6 +56,15 @@ class Rendezvous:
         Raises:
             SessionError: one has failed, has ended its part, or does not come in time.
         """
+        found = self._everybodys(rank, visit)
+        with self.group.changed:
+            self._got[visit] = self._got.get(visit, 0) + 1
+            if self._got[visit] == self.group.count:  # a turn may be a whole training
+                for kept in (self._got, self._items, self._all_items):
+                    kept.pop(visit, None)
+        return found
+
+    def _everybodys(self, rank: int, visit: int) -> list[Any]:
         group = self.group
         items = self._items[visit]
         self._wait(rank, visit, lambda: [r for r in group.ranks if r not in items])

@@ -228,6 +228,36 @@ def test_a_replica_that_never_ends_is_named_and_nobody_hangs() -> None:
     made._threads[1].join()
 
 
+def test_replicas_that_are_at_work_take_nothing_else() -> None:
+    """Called by a replica itself, or by a second thread, it waited for ever."""
+    at_work, may_end = threading.Event(), threading.Event()
+    with pool(2) as threads:
+        with pytest.raises(SessionError, match="at work: it is used by one thread at a time"):
+            run(threads, lambda r: run(threads, lambda r: r))
+        other = threading.Thread(
+            target=run, args=(threads, lambda r: at_work.set() if r else may_end.wait(30))
+        )
+        other.start()
+        at_work.wait(30)
+        with pytest.raises(SessionError, match="at work: it is used by one thread at a time"):
+            run(threads, lambda r: r)
+        may_end.set()
+        other.join()
+        assert run(threads, lambda r: r) == [0, 1]
+
+
+def test_a_meeting_keeps_nothing_of_the_visits_that_are_over() -> None:
+    with pool(2) as threads:
+        meeting = Rendezvous(threads.group)
+
+        def job(rank: int) -> None:
+            for visit in range(20):
+                assert meeting.get(rank, meeting.put(rank, visit)) == [visit, visit]
+
+        run(threads, job)
+        assert not meeting._items
+
+
 def test_a_thread_that_cannot_begin_raises_where_the_pool_is_made_and_the_others_end() -> None:
     lived: list[tuple[int, str]] = []
     threads: list[threading.Thread] = []
