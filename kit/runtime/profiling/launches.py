@@ -6,6 +6,7 @@ launched it. XLA notes on the host from when to when it ran which module.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -49,8 +50,9 @@ def number_runs(
     for kernel in sorted(launched, key=lambda k: k.launch):
         found[kernel.module][kernel.lane.partition(" ")[0]].append(kernel)
     for module, by_device in found.items():
+        known = _Runs(ran[module])
         for device, mine in by_device.items():
-            runs: list[Any] = [_run_of(calls.get(k.launch), ran[module]) for k in mine]
+            runs: list[Any] = [known.around(calls.get(k.launch)) for k in mine]
             if None in runs:
                 runs = _equal_parts(len(mine), issued[module] // len(by_device))
             for kernel, run in zip(mine, runs, strict=True):
@@ -75,15 +77,30 @@ def _calls(
     return calls, ran
 
 
-def _run_of(call: tuple[str, float] | None, runs: Sequence[_Ran]) -> _Ran | None:
-    """The run in which a call was made; None if that is not sure."""
-    if call is None:
-        return None
-    line, at = call
-    near = [run for run in runs if run.line == line] or runs
-    if any(after.start_ns < before.stop_ns for before, after in pairwise(near)):
-        return None  # of several devices at once
-    return min(near, key=lambda run: run.apart(at), default=None)
+class _Runs:
+    """Those of one module, of all threads and of each."""
+
+    def __init__(self, runs: Sequence[_Ran]) -> None:
+        by_line: dict[str, list[_Ran]] = defaultdict(list)
+        for run in runs:
+            by_line[run.line].append(run)
+        self._by_line = {line: _in_turn(mine) for line, mine in by_line.items()}
+        self._all = _in_turn(runs)
+
+    def around(self, call: tuple[str, float] | None) -> _Ran | None:
+        """The run in which a thread has made a call at a time; None if that is not sure."""
+        if call is None:
+            return None
+        line, at = call
+        near = self._by_line.get(line, self._all)
+        after = bisect_right(near, at, key=lambda run: run.start_ns)
+        beside = near[max(after - 1, 0) : after + 1]
+        return min(beside, key=lambda run: run.apart(at), default=None)
+
+
+def _in_turn(runs: Sequence[_Ran]) -> Sequence[_Ran]:
+    """Runs by their start, one after the other; none if some overlap, as of several devices."""
+    return () if any(b.start_ns < a.stop_ns for a, b in pairwise(runs)) else runs
 
 
 def _equal_parts(kernels: int, runs: int) -> list[int | None]:

@@ -14,8 +14,8 @@ import pytest
 
 import kit
 from kit.runtime.profiling.device_spans import Profile
-from kit.runtime.profiling.launches import number_runs
-from kit.trace.planes import device_events
+from kit.runtime.profiling.launches import _Ran, number_runs
+from kit.trace.planes import DeviceEvent, device_events
 from tests.runtime.profiling.test_tracing import traced
 from tests.trace.test_planes import plane
 
@@ -97,3 +97,25 @@ def test_runs_that_the_calls_do_not_tell_apart_are_unknown_unless_they_are_alike
         kernels = device_events(planes)
         number_runs(kernels, planes, {"jit_f": issued})
         assert [k.run and k.run[1] for k in kernels] == wanted
+
+
+def test_each_of_many_runs_is_found_by_its_time_without_going_through_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count, asked = 500, 0
+    apart = _Ran.apart
+
+    def counted(run: _Ran, at_ns: float) -> float:
+        nonlocal asked
+        asked += 1
+        return apart(run, at_ns)
+
+    monkeypatch.setattr(_Ran, "apart", counted)
+    calls: list[Any] = [("m:XLA GPU module", 10 * i, 10 * i + 8, {}) for i in range(count)]
+    calls += [("launch", 10 * i + 4, 10 * i + 5, {"correlation_id": 1 + i}) for i in range(count)]
+    kernels = [DeviceEvent("device/0 stream 1", "k", "m", None, i, i + 1) for i in range(count)]
+    for i, kernel in enumerate(kernels):
+        kernel.launch = 1 + i
+    number_runs(kernels, [plane("/host:CPU", **{"Host Threads/9": calls})], {"m": count})
+    assert len({kernel.run for kernel in kernels}) == count
+    assert asked <= 2 * count
