@@ -86,7 +86,7 @@ class LoopWatch:
     ) -> None:
         self._wanted = wanted
         self._capture = capture
-        self._look = capture.is_asked if capture.file is not None else None
+        self._look: Callable[[], bool] | None = None  # for the file, in the `with` block
         self._name = name
         self._when_complete = when_complete
         # The newest one: a recording to begin, or why to end the one that goes on. Left by any
@@ -104,6 +104,8 @@ class LoopWatch:
     def __enter__(self) -> LoopWatch:
         try:
             if self._capture:
+                self._is_closed = False
+                self._look = self._capture.is_asked if self._capture.file is not None else None
                 self._capture.open(self._asked)
                 FOLLOWED.follow(self, self._after_optimizer)
             elif not self._requests:
@@ -288,7 +290,8 @@ class LoopWatch:
             recorder = self._recorder(optimizer)
             site = here()
             name = self._name or format_site(site).rpartition(":")[0] or "a loop"
-            recorded = Recorded(name, f"{boundary}, {format_site(site)}", site)
+            ends_at = ", ".join(filter(None, (boundary, format_site(site))))
+            recorded = Recorded(name, ends_at, site)
             self._recording = Recording(recorded, recorder, request)
             if self._is_closed:  # by another thread, which has not seen this recording
                 self._end("the watch was closed")

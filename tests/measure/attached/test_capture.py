@@ -51,6 +51,17 @@ def test_a_file_that_is_written_begins_a_recording_each_time_and_runs_are_saved(
     assert saved.timeline.where(kind="kernel").any()
 
 
+def test_a_watch_that_is_used_again_waits_again_for_what_begins_it(tmp_path: Path):
+    ask, loop = tmp_path / "now", Loop()
+    watch = kit.watch(1, skip=0, when=ask)
+    for number in (1, 2):
+        with watch:
+            ask.touch()
+            os.utime(ask, ns=(number, number))
+            loop.train(10)
+        assert len(watch.runs) == number
+
+
 def test_a_file_that_was_there_before_begins_nothing(tmp_path: Path):
     (tmp_path / "old").touch()
     with kit.watch(2, skip=1, when=tmp_path / "old") as watch:
