@@ -149,13 +149,17 @@ class NativeRecorder:
 
     def _timeline(self, notes: list[str]) -> Timeline:
         """What the profiler saw between the marks: the steps, after those that lead in."""
-        notes += [self._note] if self._note else []
+        notes = [*notes, *filter(None, [self._note])]
         marks = sorted(e.time_range.end for e in self._events if e.name == MARK)
         marks = marks[: TRACED_STEPS + 1]
         steps = [_step(i, *ends) for i, ends in enumerate(pairwise(marks))]
         if not steps:
             return Timeline.of([], [], "recorded", notes)
-        events = [e for e in self._events if e.name != MARK and e.time_range.start < marks[-1]]
+        events = [
+            e
+            for e in self._events
+            if e.name != MARK and e.time_range.start < marks[-1] and e.time_range.end > marks[0]
+        ]
         found = timeline_of(
             [*events, *steps], device=self._device, places=self._places, looks=self._looks
         )
@@ -164,7 +168,7 @@ class NativeRecorder:
         if not worked or is_detail:  # what looks like a sleep may be jax's wait for the device
             why = _LITTLE_OF_TORCH if worked else _NOTHING_OF_TORCH
             return Timeline.of([], [], "recorded", [*notes, why])
-        notes += [_SOME_OF_JAX] * self._uses_jax
+        notes = [*notes, *[_SOME_OF_JAX] * self._uses_jax]
         return Timeline.of(found.spans, found.syncs, found.origin, [*notes, *found.notes])
 
 

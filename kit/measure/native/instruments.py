@@ -7,10 +7,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -57,6 +57,10 @@ class DeviceClock:
 class Waits(TorchDispatchMode):
     """Notes the user's line of each op that waits: the profiler has times, but no lines.
 
+    It is below the modes of the program, such as a count of FLOPs, and so is none that one of them
+    takes off in its place: a program's block may begin or end while this one is on. What is
+    compiled stays compiled.
+
     Args:
         device: "cuda"; or "cpu", where nothing waits: then the reads, which would on a GPU.
     """
@@ -66,11 +70,37 @@ class Waits(TorchDispatchMode):
         self.places: dict[str, list[Place]] = {}
         self._cause = _cause if device == "cuda" else _read
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """For torch.compile: it need not run the program uncompiled for this mode."""
+        return True
+
+    def __enter__(self) -> Self:
+        with postponed():
+            _put_on([self, *_taken_off()])
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with postponed():
+            _put_on([mode for mode in _taken_off() if mode is not self])
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if cause := self._cause(func.overloadpacket, args, result):
             self.places.setdefault(cause, []).append(_user_line())
         return result
+
+
+def _taken_off() -> list[Any]:
+    """The modes of this thread, the lowest first; none is on after this."""
+    pop = private("torch.utils._python_dispatch._pop_mode")
+    count = private("torch._C._len_torch_dispatch_stack")()
+    return [pop() for _ in range(count)][::-1]
+
+
+def _put_on(modes: Sequence[Any]) -> None:
+    for mode in modes:
+        private("torch.utils._python_dispatch._push_mode")(mode)
 
 
 def _cause(op: Any, args: Any, result: Any) -> str:

@@ -26,6 +26,7 @@ NAMES = (
     "torch._C._autograd._get_sequence_nr",
     "torch._C._disabled_torch_function_impl",
     "torch._C._get_overrideable_sdp_enabled",
+    "torch._C._len_torch_dispatch_stack",
     "torch._C.DispatchKey.AutocastPrivateUse1",
     "torch._C.DispatchKeySet",
     "torch._C._ExcludeDispatchKeyGuard",
@@ -37,6 +38,8 @@ NAMES = (
     "torch.nn.modules.module._global_forward_pre_hooks",
     "torch.nn.modules.module._global_forward_hooks",
     "torch.nn.modules.module._global_backward_hooks",
+    "torch.utils._python_dispatch._pop_mode",
+    "torch.utils._python_dispatch._push_mode",
 )
 
 

@@ -11,18 +11,21 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import kit
 from kit.errors import SettingsError
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.loop import LoopWatch
-from kit.measure.attached.native import NativeRecorder
+from kit.measure.attached.native import MARK, NativeRecorder
 from kit.measure.attached.optimizer_steps import FOLLOWED
+from kit.measure.attached.recorder import Recorded
 from kit.measure.attached.recording import Recording
 from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.native import others
@@ -475,3 +478,44 @@ def test_a_loop_whose_thread_ends_while_it_is_traced_does_not_keep_the_profiler(
     assert watch.run.step_times_ns
     assert not torch.autograd.profiler._is_profiler_enabled
     assert len(FOLLOWED) == 0
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])  # of a block: it may begin or end in the noted step
+def test_a_programs_own_modes_see_what_they_would_and_are_off_at_their_end(steps: int) -> None:
+    """The watch's mode, and the program's, were taken off in each other's place."""
+    loop = Loop()
+
+    def counted() -> list[int]:
+        found = []
+        for _ in range(12 // steps):
+            with FlopCounterMode(display=False) as flops:
+                loop.train(steps)
+            found.append(flops)
+        return [each.get_total_flops() for each in found]
+
+    plain = counted()
+    with kit.watch(steps=1, skip=0) as watch:
+        assert counted() == plain
+    assert any(".item(), at test_native.py" in note for note in watch.run.timeline.notes)
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_what_torch_does_before_the_traced_steps_is_none_of_their_work() -> None:
+    """Of a loop of jax that computes little with torch, a slow batch before hid that."""
+
+    def event(name: str, start: float, stop: float) -> Any:
+        return SimpleNamespace(
+            name=name,
+            time_range=SimpleNamespace(start=start, end=stop),
+            device_type=SimpleNamespace(name="CPU"),
+            cpu_parent=None,
+            is_user_annotation=False,
+        )
+
+    recorder = NativeRecorder("cpu")
+    recorder._uses_jax = True
+    marks = [event(MARK, at - 1, at) for at in (1000.0, 1100.0, 1200.0, 1300.0)]
+    recorder._events = [event("aten::mm", 0, 900), *marks, event("aten::mm", 1110, 1120)]
+    made = recorder.make_run(Recorded("loop", times=[100_000] * 3))
+    assert not len(made.timeline)
+    assert "torch computed less than half of the traced steps" in made.timeline.notes[-1]
