@@ -10,7 +10,9 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kit.cli.script import error_text
@@ -98,14 +100,21 @@ def run_program(
             f"{safe_terminal(options.script.name)} knows nothing of kit and runs natively, as it "
             "is. With --on kit it runs on device kit, under settings"
         )
-    from kit.measure.attached.loop import watch
+    from kit.measure.attached.recording import Wanted
 
     steps = options.steps
     if steps is None:  # a watch counts its steps, where a run may take as many as it needs
         steps = settings.steps if settings.steps > 0 else STEPS
     skip = settings.warmup if options.skip is None and "warmup" in named else options.skip
-    enough = _leave if options.stop else None
-    watching = watch(steps, skip=skip, name=options.script.name, when_complete=enough)
+    Wanted(steps, skip)  # what it cannot be is said before the script runs
+
+    def begin() -> LoopWatch:
+        from kit.measure.attached.loop import watch
+
+        enough = _leave if options.stop else None
+        return watch(steps, skip=skip, name=options.script.name, when_complete=enough)
+
+    watching = WithTorch(begin)
     status = _run_watched(watching, options, settings)
     try:
         made = watching.run
@@ -117,12 +126,82 @@ def run_program(
     return status
 
 
+class WithTorch:
+    """A watch of a script's steps, from the time on at which the script has loaded torch.
+
+    Not before it: torch and its libraries read the environment as they are loaded, and a script may
+    set that first, such as `OMP_NUM_THREADS`.
+    """
+
+    def __init__(self, begin: Callable[[], LoopWatch]) -> None:
+        self._begin = begin
+        self._path = sys.path[:]  # ours, without the script's folder
+        self._watch: LoopWatch | None = None
+        self._exits = contextlib.ExitStack()
+
+    def __enter__(self) -> WithTorch:
+        if "torch" in sys.modules:
+            self._loaded()
+        else:
+            sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._leave_imports()
+        self._exits.__exit__(*error)
+
+    @property
+    def run(self) -> Run:
+        """What was recorded.
+
+        Raises:
+            SettingsError: no step was.
+        """
+        if self._watch is None:
+            raise SettingsError("the script has not loaded torch")
+        return self._watch.run
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a recording has been finished."""
+        return self._watch is not None and bool(self._watch.runs)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """For Python's import: where torch is, by whoever else knows; and to hear of its end."""
+        if name != "torch":
+            return None
+        finders = (f.find_spec for f in sys.meta_path if f is not self)
+        found = next(filter(None, (find(name, path, target) for find in finders)), None)
+        if found is not None and found.loader is not None:
+            load = found.loader.exec_module
+
+            def then(module: ModuleType) -> None:
+                load(module)
+                self._loaded()
+
+            found.loader.exec_module = then  # type: ignore[method-assign]
+        return found
+
+    def _loaded(self) -> None:
+        self._leave_imports()
+        path = sys.path[:]
+        try:
+            sys.path[:] = self._path
+            self._watch = self._exits.enter_context(self._begin())
+        finally:
+            sys.path[:] = path
+
+    def _leave_imports(self) -> None:
+        with contextlib.suppress(ValueError):  # it has left, or never come
+            sys.meta_path.remove(self)
+
+
 def _leave() -> None:
     if threading.current_thread() is threading.main_thread():
         raise _Enough
 
 
-def _run_watched(watching: LoopWatch, options: argparse.Namespace, settings: Settings) -> int:
+def _run_watched(watching: WithTorch, options: argparse.Namespace, settings: Settings) -> int:
     """The script's exit status."""
     with contextlib.ExitStack() as around:
         mapped = None
@@ -138,12 +217,12 @@ def _run_watched(watching: LoopWatch, options: argparse.Namespace, settings: Set
                 os.environ[ACCELERATE_DEVICE] = "kit"
         around.enter_context(_as_python(options))
         status = _ended(watching, options)
-    if mapped is not None and (mapped.is_used or watching.runs):  # not of one that fails at once
+    if mapped is not None and (mapped.is_used or watching.has_run):  # not of one that fails at once
         complain(mapped.said)
     return status
 
 
-def _ended(watching: LoopWatch, options: argparse.Namespace) -> int:
+def _ended(watching: WithTorch, options: argparse.Namespace) -> int:
     """Run the script to its end, whichever that is."""
     try:
         with watching:

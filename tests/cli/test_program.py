@@ -6,18 +6,21 @@ In this process: the script's `__main__` and path are put back afterwards, which
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import kit as kit_itself
 from kit.cli import main as cli
-from kit.cli.program import knows_kit
+from kit.cli.program import WithTorch, knows_kit
 from kit.runs.run import Run
 
 TRAIN = """
@@ -196,6 +199,43 @@ def test_a_script_without_steps_is_told_what_was_not_found(
     assert found == status
     assert why in wrong
     assert "there was no step to record" in wrong
+
+
+def test_torch_is_loaded_by_the_script_which_may_set_its_environment_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`OMP_NUM_THREADS`, set in the script's first line, was read before that line."""
+    (tmp_path / "torch.py").write_text("import os\nTHREADS = os.environ['OMP_NUM_THREADS']\n")
+    begun: list[str] = []
+
+    def begin() -> Any:
+        assert str(tmp_path) not in sys.path  # a file beside the script is no module of ours
+        begun.append(sys.modules["torch"].THREADS)
+        return contextlib.nullcontext(SimpleNamespace(runs=["one"], run="one"))
+
+    finders = list(sys.meta_path)
+    watching = WithTorch(begin)
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.syspath_prepend(tmp_path)
+    with watching:
+        assert importlib.util.find_spec("torch") is not None  # to ask for it is not to load it
+        monkeypatch.setenv("OMP_NUM_THREADS", "17")
+        importlib.import_module("torch")
+        assert begun == ["17"]
+        assert sys.path[0] == str(tmp_path)
+        importlib.import_module("torch")
+    assert begun == ["17"]
+    assert sys.meta_path == finders
+    assert watching.run == "one"
+
+
+def test_a_script_that_does_not_load_torch_costs_nothing_and_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nprint({'torch', 'jax'} & {*sys.modules})", "utf-8")
+    command = [sys.executable, "-m", "kit", "run", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "set()\n")
+    assert "there was no step to record: it has not loaded torch" in done.stderr
 
 
 def test_a_scripts_own_arguments_are_asked_for_after_two_dashes(
