@@ -150,7 +150,6 @@ def storms(notes: Sequence[Compile]) -> list[str]:
 def _storm(group: Sequence[Compile]) -> str:
     last = group[-1]
     steps = last.step - group[0].step + 1
-    values = ", ".join([group[0].before, *(note.now for note in group[:4])])
     wasted = sum(note.lower_ms + note.compile_ms for note in group)
     cure = {
         "constant": "make it a float or a tensor, which are inputs, or keep it the same",
@@ -164,7 +163,9 @@ def _storm(group: Sequence[Compile]) -> str:
             "of programs that had been dropped to make room; let shapes and Python numbers have "
             "fewer values, so that there are fewer programs"
         )
-    cause = f"the {_NOUN.get(last.kind, last.kind)} changes ({values}, ...)"
+    values = [group[0].before, *(note.now for note in group[:4]), *["..."] * (len(group) > 4)]
+    seen = f" ({', '.join(values)})" if any(note.now for note in group) else ""
+    cause = f"the {_NOUN.get(last.kind, last.kind)} changes{seen}"
     return (
         f"recompile storm at {where}: {len(group)} compiles in {steps} steps, {wasted:.0f} ms, "
         f"because {cause}; {cure}"
@@ -172,4 +173,6 @@ def _storm(group: Sequence[Compile]) -> str:
 
 
 _NOUN = {"constant": "Python number or flag", "op": "op", "cut": "length of the segment",
-         "inputs": "wiring", "kept": "set of results that stay alive"}  # fmt: skip
+         "inputs": "wiring", "kept": "set of results that stay alive",
+         "checks": "set of checks on the device", "place": "place of a slice",
+         "aliasing": "way in which arrays are shared or overwritten"}  # fmt: skip

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kit.runs.analysis.cures import SYNC_CURES, Advice, known_change, sync_cure, traced_ms
+from kit.runs.analysis.cures import SYNC_CURES, Advice, sync_cure, traced_ms
 from kit.runs.analysis.lines import away_by_line
 from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.labels import is_of_strangers
@@ -55,7 +55,6 @@ def advise(run: Run) -> tuple[Advice, ...]:
                 found.append(advice)
             elif most >= SHARE * seen.step_ms or rule.is_rare:
                 found.append(replace(advice, ms=most))
-    found = [replace(advice, change=known_change(run, advice.change)) for advice in found]
     return AdviceRows(sorted(found, key=lambda a: 0.0 if math.isnan(a.ms) else -a.ms))
 
 
@@ -227,11 +226,11 @@ def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
     if not late:
         return
     ms = sum(c.lower_ms + c.compile_ms for c in late) / steps
-    many = f"{len(late)} program{'s were' if len(late) > 1 else ' was'} compiled in the "
     text = (
-        f"{many}{steps} measured steps ({format_ms(ms)} a step on average), the last because "
-        f"{late[-1].sentence}. A number that changes should be a tensor, and batches should have "
-        "one shape."
+        f"{len(late)} program{'s were' if len(late) > 1 else ' was'} compiled in the "
+        f"{format_count(steps, 'measured step')} ({format_ms(ms)} a step on average), the last "
+        f"because {late[-1].sentence}. A number that changes should be a tensor, and batches "
+        "should have one shape."
     )
     yield Advice("compile", text, ms=ms)
 
@@ -240,7 +239,7 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     s, limit = run.settings, run.limited_by() if seen.rows else None
     if s.mode == "torch" or limit is None or limit.what != "recording":
         return
-    if _has_one_core_too_few(run) and seen.most_ms(()) >= SHARE * seen.step_ms:
+    if _takes_cores(run, seen) and seen.most_ms(()) >= SHARE * seen.step_ms:
         return  # `_cores` says how more of it can hide
     ms = limit.share * seen.step_ms
     many = run.devices > 1
@@ -264,12 +263,18 @@ def _has_one_core_too_few(run: Run) -> bool:
     )
 
 
-def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
-    ms, work = seen.together_ms(*_RECORDING), seen.together_ms("device busy")
+def _takes_cores(run: Run, seen: _Seen) -> bool:
+    """Do recording and the device take the cores from each other, for long enough to be told?"""
+    ms = seen.together_ms(*_RECORDING)
     busy = run.headline().device_busy_fraction  # a device that hardly works takes no core away
     is_large = ms >= 0.15 * seen.step_ms and ms > 0 and not busy < 0.15
-    if run.settings.mode == "torch" or not is_large or not _has_one_core_too_few(run):
+    return is_large and run.settings.mode != "torch" and _has_one_core_too_few(run)
+
+
+def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
+    if not _takes_cores(run, seen):
         return
+    ms, work = seen.together_ms(*_RECORDING), seen.together_ms("device busy")
     cores, taken = int(run.environment["cores"]), run.environment["cores for XLA"]
     text = (
         f"XLA works with {taken} threads on {format_count(cores, 'core')}, so recording "
@@ -291,22 +296,23 @@ def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
         "each time (a larger batch). kit.ParallelView models all of that."
     )
     whole = seen.together_ms("reduction")  # what is hidden takes its time, too
-    yield Advice("reduction", text, ms=min(whole, seen.measured_ms - whole))
+    yield Advice("reduction", text, ms=min(whole, seen.beside_ms(whole)))
 
 
 def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
     if not run.segments or run.settings.mode not in ("imperative", "bulked"):
         return
     overhead = sum(run.metrics.get(f"overhead.{x}_ns", 0.0) for x in ("launch", "sync"))
-    ms = len(run.segments) * overhead / 1e6
-    ops = sum(len(s.nodes) for s in run.segments) / len(run.segments)
-    if ops < FEW_OPS and ms >= 2 * SHARE * run.step_ms:
+    each_ms = overhead / 1e6
+    joined = sum(s.cut in ("size", "phase") for s in run.segments)  # with the next, in mode "lazy"
+    count, ops = len(run.segments), sum(len(s.nodes) for s in run.segments)
+    if ops < FEW_OPS * count and joined * each_ms >= 2 * SHARE * run.step_ms:
         text = (
-            f"the step is cut into {len(run.segments)} segments of {ops:.0f} ops; to issue "
-            f"them and to wait for them costs about {format_ms(ms)}. Larger bulk sizes, or "
-            "mode='lazy'."
+            f"the step is cut into {count} segments of {format_count(round(ops / count), 'op')}; "
+            f"to issue them and to wait for them costs about {format_ms(count * each_ms)}. Larger "
+            "bulk sizes, or mode='lazy'."
         )
-        yield Advice("small segments", text, ms=ms, change={"mode": "lazy"})
+        yield Advice("small segments", text, ms=joined * each_ms, change={"mode": "lazy"})
 
 
 def _unrolled(run: Run, seen: _Seen) -> Iterator[Advice]:

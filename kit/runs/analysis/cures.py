@@ -13,7 +13,7 @@ from kit.runs.run import Run
 from kit.text import format_ms
 from kit.trace import SyncRow
 
-__all__ = ["SYNC_CURES", "Advice", "SyncCure", "known_change", "sync_cure", "traced_ms"]
+__all__ = ["SYNC_CURES", "Advice", "SyncCure", "sync_cure", "traced_ms"]
 
 _OF_BUILDERS = ("prefetch", "loss_scaling")  # a builder asks its `Context` for these
 
@@ -34,12 +34,6 @@ class Advice:
         return "" if math.isnan(self.ms) else f"up to {format_ms(self.ms)}"
 
 
-def known_change(run: Run, change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What of a change this run's program would obey."""
-    left_out = _OF_BUILDERS if is_of_strangers(run) else ()
-    return {name: value for name, value in change.items() if name not in left_out}
-
-
 def sync_cure(row: SyncRow, run: Run) -> Advice:
     """What to do about the sync points of one place."""
     cure = next(cure for cure in SYNC_CURES if cure.fits(row.cause, row.via))
@@ -55,7 +49,9 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
     change = cure.change if can_guess or "step_mode" not in cure.change else {}
     text += f": {_filled(cure, row, run, can_guess)}"
     # Without the wait, the device can work beside all that the host does, its sleeps included.
-    return Advice(cure.rule, text, row.site, wait, known_change(run, change))
+    left_out = _OF_BUILDERS if is_of_strangers(run) else ()  # its program would not obey these
+    known = {name: value for name, value in change.items() if name not in left_out}
+    return Advice(cure.rule, text, row.site, wait, known)
 
 
 def traced_ms(run: Run) -> float:

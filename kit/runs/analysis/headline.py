@@ -26,7 +26,7 @@ from kit.runs.labels import samples_of
 from kit.runs.run import Run
 from kit.text import UNKNOWN, format_count, format_ms, format_number, format_percent
 from kit.trace import Headline, count_devices, each_step, headline
-from kit.trace.metrics import waits_of
+from kit.trace.metrics import MeasuredWaits, waits_of
 
 __all__ = [
     "HEADLINE_WORDS",
@@ -98,7 +98,8 @@ class Headlines:
         self.steps = StepTimes(runs)
         self._runs = runs
         self._all = [run.headline() for run in runs]
-        self._waits = [_waits_ms(run) for run in runs]
+        self._told = [waits_of(run) for run in runs]
+        self._waits = [_waits_ms(told) for told in self._told]
 
     def differences(self, old: int, new: int) -> dict[str, Difference]:
         """From one run to another, by the field of `Headline`.
@@ -133,7 +134,7 @@ class Headlines:
         A run may hold one such read more or less, by where in the program it began.
         """
         a, b = (self._all[i].syncs_per_step for i in (old, new))
-        steps = [len(self._runs[i].step_times_ns) for i in (old, new)]
+        steps = [self._told[i].steps for i in (old, new)]
         is_exact = a.is_integer() and b.is_integer()
         half = 0.0 if is_exact or not all(steps) else sum(1 / n for n in steps)
         return Difference(a, b, b - a - half, b - a + half, is_ratio=False, blur=0.0)
@@ -160,9 +161,8 @@ def has_other_samples(old: Run, new: Run) -> bool:
     return a != b and 0 not in (a, b)
 
 
-def _waits_ms(run: Run) -> list[float]:
+def _waits_ms(told: MeasuredWaits) -> list[float]:
     """What each step waited that the cards tell of; nothing if not all waited equally often."""
-    told = waits_of(run)
     waits = [sync.wait_ns / 1e6 for sync in told.syncs]
     if not told.steps or len(waits) % told.steps:
         return []

@@ -11,7 +11,7 @@ from urllib.parse import unquote_plus
 import numpy as np
 
 from kit.runs.analysis.headline import headline_text
-from kit.runs.analysis.lines import HOW_TIMED, line_costs
+from kit.runs.analysis.lines import HOW_TIMED, line_costs, place_of
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import time_notes
 from kit.runs.device.callers import best_view, callers_text
@@ -71,7 +71,8 @@ def _headline(run: Run, found: Verdict | None) -> str:
         lines.append(f"settings: {safe_terminal(changed, 300) or 'all as by default'}")
     lines.append(headline_text(run))
     if run.losses:
-        lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {len(run.losses)} steps")
+        steps = format_count(len(run.losses), "step")
+        lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {steps}")
     if conditions := str(run.conditions):
         lines.append(f"meanwhile: {conditions}")
     lines += [f"note: {note}" for note in time_notes(run)]
@@ -231,8 +232,7 @@ def _lines(run: Run, limit: int) -> str:
     cells = []
     is_away = any(row.elsewhere_ms for row in rows)
     for row in dearest:
-        file, _, number = row.site.rpartition(":")
-        known = texts.get((file, int(number)), "") if number.isdecimal() else ""
+        known = texts.get(place_of(row.site), "")
         parts = [row.recording_ms, row.device_ms, row.wait_ms] + [row.elsewhere_ms] * is_away
         times = map(format_number, parts)
         cells.append([safe_terminal(row.site, 40), *times, _start_of(known.strip())])

@@ -167,7 +167,8 @@ def _next_of(run: Run) -> str:
 def why_no_waits(run: Run) -> str:
     """Why a run has no sync point, as a clause: on a CPU torch has nothing to wait for."""
     is_native = run.settings.mode == "torch" and run.timeline.origin == "profiled"
-    if is_native and "torch" in run.environment and run.environment["device"].startswith("cpu"):
+    on_cpu = run.environment.get("device", "").startswith("cpu")
+    if is_native and on_cpu and "torch" in run.environment:
         return (
             "on a CPU torch computes in the call itself, so .item() finds its value ready. On a "
             'GPU and on device "kit" it waits for it'

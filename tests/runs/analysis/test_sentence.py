@@ -63,6 +63,13 @@ def test_a_read_every_twenty_steps_is_no_change_by_the_number_of_steps():
     assert headline_differences(none, none)["syncs_per_step"].kind == "same"
 
 
+def test_waits_that_only_a_trace_sees_are_counted_in_its_steps() -> None:
+    run = make_run(Settings(mode="torch"), steps=3, syncs=1)
+    fewer = replace(run, timeline=replace(run.timeline, syncs=run.timeline.syncs[:2]))
+    assert len(run.step_times_ns) > 100  # measured, and none of them tells of a wait
+    assert headline_differences(fewer, run)["syncs_per_step"].kind == "unclear"
+
+
 def test_what_the_spread_does_not_exceed_is_nothing():
     assert said() == (
         "nothing that can be told from noise; a step: no change beyond the spread (+1% ± 3%)"

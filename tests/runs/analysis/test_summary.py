@@ -66,6 +66,12 @@ def test_what_is_not_known_is_left_out_and_never_nan(run: Run):
     assert "unknown ms" not in text
 
 
+def test_a_line_number_longer_than_pythons_numbers_is_a_name() -> None:
+    run = make_run(Settings(mode="lazy"))
+    nodes = tuple(replace(n, site=f"train.py:{'9' * 5000}") for n in run.graphs[0].nodes)
+    assert "train.py:999" in summary(replace(run, graphs=(replace(run.graphs[0], nodes=nodes),)))
+
+
 def test_a_strangers_text_cannot_move_the_cursor_or_make_a_line():
     for text in (summary(make_run(hostile=True)), safe_terminal(HOSTILE)):
         assert all(

@@ -127,6 +127,11 @@ def test_cards_and_verdict_tell_the_waits_of_the_same_steps() -> None:
     assert waits_of(imported).which == "1 traced step"
 
 
+def test_a_file_that_names_no_device_has_waits_like_any_other() -> None:
+    run = replace(make_run(Settings(mode="torch"), syncs=0), environment={"torch": "2"})
+    assert "the host never waited for the device" in summary(run)
+
+
 def test_a_native_run_tells_the_waits_of_all_its_traced_steps_and_of_no_others() -> None:
     run = make_run(Settings(mode="torch"), steps=2)
     (*_, last) = run.timeline.syncs

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
+from kit.runs.compiles import Compile, storms
 from kit.runs.settings import Settings
 from kit.runtime.session.session import Session
 from kit.torch.device import open_session
@@ -74,6 +76,20 @@ def test_a_storm_is_named_with_its_cure() -> None:
     assert "make it a float or a tensor" in storm
     grown = session_of(lambda i: ones(3 + i).exp(), 6).explain()
     assert "pad to a fixed size" in grown
+
+
+def test_a_storm_without_values_shows_none() -> None:
+    def storm(kind: str, *values: str) -> str:
+        pairs = pairwise(values or [""] * 4)
+        notes = [
+            Compile(i, 0, "forward", kind, "", 3, before=before, now=now)
+            for i, (before, now) in enumerate(pairs)
+        ]
+        return storms(notes)[0].partition("because ")[2].partition(";")[0]
+
+    assert storm("aliasing") == "the way in which arrays are shared or overwritten changes"
+    assert storm("shape", "a", "b", "c", "d") == "the shape changes (a, b, c, d)"
+    assert storm("shape", *"abcdef") == "the shape changes (a, b, c, d, e, ...)"
 
 
 def test_a_hash_collision_of_pytorch_xla_gives_right_values() -> None:
