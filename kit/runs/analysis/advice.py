@@ -31,6 +31,7 @@ __all__ = ["RULES", "Advice", "advise", "limits_of"]
 SHARE = 0.05  # of the step: what costs less is not worth a sentence
 _RECORDING = tuple(row.name for row in CATEGORY_ROWS if row.phase)
 HOST_WORK = (*_RECORDING, "input", "host waits elsewhere")  # what one thread does in turn
+_NO_TIME = 0.9  # of the step: a host that is at work for so much has none to spare for a thread
 FEW_OPS = 30  # a segment of fewer ops may cost more to issue than to run
 
 
@@ -145,6 +146,12 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
         cheaper = min(whole, seen.most_ms(("input",)))
         if most < cheaper:
             text += f" A faster loader would save more, up to {format_ms(cheaper)}."
+        if not asleep and seen.together_ms(*HOST_WORK) >= _NO_TIME * seen.step_ms:
+            text += (
+                " The Python in it takes turns with recording, which leaves it no time here, and "
+                "such steps have become slower: processes take no turns (a DataLoader of your own "
+                "with num_workers)."
+            )
         yield Advice("input", text, site, most, {"prefetch": 2})
     else:
         text = (
