@@ -98,6 +98,8 @@ class NativeRecorder:
             self._profiler.start()
             return False
         assert self._profiler is not None, "it has been started"
+        if self._profiler.note:
+            return True  # it sees no more
         after = self._traced - (_LOOK + _LEAD_IN + TRACED_STEPS)
         if after == 0 and self._device == "cuda":
             with torch.profiler.record_function(FINISH):
@@ -196,7 +198,8 @@ class _JaxArrays:
         kind, live = getattr(jax, "Array", None), getattr(jax, "live_arrays", None)
         if kind is None or live is None:
             return ()
-        is_started = self._noted or any(issubclass(type(x), kind) for x in gc.get_objects())
+        kinds = () if self._noted else {*map(type, gc.get_objects())}
+        is_started = self._noted or any(issubclass(found, kind) for found in kinds)
         return live() if is_started else ()
 
 

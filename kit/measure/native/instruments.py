@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
 from kit.measure.native.events import Place
-from kit.measure.native.others import others_wait
+from kit.measure.native.others import is_prepared, others_wait
 from kit.runtime.profiling.clocks import DayClock
 from kit.runtime.profiling.elsewhere import Look, looks
 from kit.runtime.recording.sites import format_site, is_kits
@@ -29,6 +29,10 @@ __all__ = ["DeviceClock", "Profiler", "Waits"]
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 # Who profiles: one at a time in the process. A second thread's start ends the process in Kineto.
 _PROFILES: dict[str, Profiler] = {}
+_GAVE_WAY = (
+    "no step was traced: the program began a profiler of torch's own meanwhile, which takes one "
+    "thread of a process at a time"
+)
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 
 
@@ -165,7 +169,8 @@ class Profiler:
         if _PROFILES.setdefault("now", self) is not self:
             raise SettingsError("torch's profiler takes one thread at a time, and records another")
         is_on = private("torch.autograd._profiler_enabled")()  # in this thread
-        if is_on or private("torch.autograd.profiler._is_profiler_enabled"):  # in any
+        is_on = is_on or private("torch.autograd.profiler._is_profiler_enabled")  # in any
+        if is_on or is_prepared():
             _PROFILES.clear()
             raise SettingsError(
                 "the program runs under a profiler of torch's already, which takes one thread of "
@@ -173,7 +178,7 @@ class Profiler:
             )
         self._is_ours = True
         with postponed(), _quiet(), contextlib.ExitStack() as undo:
-            undo.enter_context(others_wait())
+            undo.enter_context(others_wait(self._give_way))
             undo.callback(self._stop)
             self._clock = DayClock()
             self._profile.start()
@@ -197,6 +202,12 @@ class Profiler:
             finally:
                 self._stop()
         _PROFILES.clear()
+
+    def _give_way(self, other: Any) -> None:
+        """The program begins a profile of its own in this thread, which has room for one."""
+        if other is not self._profile.profiler:
+            self.stop()
+            self.note = _GAVE_WAY
 
     def _stop(self) -> None:
         if self._thread.is_alive():

@@ -1,61 +1,66 @@
-"""torch's profiler takes one thread of a process at a time; a second one ends the process.
+"""torch's profiler takes one thread of a process at a time, and one profile of a thread.
 
-That one is the program's own, started in another thread while the kit's is on. So it has to wait
-for the end of the kit's, which comes after five steps; or it is an error where that does not come.
+A second one is the program's own, started while the kit's is on. In another thread it would end the
+process. So it has to wait for the end of the kit's, which comes after five steps; or it is an error
+where that does not come. In the same thread it would fail or be empty. There the kit's gives way.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-__all__ = ["others_wait"]
+from kit.torch.tensors.private import private
+
+__all__ = ["is_prepared", "others_wait"]
 
 PATIENCE_S = 60.0
-# What begins a profile, of each class: `start`, `with` and a schedule's step go through these.
-_BEGIN = (
-    (torch.profiler.profile, "prepare_trace"),
-    (torch.autograd.profiler.profile, "__enter__"),
-)
+# What begins a profile: `start`, `with` and a schedule's step go through it, also of a profile that
+# was made before, whose schedule knows its own methods as they were.
+_BEGIN = "torch.autograd.profiler.profile._prepare_trace"
 
 
 @contextlib.contextmanager
-def others_wait() -> Iterator[None]:
+def others_wait(give_way: Callable[[Any], object]) -> Iterator[None]:
     """Until the block ends, profilers of torch's begin in no other thread than this one.
+
+    Args:
+        give_way: called before one begins in this thread, with it.
 
     Raises:
         RuntimeError: in the other thread, if the block has not ended after a minute.
     """
     is_over, own = threading.Event(), threading.current_thread()
 
-    def after(begin: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(begin)
-        def waiting(*args: Any, **kwargs: Any) -> Any:
-            if threading.current_thread() is not own and not is_over.wait(PATIENCE_S):
-                raise RuntimeError(
-                    "kit records steps with torch's profiler in another thread, and torch takes "
-                    "one thread of a process at a time: begin this profile once they are recorded"
-                )
-            return begin(*args, **kwargs)
+    begin = private(_BEGIN)
 
-        return waiting
+    @functools.wraps(begin)
+    def waiting(profile: Any) -> None:
+        if threading.current_thread() is own:
+            give_way(profile)
+        elif not is_over.wait(PATIENCE_S):
+            raise RuntimeError(
+                "kit records steps with torch's profiler in another thread, and torch takes "
+                "one thread of a process at a time: begin this profile once they are recorded"
+            )
+        begin(profile)
 
+    kind, name = torch.autograd.profiler.profile, begin.__name__
     with contextlib.ExitStack() as undo:
         undo.callback(is_over.set)
-        for kind, name in _BEGIN:
-            undo.callback(_put_back, kind, name, kind.__dict__.get(name))
-            setattr(kind, name, after(getattr(kind, name)))
+        undo.callback(setattr, kind, name, begin)
+        setattr(kind, name, waiting)
         yield
 
 
-def _put_back(kind: type, name: str, before: Any) -> None:
-    if before is None:  # it is inherited
-        with contextlib.suppress(AttributeError):
-            delattr(kind, name)
-    else:
-        setattr(kind, name, before)
+def is_prepared() -> bool:
+    """Is there a profile whose schedule has it begin with the next step? It would see nothing."""
+    kind, warmup = torch.profiler.profile, torch.profiler.ProfilerAction.WARMUP
+    profiles = [x for x in gc.get_objects() if type(x) is kind]  # 70 ns an object
+    return any(profile.current_action is warmup for profile in profiles)

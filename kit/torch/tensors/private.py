@@ -33,6 +33,7 @@ NAMES = (
     "torch._decomp.decomposition_table",
     "torch.autograd._profiler_enabled",
     "torch.autograd.profiler._is_profiler_enabled",
+    "torch.autograd.profiler.profile._prepare_trace",
     "torch.distributed.Work.unbox",
     "torch.nn.Module._apply",
     "torch.nn.modules.module._global_forward_pre_hooks",

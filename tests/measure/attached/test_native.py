@@ -32,6 +32,7 @@ from kit.measure.native import others
 from kit.measure.native.instruments import Profiler
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
+from kit.torch.tensors.private import private
 from kit.widgets.base.tables import run_notes_html, sync_table_html
 from tests.reliability.errors import lines_of, run_with
 from tests.waiting import until
@@ -434,7 +435,7 @@ def test_a_profiler_that_another_thread_starts_meanwhile_waits_for_the_end_of_th
             torch.ones(3).sum()
         return len(getattr(seen, "function_events", None) or seen.events())
 
-    methods = [kind.__dict__.get(name) for kind, name in others._BEGIN]
+    begin = private(others._BEGIN)
     recording = Profiler("cpu")
     with ThreadPoolExecutor(1) as other:
         recording.start()
@@ -455,7 +456,47 @@ def test_a_profiler_that_another_thread_starts_meanwhile_waits_for_the_end_of_th
                 other.submit(profiled).result(60)
         finally:
             recording.stop()
-    assert [kind.__dict__.get(name) for kind, name in others._BEGIN] == methods
+    assert private(others._BEGIN) is begin
+
+
+@pytest.mark.parametrize("wait", [2, 4, 5, 7])  # prepared, looked at, begun, traced
+def test_a_profiler_that_the_loop_starts_itself_has_what_it_would_and_the_loop_goes_on(
+    wait: int,
+) -> None:
+    """In the step where the kit's was on it raised, or saw nothing, or took what the kit's saw."""
+    seen: list[set[str]] = []
+    own = torch.profiler.profile(
+        schedule=torch.profiler.schedule(wait=wait, warmup=1, active=2, repeat=1),
+        on_trace_ready=lambda profile: seen.append({e.name for e in profile.events()}),
+        acc_events=True,
+    )
+    loop = Loop()
+    with kit.watch(steps=1, skip=0) as watch, own:
+        for _ in loop.steps(14):
+            own.step()
+    assert len(loop.losses) == 14
+    assert len(seen) == 1
+    assert "aten::linear" in seen[0]
+    assert not torch.autograd._profiler_enabled()
+    assert watch.ended == "complete: measured 1 of 1 steps"
+    assert any("no step was traced: the program" in note for note in watch.run.timeline.notes)
+
+
+@pytest.mark.parametrize("first", [3, 6])
+@pytest.mark.parametrize("own", [torch.profiler.profile, torch.autograd.profiler.profile])
+def test_a_profiler_around_some_steps_of_the_loop_is_the_loops(
+    first: int, own: Callable[[], Any]
+) -> None:
+    loop = Loop()
+    with kit.watch(steps=1, skip=0) as watch:
+        loop.train(first)
+        with own() as profile:
+            loop.train(2)
+        loop.train(11 - first)
+    assert any("AdamW.step" in e.key for e in profile.key_averages())
+    assert len(loop.losses) == 13
+    assert not torch.autograd._profiler_enabled()
+    assert any("no step was traced: the program" in note for note in watch.run.timeline.notes)
 
 
 @pytest.mark.parametrize("is_left", [True, False])
