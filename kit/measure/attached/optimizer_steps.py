@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 __all__ = ["FOLLOWED", "OptimizerSteps"]
@@ -17,10 +18,15 @@ Heard = Callable[[Any, Any, Any], None]  # (optimizer, args, kwargs), in the thr
 
 
 class OptimizerSteps:
-    """Tells watches of each optimizer's step; they may come and go in any thread or signal."""
+    """Tells watches of each optimizer's step; they may come and go in any thread or signal.
+
+    Where `torch.compile` compiles an optimizer's step, it compiles this hook with it, but none of
+    the watches' own code.
+    """
 
     def __init__(self) -> None:
         self._watches: dict[int, Heard] = {}  # only by a dict's own methods, which are atomic
+        self._tell = torch.compiler.disable(self._tell_all)
         register_optimizer_step_post_hook(self._ended)
 
     def __len__(self) -> int:
@@ -36,8 +42,11 @@ class OptimizerSteps:
 
     def _ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._watches:
-            for heard in list(self._watches.values()):
-                heard(optimizer, args, kwargs)
+            self._tell(optimizer, args, kwargs)
+
+    def _tell_all(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        for heard in list(self._watches.values()):
+            heard(optimizer, args, kwargs)
 
 
 FOLLOWED = OptimizerSteps()
