@@ -102,7 +102,14 @@ class Explorer(View):
         )
         self.controls = Controls(settings, on_invalid=self.failure.show, beside=[self.history])
         self.ahead = AheadLine(prepare, self.controls.neighbours)
-        self._reruns = self._make_reruns(run_step)
+        self._reruns = Reruns(
+            partial(self._foresight.measure, run_step),
+            on_progress=seldom(self._show_progress),
+            on_result=self._take,
+            on_error=self._show_failure,
+            on_idle=self._rest,
+            spare=self.ahead.work,
+        )
         self.actions = ActionBar(
             on_run=partial(self.failure.guard, self.rerun),
             on_cancel=partial(self.failure.guard, self.cancel),
@@ -253,16 +260,6 @@ class Explorer(View):
         self.failure.value = ""
         self.run = run
 
-    def _make_reruns(self, run_step: RunStep) -> Reruns:
-        return Reruns(
-            partial(self._foresight.measure, run_step),
-            on_progress=seldom(self._show_progress),
-            on_result=self._take,
-            on_error=self._show_failure,
-            on_idle=self._rest,
-            spare=self.ahead.work,
-        )
-
     def _show_model(self, asked: Settings, prediction: Prediction | None) -> None:
         """Draw what the model expects of settings, unless they were measured or left meanwhile."""
         with self._lock:
@@ -280,7 +277,7 @@ class Explorer(View):
             self._log.add(run)
             self.ahead.note(run.settings)
             self._foresight.learn(run)
-            if self._is_answered:  # by a run of other settings, which undo has shown meanwhile
+            if self._is_late():
                 return
             self._is_answered = True
             took_s = time.perf_counter() - self._started_s
@@ -288,14 +285,25 @@ class Explorer(View):
             self.actions.say(said, is_news=True)
             self._show(run, self._foresight.expected(run.settings))
 
+    def _is_late(self) -> bool:
+        """Has the request of what the worker brings an answer already, or has a newer one come?
+
+        The worker may have waited for the lock while undo showed another run, or a control moved.
+        """
+        return self._is_answered or self._reruns.is_waiting
+
     def _show_progress(self, text: str, fraction: float) -> None:
         with self._lock:
+            if self._is_late():
+                return
             expected = self._foresight.expected(self.settings)
             known = "" if expected is None else f"modelled: {expected.step_text} a step; "
             self.actions.show_progress(known + text, fraction)
 
     def _show_failure(self, error: BaseException, trace: str) -> None:
         with self._lock:
+            if self._is_late():
+                return
             self.failure.show(error, trace)
             is_first = self.run is None
             after = "" if is_first else "; the picture below is of the run before it"

@@ -145,6 +145,37 @@ def test_a_move_just_as_a_run_ends_is_shown_and_not_taken_for_cancelled(explore)
     assert explorer.actions.announcer.value.startswith("measured in ")
 
 
+@pytest.mark.parametrize("ends", ["a run", "a failure"])
+@pytest.mark.parametrize("then", ["a move", "an undo"])
+def test_what_comes_too_late_for_the_settings_is_not_shown(explore, ends, then):
+    step = Step()
+    explorer = explore(step)
+    first, reruns, came = explorer.wait(LONG_S), explorer._reruns, threading.Event()
+    name = "_on_result" if ends == "a run" else "_on_error"
+    tell = getattr(reruns, name)
+
+    def come(*what) -> None:
+        came.set()
+        tell(*what)  # waits for the lock
+
+    setattr(reruns, name, come)
+    step.gate.clear()
+    step.error = None if ends == "a run" else RuntimeError("too late")
+    explorer.set(batch_size=16)
+    until(lambda: len(step.started) == 2)
+    with explorer._lock:
+        step.gate.set()
+        assert came.wait(LONG_S)
+        step.error = None
+        _ = explorer.set(batch_size=4) if then == "a move" else explorer.undo()
+    run = explorer.wait(LONG_S)
+    until(lambda: explorer.actions.cancel.disabled)
+    assert run.settings.batch_size == (4 if then == "a move" else first.settings.batch_size)
+    assert explorer.run is run
+    assert explorer.actions.announcer.value.startswith("measured ")
+    assert explorer.failure.value == ""
+
+
 def test_what_no_model_knows_is_only_measured(explore):
     step = Step()
     explorer = explore(step)
