@@ -211,7 +211,14 @@ class TimelineView(View):
         """What the chosen range holds: busy devices, overlap, waits, idle time by cause."""
         if self.range_ns is None or self.run is None:
             return None
-        return range_metrics(self.run.timeline, *self.range_ns)
+        return range_metrics(self.run.timeline, *self._in_run(*self.range_ns))
+
+    def _in_run(self, *at_ns: int) -> list[int]:
+        """Times of the axis as times since the run's first span.
+
+        That span lies further right where another run, whose first step comes later, stands below.
+        """
+        return [at - int(self._payload["parts"]["shift_ns"][0]) for at in at_ns]
 
     @traitlets.observe("run", "below", "outline", "ghost", "axis_ns")
     def _redraw(self, change: dict[str, Any]) -> None:
@@ -242,6 +249,7 @@ class TimelineView(View):
         """
         if self.run is None or not len(self.run.timeline):
             raise TimelineError("there is no timeline to pin a text to")
+        [at_ns] = self._in_run(at_ns)
         self._show_pins(self.run.pin(at_ns + int(self.run.timeline.start_ns.min()), text))
 
     def unpin(self, place: int) -> None:
@@ -274,6 +282,7 @@ class TimelineView(View):
                 "only a trace that was opened from a file can be read again: "
                 "kit.TimelineView(run, reopen=kit.open_trace)"
             )
+        start_ns, stop_ns = self._in_run(start_ns, stop_ns)
         low = start_ns = max(start_ns, 0)
         begin = int(run.timeline.start_ns.min()) + start_ns
         for _ in range(2):  # the file may begin before the first span that is shown
@@ -371,7 +380,8 @@ class TimelineView(View):
             self.sources["marked"].data = {"start": [wanted[0]], "stop": [wanted[1]]}
         try:
             if self.run is not None and not self._payload["parts"]["gaps_known"][0]:
-                self.sources["reply"].data = {"text": [_told_idle(self.run.timeline, *wanted)]}
+                told = _told_idle(self.run.timeline, *self._in_run(*wanted))
+                self.sources["reply"].data = {"text": [told]}
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
             self._error.value = error_html("timeline", error)
 

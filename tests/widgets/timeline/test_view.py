@@ -21,7 +21,7 @@ from kit.widgets.base.selection import NOTHING, Selection
 from kit.widgets.timeline import columns as timeline_data
 from kit.widgets.timeline import range as timeline_range
 from kit.widgets.timeline import view as timeline_module
-from kit.widgets.timeline.payload import flat
+from kit.widgets.timeline.payload import as_run, flat
 from kit.widgets.timeline.range import around, range_metrics
 from kit.widgets.timeline.view import (
     TimelineView,
@@ -122,6 +122,22 @@ def test_a_range_from_the_browser_and_one_from_python_give_the_same_numbers():
     assert view.sources["marked"].data == {"start": [5], "stop": [77]}
     view.range_ns = None
     assert view.sources["marked"].data == {"start": [], "stop": []}
+
+
+def test_a_range_is_where_it_is_drawn_also_above_a_run_whose_first_step_comes_later(monkeypatch):
+    monkeypatch.setattr(timeline_data, "MAX_GAP_KERNELS", 0)
+    run = as_run(_timeline(("host/main", "step", "step", 0, 9), ("device/0", "k", "kernel", 2, 4)))
+    late = _timeline(("host/main", "x", "record", 0, 5), ("host/main", "step", "step", 50, 59))
+    alone, view = TimelineView(run), TimelineView(run, below=late)
+    by = int(view.sources["timeline"].data["steps.start"][0][0])
+    assert by == 50
+    alone.range_ns, view.range_ns = (1, 7), (by + 1, by + 7)
+    assert alone.range_metrics() == view.range_metrics()
+    assert view.range_metrics().busy_ns == {"device/0": 2}
+    assert view.sources["reply"].data == alone.sources["reply"].data
+    view.pin(by + 3, "here")
+    assert [pin.at_ns for pin in view.run.pins] == [3]
+    assert view.sources["timeline"].data["pins.at"][0] == [by + 3]
 
 
 def test_python_says_why_devices_were_idle_where_the_page_cannot(monkeypatch):
