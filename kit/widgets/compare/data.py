@@ -64,11 +64,12 @@ class ComparisonRow:
     sync_wait_ms: float  # a step
     device_idle_ms: float  # a traced step
     loss: float  # of the last measured step; nan if none was told
-    change: Difference | None = None  # of the step since the baseline, a sample's if sizes differ
+    change: Difference | None = None  # of the step since the baseline; of a sample if `by_sample`
     doubt: str = ""  # why its numbers may be off: another program took the cores
     best: frozenset[str] = frozenset()  # columns of which it has the best value, or one as good
     maybe_best: frozenset[str] = frozenset()  # columns of which it may have the best value
     has_loss: bool = True  # False: nobody told one, as in a loop that was watched
+    by_sample: bool = False  # the runs' steps hold different numbers of samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def comparison_rows(
     for i, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True)):
         change = steps_difference(every[baseline], every[i], by_sample=by_sample)
         row = _row(run, label, runs[baseline].step_ms, None if i == baseline else change)
-        rows.append(replace(row, doubt=doubt_of(run, *every[i])))
+        rows.append(replace(row, doubt=doubt_of(run, *every[i]), by_sample=by_sample))
     found = {c.head: _best(c, rows, runs, every) for c in COLUMNS if c.best}
     return tuple(
         replace(
@@ -293,9 +294,7 @@ def verdict(rows: Sequence[ComparisonRow], baseline: int = 0) -> str:
     others = {i: d for i, r in enumerate(rows) if (d := r.change) is not None and d.new > 0}
     if not others or not all(d.old > 0 for d in others.values()):
         return ""
-    sizes = {round(r.step_ms / r.sample_ms) for r in rows if r.sample_ms > 0}
-    by_sample = len(sizes) > 1 and not any(math.isnan(r.sample_ms) for r in rows)
-    head, unit = (SAMPLE, "ms a sample") if by_sample else (STEP, "ms a step")
+    head, unit = (SAMPLE, "ms a sample") if rows[0].by_sample else (STEP, "ms a step")
     faster = {i: d for i, d in others.items() if d.kind == "less"}
     if not faster:
         best = min(others, key=lambda i: others[i].new)

@@ -211,6 +211,14 @@ def test_other_batch_sizes_are_judged_by_the_sample():
     )
 
 
+def test_a_run_without_steps_does_not_change_what_the_others_are_judged_by():
+    small = timed(4, 4, 4, settings=Settings(batch_size=4))
+    large = timed(6, 6, 6, settings=Settings(batch_size=8))
+    none = replace(small, step_times_ns=())
+    said = verdict(comparison_rows([small, large]))
+    assert verdict(comparison_rows([small, large, none])) == said
+
+
 def test_time_begins_at_each_runs_first_traced_step():
     early = ("device/0", "old", "kernel", 0, 1_500_000)
     step = ("host/main", "step 0", "step", 1_000_000, 3_000_000)
