@@ -76,7 +76,8 @@ class Backward:
 
     def __post_init__(self) -> None:
         made = [at for at, _ in self.gradients]
-        if self.ops < 1 or made != sorted(made) or (made and not 0 < made[0] <= made[-1]):
+        is_in_order = made == sorted(made) and all(0 < at <= self.ops for at in made)
+        if self.ops < 1 or not is_in_order:
             raise SettingsError(
                 "a backward pass has at least one op, and its gradients come in the order of the "
                 f"ops that make them, not {self.ops} ops and gradients at {made[:8]}"
@@ -217,7 +218,8 @@ def best_buckets(
     sizes = [size for _, size in step.gradients]
     if not sizes:
         raise SettingsError("this backward pass makes no gradient, so there is nothing to reduce")
-    tried = [1 << n for n in range(min(sizes).bit_length() - 1, sum(sizes).bit_length() + 1)]
+    least = max(min(sizes), 1).bit_length() - 1  # an empty parameter has a gradient, too
+    tried = [1 << n for n in range(least, sum(sizes).bit_length() + 1)]
     made = {
         size: predict_parallel(
             step, bulk=bulk, link=link, devices=devices, bucket_bytes=size, cut=cut

@@ -45,7 +45,7 @@ def read_text(knobs: Sequence[Knob], text: str) -> dict[str, Any]:
     for part in text.strip().removeprefix("?").split("&"):
         if not part.strip():
             continue  # an empty line is all defaults; a doubled & means nothing
-        name, equals, value = (unquote_plus(x).strip() for x in part.partition("="))
+        name, equals, value = (unquote_plus(x.strip()) for x in part.partition("="))
         if not equals:
             raise SettingsError(f"{part[:80]!r} is not of the form name=value, as in {_EXAMPLE}")
         if name not in known:

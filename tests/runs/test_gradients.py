@@ -140,12 +140,18 @@ def test_a_modelled_device_is_idle_for_reductions_as_long_as_they_are_exposed(
     assert headline(made.timeline).device_busy_fraction == pytest.approx(share)
 
 
+def test_an_empty_parameter_has_a_gradient_without_bytes() -> None:
+    size, best = best_buckets(Backward(4, ((2, 0), (4, 8)), 1, 1), Link())
+    assert (1 <= size <= 8, best.buckets) == (True, 1)
+
+
 def test_what_cannot_be_is_refused() -> None:
     for wrong in ({"bulk": 0}, {"devices": 0}, {"bucket_bytes": 0}, {"cut": "never"}):
         with pytest.raises(SettingsError):
             predict_parallel(LAYERS, **({"bulk": 1, "link": Link()} | wrong))  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="come in the order"):
-        Backward(3, ((2, 1), (1, 1)), 1, 1)
+    for order in (((2, 1), (1, 1)), ((4, 1),), ((0, 1),)):
+        with pytest.raises(SettingsError, match="come in the order"):
+            Backward(3, order, 1, 1)
     with pytest.raises(SettingsError, match="at least 0 ns"):
         Backward(3, (), -1, 1)
     with pytest.raises(SettingsError, match="nothing to reduce"):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.knob import OwnKnob
 from kit.runs.loss_scaling import LOSS_SCALING
 from kit.runs.settings import (
     CHECK_INDICES,
@@ -58,6 +59,12 @@ def test_only_what_differs_from_the_defaults_is_written():
     assert settings.to_string() == text
     assert Settings.parse(f" ?{text}& ") == settings
     assert Settings.parse("loss_scaling=dynamic%2C%20on%20device").loss_scaling == LOSS_SCALING[3]
+
+
+def test_a_text_of_a_builder_keeps_the_spaces_around_it():
+    knob = OwnKnob("mark", " a", (" a", "a"), "a")
+    text = Settings(own=(knob,)).to_string()
+    assert Settings.parse(f" {text.replace('=', ' = ')} ", (knob.set("a"),)).mark == " a"
 
 
 def test_the_line_means_the_same_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch):

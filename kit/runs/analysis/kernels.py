@@ -153,7 +153,9 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
     # a kernel runs once a step on each device; one in a loop runs more often, and the window may
     # cut a step
     times = row.count if row.count <= devices * (steps + 1) else devices * steps
-    ns = row.total_ms * 1e6 / times
+    # devices work at the same time, of which `total_ms` has the union
+    took_ms = row.total_ms if devices == 1 else row.mean_us * row.count / 1e3
+    ns = took_ms * 1e6 / times
     gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
     share, limit = _of_ceiling(gb_s, gflop_s, ceilings if members else None)
     nodes = [graph.nodes[i] for i in sorted(members)]

@@ -143,6 +143,12 @@ def test_kernels_of_one_node_divide_it_by_their_time() -> None:
     assert [r.gb_s for r in rows] == [2.0, 2.0]
 
 
+def test_a_kernel_of_two_devices_at_the_same_time_is_no_faster_than_on_one() -> None:
+    both = [kernel("x", 0, 80, 3), replace(kernel("x", 20, 100, 3), lane="device/1 k")]
+    (row,) = kernel_table(replace(run_of(*both), metrics={"parallel.devices": 2.0}))
+    assert row.gb_s == kernel_table(run_of(both[0]))[0].gb_s == 1.0
+
+
 def test_rates_are_held_against_the_nearer_ceiling() -> None:
     rows = kernel_table(run_of(kernel("x", 0, 80, 3)), ceilings=Ceilings(4.0, 100.0))
     assert (rows[0].of_ceiling, rows[0].limit) == (0.25, "memory")
