@@ -205,7 +205,8 @@ def compare(
             return Comparison((workload_or_runs,), baseline)
         return Comparison(tuple(workload_or_runs), baseline)
     from kit.measure.many.placement import placed
-    from kit.measure.search.rounds import measure_in_turn, median_run
+    from kit.measure.search.rounds import measure_in_turn
+    from kit.runs.change import median_run
 
     placement, changes = placed(workload_or_runs, devices, processes, options)
     given = [settings] if isinstance(settings, Settings) else list(settings or ())

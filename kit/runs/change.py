@@ -34,6 +34,7 @@ __all__ = [
     "doubt_of",
     "ends_text",
     "error_of",
+    "median_run",
     "part_difference",
     "ratio_of",
     "shift_of",
@@ -236,6 +237,11 @@ def steps_difference(
     found = _ratio(*(_log_times(runs, by_sample=by_sample) for runs in (old, new)))
     has_turns = min(len(old), len(new)) >= TURNS  # then what others took is in the runs' own spread
     return found if has_turns else replace(found, doubt=doubt_of(*old, *new))
+
+
+def median_run(runs: Sequence[Run]) -> Run:
+    """The run with the median step time, to be shown; of an even number, the faster of the two."""
+    return sorted(runs, key=lambda run: run.step_ms)[(len(runs) - 1) // 2]
 
 
 def doubt_of(*runs: Run) -> str:

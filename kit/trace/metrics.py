@@ -228,7 +228,7 @@ def breakdown(timeline: Timeline) -> tuple[BreakdownRow, ...]:
     input, or recording by phase), else to "unknown". So `exposed_ms` adds up to the step, while
     `total_ms` counts all of an activity (a phase's recording without the waits and copies inside
     it). Where nothing was sent or reduced, as on one device, there is no row for it; nor for waits
-    elsewhere where none was seen.
+    elsewhere where none was seen, nor for the device where nobody saw it.
 
     Units:
         milliseconds, averaged over the step spans
@@ -242,10 +242,11 @@ def breakdown(timeline: Timeline) -> tuple[BreakdownRow, ...]:
     if not whole:
         return BreakdownRows()
     scale = 1e6 * _count(timeline, "step")
+    left_out = _RARE if says_device(timeline) else (*_RARE, "device busy")
     return BreakdownRows(
         BreakdownRow(name, total / scale, exposed / scale, exposed / whole)
         for name, (total, exposed) in parts.items()
-        if total or name not in _RARE
+        if total or name not in left_out
     )
 
 

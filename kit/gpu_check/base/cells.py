@@ -17,7 +17,7 @@ import torch
 from kit.gpu_check.base.journal import Journal
 from kit.measure.base.context import Workload
 from kit.measure.experiment import run as run_once
-from kit.measure.search.rounds import median_run
+from kit.runs.change import median_run
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache

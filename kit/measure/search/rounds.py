@@ -12,7 +12,7 @@ from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.text import check_whole_number
 
-__all__ = ["measure_in_turn", "median_run"]
+__all__ = ["measure_in_turn"]
 
 
 def measure_in_turn(
@@ -23,7 +23,7 @@ def measure_in_turn(
     progress: Progress | None = None,
     cancelled: CancelledFn | None = None,
 ) -> list[list[Run]]:
-    """For each of the settings its `repeats` runs; `median_run` is the one to show.
+    """For each of the settings its `repeats` runs; `kit.runs.change.median_run` is shown.
 
     All settings are run once before one is run again: a machine that is slow for a while is slow
     for all of them. The runs share one cache of executables.
@@ -42,11 +42,6 @@ def measure_in_turn(
         i = n % len(cells)
         made[i].append(placement.run(cells[i], progress=inner, cancelled=cancelled, caches=caches))
     return made
-
-
-def median_run(runs: Sequence[Run]) -> Run:
-    """The run with the median step time; of an even number, the faster one in the middle."""
-    return sorted(runs, key=lambda r: r.step_ms)[(len(runs) - 1) // 2]
 
 
 def _checked(settings: Sequence[Settings], repeats: int) -> list[Settings]:

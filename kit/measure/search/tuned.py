@@ -144,9 +144,9 @@ class Trial:
 
     @property
     def step_ms(self) -> float:
-        """Median of the steps that count, milliseconds; nan if there are none."""
-        times = self._times()
-        return float(np.median(times)) if len(times) else math.nan
+        """The middle one of the runs that count, milliseconds, as `since` has it; nan without."""
+        times = [run.step_ms for run in self.counted if run.step_times_ns]
+        return float(np.median(times)) if times else math.nan
 
     @property
     def spread_ms(self) -> float:
@@ -174,9 +174,6 @@ class Trial:
     @property
     def spread_per_sample(self) -> float:
         return self.spread_ms / self.samples_per_step
-
-    def _times(self) -> Any:
-        return np.array([t for run in self.counted for t in run.step_times_ns]) / 1e6
 
     def counted_memory(self, name: str) -> float:
         """The most of a count of memory, e.g. `peak_bytes`, in any run; nan if no run has it.

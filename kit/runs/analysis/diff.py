@@ -19,7 +19,13 @@ from kit.ir.graph import VARIABLES, DiffRow
 from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.analysis.parts import NOTHING, Part, Parts, kernel_kind
 from kit.runs.analysis.rows import Change, NodeChange, row_markdown, row_text
-from kit.runs.change import Difference, doubt_of, part_difference, steps_difference
+from kit.runs.change import (
+    Difference,
+    doubt_of,
+    median_run,
+    part_difference,
+    steps_difference,
+)
 from kit.runs.knob import knobs_of
 from kit.runs.labels import COMMIT, IMPORTED, TIME, label_of
 from kit.runs.run import Run
@@ -180,7 +186,7 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
         SettingsError: there is no run on one side.
     """
     olds, news = _runs(a), _runs(b)
-    old, new = _median_run(olds), _median_run(news)
+    old, new = median_run(olds), median_run(news)
     parts = Parts(old), Parts(new)
     step = max(filter(math.isfinite, (old.step_ms, new.step_ms)), default=0.0)
     pair = _Pairing(step, doubt_of(old, new))
@@ -224,10 +230,6 @@ def _runs(given: Run | Sequence[Run]) -> list[Run]:
     if not runs or not all(isinstance(run, Run) for run in runs):
         raise SettingsError("a diff needs a run, or several, on each side")
     return runs
-
-
-def _median_run(runs: Sequence[Run]) -> Run:
-    return sorted(runs, key=lambda run: run.step_ms)[(len(runs) - 1) // 2]
 
 
 def _step(olds: Sequence[Run], news: Sequence[Run], *, by_sample: bool) -> Change:

@@ -335,6 +335,13 @@ def test_words_and_cost_of_a_faster_setting_are_said():
     assert tuned._repr_mimebundle_() == {"text/plain": tuned.summary()}
 
 
+def test_all_that_is_said_of_a_setting_is_of_the_middle_one_of_its_runs():
+    start = trial(Settings(), [[10.0] * 4] * 3)
+    best = trial(Settings(mode="lazy"), [[9.0] * 40, [5.0] * 4, [5.0] * 4])  # most steps took 9 ms
+    said = Tuned.of(best, start, [start, best], budget_s=10, spent_s=3).summary()
+    assert "2x as fast as what you gave (5 ms a step instead of 10, maybe 50%" in said
+
+
 def test_staying_with_the_start_is_said_with_the_spread():
     start = trial(Settings(), [[5.0] * 4, [5.3] * 4])
     tuned = Tuned.of(start, start, [start, trial(Settings(prefetch=2), [[4.9] * 4])],

@@ -72,6 +72,13 @@ def test_a_line_number_longer_than_pythons_numbers_is_a_name() -> None:
     assert "train.py:999" in summary(replace(run, graphs=(replace(run.graphs[0], nodes=nodes),)))
 
 
+def test_a_device_that_nobody_saw_is_not_said_to_have_been_idle() -> None:
+    run = make_run(kernels=0)
+    for text in (summary(run), run.to_markdown(), repr(run.breakdown())):
+        assert "device busy" not in text
+        assert "unknown" in text
+
+
 def test_a_strangers_text_cannot_move_the_cursor_or_make_a_line():
     for text in (summary(make_run(hostile=True)), safe_terminal(HOSTILE)):
         assert all(

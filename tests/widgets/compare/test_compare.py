@@ -11,7 +11,7 @@ import pytest
 
 import kit
 from kit.errors import Cancelled, SettingsError
-from kit.measure.search.rounds import median_run
+from kit.runs.change import median_run
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.widgets.compare.data import comparison_rows
