@@ -216,6 +216,8 @@ class LoopWatch:
 
     # -- for the loop ----------------------------------------------------------------------------
 
+    # Where torch.compile compiles the step of a loop, it compiles nothing of the kit with it.
+    @torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
     def step(self, loss: Any = None) -> None:
         """A step of the loop ends here.
 

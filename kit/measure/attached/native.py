@@ -17,7 +17,7 @@ import torch
 from kit.measure.attached.recorder import Recorded
 from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, computed_ns, timeline_of
-from kit.measure.native.instruments import DeviceClock, Profiler, Waits
+from kit.measure.native.instruments import DeviceClock, Profiler, Waits, is_compiled_here
 from kit.measure.native.torch import environment
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -84,9 +84,10 @@ class NativeRecorder:
     def begin_trace(self) -> bool:
         """First look for the lines that wait, in a step of its own: the profiler has none."""
         self._jax.note()
-        waits = Waits(self._device)
-        self._places = waits.places
-        self._look.enter_context(waits)
+        if not is_compiled_here():
+            waits = Waits(self._device)
+            self._places = waits.places
+            self._look.enter_context(waits)
         return False
 
     def trace_step(self) -> bool:

@@ -24,7 +24,7 @@ from kit.runtime.recording.sites import format_site, is_kits
 from kit.runtime.session.interrupts import postponed
 from kit.torch.tensors.private import private
 
-__all__ = ["DeviceClock", "Profiler", "Waits"]
+__all__ = ["DeviceClock", "Profiler", "Waits", "is_compiled_here"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 # Who profiles: one at a time in the process. A second thread's start ends the process in Kineto.
@@ -93,6 +93,18 @@ class Waits(TorchDispatchMode):
         if cause := self._cause(func.overloadpacket, args, result):
             self.places.setdefault(cause, []).append(_user_line())
         return result
+
+
+def is_compiled_here() -> bool:
+    """Is this called by a function that torch.compile has compiled?
+
+    At its end torch sets this thread's dispatch as it was at its beginning, so no mode may come or
+    go in it.
+    """
+    frame: Any = sys._getframe()
+    while frame is not None and not frame.f_code.co_qualname.startswith("_TorchDynamoContext."):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _taken_off() -> list[Any]:
