@@ -18,7 +18,8 @@ from kit.runs.run import Run
 from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import last_steps
 from kit.text import format_ms
-from kit.trace import Span, Timeline
+from kit.trace import Span, Timeline, each_step
+from kit.trace.active import hull
 from kit.trace.kinds import OF_WORKERS
 from kit.trace.planes import TORCH_CPU
 from kit.trace.simulate import Work, simulate
@@ -55,14 +56,16 @@ class NativeModel:
     def __init__(self, run: Run) -> None:
         if run.timeline.origin == "imported":
             raise SettingsError("a prediction needs a measured run, not an imported trace")
-        if {s.lane for s in run.timeline.spans if s.kind == "kernel"} - {TORCH_CPU}:
+        timeline = run.timeline
+        kernels = timeline.where(kind="kernel")
+        if kernels.sum() > timeline.where(kind="kernel", lane=TORCH_CPU).sum():
             raise SettingsError(
                 "natively on a GPU a run does not keep which line launched which kernel, so what "
                 "would wait for what cannot be told. Predict from a run on device kit, such as "
                 "`kit run --on kit` makes"
             )
         self._run = run
-        self._steps = [_parts(run.timeline, *ends) for ends in run.timeline.intervals(kind="step")]
+        self._steps = [_parts(step, *hull(step)) for step in each_step(timeline)]
         traced = sum(part.ns for step in self._steps for part in step)
         if not traced > 0:
             raise SettingsError(
@@ -142,13 +145,12 @@ def _check(run: Run, asked: Question) -> None:
 
 
 def _parts(timeline: Timeline, begin: int, end: int) -> list[Part]:
-    """Whose each instant of a step is, in order."""
-    rows: list[tuple[int, int, int, str]] = []  # start, stop, place in _FIRST, name
-    for span in timeline.spans:
-        start, stop = max(span.start_ns, begin), min(span.stop_ns, end)
-        if span.kind in _FIRST and start < stop:
-            rows.append((start, stop, _FIRST.index(span.kind), span.name))
-    rows.sort()
+    """Whose each instant of a step is, in order. The timeline is that of the step alone."""
+    rows = sorted(  # start, stop, place in _FIRST, name
+        (span.start_ns, span.stop_ns, _FIRST.index(span.kind), span.name)
+        for span in timeline.spans
+        if span.kind in _FIRST and span.start_ns < span.stop_ns
+    )
     return list(_joined(_cut(rows, begin, end)))
 
 
