@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kit.ir import Graph, Segment
 from kit.text import Column, Rows, format_bytes, format_ns, format_number
 from kit.trace import Timeline
+from kit.trace.gaps import device_of
 from kit.trace.metrics import union_ns
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ _NONE: Indices = np.zeros(0, dtype=np.intp)
 class SegmentCost:
     """What one issue of a segment cost: the mean of all issues in the traced steps.
 
-    nan is what cannot be known: all about the device, if no kernel was seen at all.
+    Of several devices it is what an issue cost one of them. nan is what cannot be known: all about
+    the device, if no kernel was seen at all, and all about the host without a dispatch.
 
     Units:
         nanoseconds, bytes
@@ -78,24 +80,28 @@ def segment_costs(run: Run) -> tuple[SegmentCost, ...]:
     the mean of the issues that the window holds, without those that its edges cut through. On the
     device an issue is a stretch of kernels of one segment in one step of the device. Where more
     stretches than dispatches show that segments ran side by side, the dispatches are counted
-    instead.
+    instead. Of several devices, which nobody profiles, each span is an issue of its own.
     """
     if not run.graphs or not run.segments:
         return SegmentRows()
-    seen = _Seen(run.timeline)
+    seen = _Seen(run.timeline, run.devices)
     return SegmentRows(_cost(run.graphs[0], segment, seen) for segment in run.segments)
 
 
 class _Seen:
     """A timeline's spans gathered by segment, and its kernels by stretch."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, devices: int) -> None:
         self.times = np.stack([timeline.start_ns, timeline.stop_ns], axis=1)
         self.node = timeline.node
         self.waits = timeline.intervals(kind="wait")
-        self.steps = max(int(np.count_nonzero(timeline.where(kind="step"))), 1)
+        self.issues = max(int(np.count_nonzero(timeline.where(kind="step"))), 1) * devices
+        names = dict.fromkeys(map(device_of, timeline.lanes))
+        place = {name: i for i, name in enumerate(names)}
+        self.device = np.array([place[device_of(x)] for x in timeline.lanes])[timeline.lane]
         self.dispatches = _by_segment(timeline, _ordered(timeline, "dispatch"))
         kernels = _ordered(timeline, "kernel")
+        kernels = kernels[np.argsort(self.device[kernels], kind="stable")]
         self.kernels = _by_segment(timeline, kernels)
         self.stretch = np.full(len(timeline), -1)  # of each kernel; 0 is the first in the window
         self.idle: list[float] = []  # of the device, before each stretch
@@ -103,12 +109,20 @@ class _Seen:
             owner, starts = timeline.segment[kernels], timeline.start_ns[kernels]
             begun = np.sort(timeline.intervals(kind="device step")[:, 0])
             step = np.searchsorted(begun, starts, "right")
-            is_next = (owner[1:] != owner[:-1]) | (step[1:] != step[:-1])
+            is_other = np.diff(self.device[kernels]) != 0
+            is_next = (owner[1:] != owner[:-1]) | (step[1:] != step[:-1]) | is_other | (devices > 1)
             first = np.flatnonzero(np.concatenate([[True], is_next]))
             self.stretch[kernels] = np.searchsorted(first, np.arange(len(kernels)), "right") - 1
-            free = np.maximum.accumulate(timeline.stop_ns[kernels])
-            waited = np.maximum(starts[first[1:]] - free[first[1:] - 1], 0)
+            parts = np.split(timeline.stop_ns[kernels], np.flatnonzero(is_other) + 1)
+            free = np.concatenate([np.maximum.accumulate(part) for part in parts])
+            waited = np.maximum(starts[first[1:]] - free[first[1:] - 1], 0).astype(float)
+            waited[is_other[first[1:] - 1]] = math.nan
             self.idle = [math.nan, *waited.tolist()]
+
+    def by_device(self, kernels: Indices) -> list[NDArray[np.int64]]:
+        """The times of some kernels, of each device alone."""
+        at = self.device[kernels]
+        return [self.times[kernels[at == device]] for device in np.unique(at)]
 
 
 def _ordered(timeline: Timeline, kind: str) -> Indices:
@@ -128,11 +142,13 @@ def _cost(graph: Graph, segment: Segment, seen: _Seen) -> SegmentCost:
     kernels = seen.kernels.get(segment.index, _NONE)
     dispatch = seen.times[seen.dispatches.get(segment.index, _NONE)]
     kept, issues, gap = _issues(seen, kernels, len(dispatch))
-    device = union_ns(seen.times[kept])
+    each = seen.by_device(kept)
+    device = sum(map(union_ns, each))
     either = union_ns(np.concatenate([seen.times[kernels], dispatch]))
     launching = either - union_ns(seen.times[kernels])
     named = {*seen.node[kernels].tolist()} & {*segment.nodes}
     known = 1.0 if seen.idle else math.nan
+    host_known = 1.0 if seen.dispatches else math.nan
     return SegmentCost(
         index=segment.index,
         phase=segment.phase,
@@ -142,9 +158,9 @@ def _cost(graph: Graph, segment: Segment, seen: _Seen) -> SegmentCost:
         fused=known * (len(segment.nodes) - len(named)),
         bytes_in=_bytes(graph, segment.reads),
         bytes_out=_bytes(graph, segment.writes),
-        host_ns=launching / max(len(dispatch), 1),
+        host_ns=host_known * launching / max(len(dispatch), 1),
         device_ns=known * device / issues,
-        wait_ns=known * _waiting(seen, kept, device) / issues,
+        wait_ns=known * sum(_waiting(seen.waits, times) for times in each) / issues,
         gap_ns=gap,
         is_cached=segment.is_cached,
     )
@@ -154,8 +170,8 @@ def _issues(seen: _Seen, kernels: Indices, dispatches: int) -> tuple[Indices, in
     """The kernels to look at, of how many issues they are, and the mean gap before an issue."""
     mine = np.unique(seen.stretch[kernels])
     gaps = [x for s in mine.tolist() if not math.isnan(x := seen.idle[s])]
-    if len(mine) > (dispatches or seen.steps) + 1:  # side by side with other segments
-        issues = dispatches or seen.steps
+    issues = dispatches or seen.issues
+    if len(mine) > issues + 1:  # side by side with other segments
         return kernels, issues, sum(gaps) / issues
     gap = sum(gaps) / len(gaps) if gaps else math.nan
     whole = mine[(mine > 0) & (mine < len(seen.idle) - 1)]
@@ -164,15 +180,11 @@ def _issues(seen: _Seen, kernels: Indices, dispatches: int) -> tuple[Indices, in
     return kernels[np.isin(seen.stretch[kernels], whole)], len(whole), gap
 
 
-def _waiting(seen: _Seen, kernels: Indices, device: int) -> int:
+def _waiting(waits: NDArray[np.int64], times: NDArray[np.int64]) -> int:
     """Time in which one of the kernels ran and the host waited."""
-    if not len(kernels):
-        return 0
-    times = seen.times[kernels]
-    near = (seen.waits[:, 1] > times[:, 0].min()) & (seen.waits[:, 0] < times[:, 1].max())
-    waits = seen.waits[near]
+    near = waits[(waits[:, 1] > times[:, 0].min()) & (waits[:, 0] < times[:, 1].max())]
     # the time in both is that of each, less that in at least one
-    return device + union_ns(waits) - union_ns(np.concatenate([times, waits]))
+    return union_ns(times) + union_ns(near) - union_ns(np.concatenate([times, near]))
 
 
 def _bytes(graph: Graph, values: tuple[tuple[int, int], ...]) -> int:

@@ -6,7 +6,7 @@ import math
 
 from kit.runs.analysis.segments import SegmentCost, segment_costs
 from kit.runs.run import Run
-from kit.text import format_bytes, format_ns, safe_html
+from kit.text import format_bytes, format_count, format_ns, safe_html
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import MUTED, folded, section, sentence, table
 from kit.widgets.base.theme import COLORS, tint
@@ -88,12 +88,12 @@ def folded_segments_html(run: Run) -> str:
     if not costs:
         return ""
     gap, host = _sum(costs, "gap_ns"), _sum(costs, "host_ns")
-    gaps = "" if math.isnan(gap) else f", {format_ns(gap)} of gaps between them"
-    line = (
-        f"{len(costs):,} segment{'s' * (len(costs) != 1)} a step: {format_ns(host)} to launch "
-        f"them{gaps}"
-    )
-    return folded(line, _html(run, costs))
+    parts = [
+        *[f"{format_ns(host)} to launch them"] * (not math.isnan(host)),
+        *[f"{format_ns(gap)} of gaps between them"] * (not math.isnan(gap)),
+    ]
+    line = f"{format_count(len(costs), 'segment')} a step: {', '.join(parts)}"
+    return folded(line.removesuffix(": "), _html(run, costs))
 
 
 def _cost(c: SegmentCost) -> float:

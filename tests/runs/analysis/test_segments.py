@@ -86,7 +86,10 @@ def test_costs_equal_a_count_of_every_nanosecond(found: list[Span], steps: int) 
             for kind in ("kernel", "dispatch")
         )
         alone = sum(busy(ns, dispatches) and not busy(ns, kernels) for ns in range(END))
-        assert cost.host_ns == alone / max(len(dispatches), 1)
+        if any(s.kind == "dispatch" for s in found):
+            assert cost.host_ns == alone / max(len(dispatches), 1)
+        else:
+            assert math.isnan(cost.host_ns)
         assert (cost.ops, cost.bytes_in, cost.bytes_out) == (2, 16 * cost.index, 16)
         if not is_profiled:
             assert math.isnan(cost.device_ns + cost.wait_ns)
@@ -136,6 +139,19 @@ def test_a_segment_that_is_the_whole_step_is_issued_once_a_step() -> None:
     found += [Span("device/0", "k", "kernel", b - 5, b, 0) for _, b in steps]
     zero, *_ = segment_costs(run_of(found, 3))
     assert (zero.kernels, zero.device_ns, zero.gap_ns) == (2, 9, 10)
+
+
+def test_of_several_devices_an_issue_costs_what_it_costs_one() -> None:
+    """Nobody sees their launches, and no kernel says which step it is of."""
+    found = [
+        Span(f"device/{device} compute", "forward", "kernel", at, at + 6, 0, 0)
+        for device in (0, 1)
+        for at in (device, 10 + device, 20 + device)
+    ]
+    run = replace(run_of(found, 3), metrics={"parallel.devices": 2.0})
+    cost = segment_costs(replace(run, segments=run.segments[:1]))[0]
+    assert (cost.kernels, cost.device_ns, cost.gap_ns) == (1, 6, 4)
+    assert math.isnan(cost.host_ns)
 
 
 def test_a_gap_is_from_the_end_of_everything_before_to_the_first_kernel() -> None:
