@@ -31,6 +31,12 @@ DRAWS: dict[str, Draw] = {
     "second of multinomial": lambda x: torch.multinomial(
         torch.arange(1.0, 5).to(x.device).expand(COUNT, 4), 2
     )[:, 1],
+    "multinomial of bfloat16": lambda x: torch.multinomial(
+        torch.ones(100, dtype=torch.bfloat16).to(x.device), COUNT, replacement=True
+    ),
+    "first of multinomial of float16": lambda x: torch.multinomial(
+        torch.ones(300, dtype=torch.float16).to(x.device).expand(1000, 300), 1
+    ),
     "rrelu": lambda x: torch.nn.functional.rrelu(x - 1, training=True),
     "dropout": lambda x: torch.nn.functional.dropout(x + 1, 0.3),
     "alpha_dropout": lambda x: torch.nn.functional.alpha_dropout(x + 1, 0.3, training=True),
@@ -56,6 +62,14 @@ def test_a_draw_has_torchs_distribution_and_follows_the_seed(draw: Draw) -> None
     spread = reference.std().item()
     assert abs(wide.mean() - reference.mean()) < 6 * spread * (2 / COUNT) ** 0.5
     assert abs(wide.std() - spread) < 0.05 * spread + 1e-9
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_uniform_draw_never_gives_its_upper_end(dtype: torch.dtype) -> None:
+    """`x[(torch.rand(n) * len(x)).long()]` would be out of bounds."""
+    with open_session():
+        assert torch.rand(COUNT, dtype=dtype, device="kit").max() < 1
+        assert torch.empty(COUNT, dtype=dtype, device="kit").uniform_(-3, -2).max() < -2
 
 
 def test_a_draw_without_replacement_repeats_nothing() -> None:

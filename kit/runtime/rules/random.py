@@ -21,7 +21,7 @@ def _key(seed: Any, call: Any) -> Array:
     return jax.random.fold_in(jax.random.key(seed.astype(jnp.uint32)), call.astype(jnp.uint32))
 
 
-def _wide(dtype: str) -> Any:
+def _wide(dtype: Any) -> Any:
     """The type to draw in: bfloat16 has 128 numbers between 1/2 and 1, and so no tails."""
     return jnp.promote_types(dtype, jnp.float32)
 
@@ -43,7 +43,9 @@ def _uniform(
         real = jnp.float32 if wide == jnp.complex64 else jnp.float64
         parts = jax.random.uniform(_key(seed, call), (2, *size), real) * (high - low) + low
         return lax.complex(*parts.astype(real))
-    return jax.random.uniform(_key(seed, call), tuple(size), wide) * (high - low) + low
+    drawn = jax.random.uniform(_key(seed, call), tuple(size), wide) * (high - low) + low
+    last = jnp.nextafter(high.astype(dtype), low.astype(dtype))  # a narrower type may round to high
+    return jnp.minimum(drawn.astype(dtype), last)
 
 
 def _normal(*, mean: Any, std: Any, seed: Any, call: Any, size: Sequence[int], dtype: str) -> Array:
@@ -72,11 +74,11 @@ def _geometric(*, p: Any, seed: Any, call: Any, size: Sequence[int], dtype: str)
 
 
 def _multinomial(weights: Array, *, count: int, replacement: bool, seed: Any, call: Any) -> Array:
-    key, logits = _key(seed, call), jnp.log(weights)
+    key, logits = _key(seed, call), jnp.log(weights.astype(_wide(weights.dtype)))
     if replacement:
         shape = (count, *weights.shape[:-1])
         return jnp.moveaxis(jax.random.categorical(key, logits, shape=shape), 0, -1)
-    noise = jax.random.gumbel(key, weights.shape, weights.dtype)  # the largest are a fair draw
+    noise = jax.random.gumbel(key, logits.shape, logits.dtype)  # the largest are a fair draw
     return lax.top_k(logits + noise, count)[1]
 
 
