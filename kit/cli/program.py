@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import atexit
+import builtins
 import contextlib
 import os
 import runpy
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -229,7 +231,7 @@ def _ended(watching: WithTorch, options: argparse.Namespace) -> int:
             if options.module:
                 runpy.run_module(options.module, run_name="__main__", alter_sys=True)
             else:
-                runpy.run_path(str(options.file), run_name="__main__")
+                _run_file(str(options.file))
     except _Enough:
         return 0
     except SystemExit as error:
@@ -241,6 +243,23 @@ def _ended(watching: WithTorch, options: argparse.Namespace) -> int:
         complain(error_text(error, options.file, full=options.traceback))
         return 1
     return 0
+
+
+def _run_file(path: str) -> None:
+    """As Python does it, in a module `__main__`, which what it does at exit finds again."""
+    main, before = ModuleType("__main__"), sys.modules["__main__"]
+    loader = SourceFileLoader("__main__", path)
+    vars(main).update(__file__=path, __loader__=loader, __builtins__=builtins)
+    try:
+        sys.modules["__main__"] = main
+        exec(loader.source_to_code(loader.get_data(path), path), vars(main))
+    finally:
+        atexit.register(_as_it_was, main, sys.path[:])  # the last one is called first
+        sys.modules["__main__"] = before
+
+
+def _as_it_was(main: ModuleType, path: Sequence[str]) -> None:
+    sys.modules["__main__"], sys.path[:] = main, path
 
 
 def _status(code: Any) -> int:

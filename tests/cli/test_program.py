@@ -5,6 +5,7 @@ In this process: the script's `__main__` and path are put back afterwards, which
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import io
@@ -12,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -155,6 +157,33 @@ def test_a_script_that_stays_on_the_cpu_has_its_own_lines_with_on_kit_too(kit: K
     assert status == 0
     assert [(Path(one.filename).name, one.lineno) for one in warned] == [("train.py", 7)]
     assert "1 read of a number a step (.item(), at train.py:6)" in said
+
+
+def test_what_a_script_does_at_exit_finds_its_own_module_and_folder(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To save a model of a class of the script's failed, where Python alone saves it."""
+    at_exit: list[Callable[[], object]] = []
+    monkeypatch.setattr(
+        atexit, "register", lambda call, *given: at_exit.append(partial(call, *given))
+    )
+    script = write(
+        "import atexit, pickle\n"
+        "class Net: pass\n"
+        "def save():\n"
+        "    import beside\n"
+        "    print(pickle.loads(pickle.dumps(Net())).__class__ is Net, beside.WORD)\n"
+        "atexit.register(save)\n"
+    )
+    kit("run", script)
+    with monkeypatch.context() as after:
+        after.setattr(sys, "path", sys.path[:])
+        after.setitem(sys.modules, "__main__", sys.modules["__main__"])
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            for call in reversed(at_exit):
+                call()
+    assert said.getvalue() == "True beside\n"
 
 
 def test_stop_ends_the_script_after_the_steps_that_are_wanted(kit: Kit) -> None:
