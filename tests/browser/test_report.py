@@ -221,6 +221,10 @@ def test_a_curve_marks_runs_that_were_disturbed_or_too_short(offline: Browser, t
     assert offline.page.locator("#sweep .unsure").count() == 1
     said = offline.page.locator("#sweep").inner_text()
     assert "\u00d7 a disturbed run" in said
+    why = offline.page.locator("#sweep summary")
+    why.focus()
+    why.press("Enter")
+    assert "batch size 4: measured on a busy" in offline.page.locator("#sweep details").inner_text()
     assert "\u25cb too few steps" in said
 
 

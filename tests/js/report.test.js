@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {missingText, movedText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
+import {apart, reasons} from "../../kit/reports/js/sweep.js";
 import {readAddress, writeAddress} from "../../kit/reports/js/link.js";
 import {readLooked, writeLooked} from "../../kit/widgets/base/js/link.js";
 import {numbersIn} from "../../kit/widgets/base/js/listing.js";
@@ -40,6 +41,22 @@ test("a sweep has a line for each mode, and leaves out what was not measured", (
 });
 
 const NOTHING = {shown: null, range: null, nodes: [], sites: [], label: "", open: []};
+
+test("what made a run of a sweep doubtful is said with its settings", () => {
+  const busy = cells.map((cell, i) => (i === 3 ? {...cell, doubt: "a busy machine"} : cell));
+  const index = {axes, cells: busy, first: 0, parts: [], models: {}};
+  assert.deepEqual(reasons(axes, 0, 1, sweepLines(index, 0, 1, [0, 0])),
+    ["batch size 4, loss scaling dynamic: a busy machine"]);
+  assert.deepEqual(reasons(axes, 0, -1, sweepLines(index, 0, -1, [0, 1])), ["batch size 4: a busy machine"]);
+  assert.deepEqual(reasons(axes, 0, -1, sweepLines(index, 0, -1, [0, 0])), []);
+});
+
+test("texts under an axis that would touch are left out, but never the last", () => {
+  const every = (/** @type {number} */ px) => (/** @type {number} */ n) => n * px;
+  assert.deepEqual(apart(["1", "2", "4"], every(20)), [0, 1, 2]);
+  assert.deepEqual(apart(["32", "64", "128", "256"], every(18)), [1, 3]);
+  assert.deepEqual(apart(["100,000", "unlimited"], every(5)), [1]);
+});
 
 test("an address says all that is looked at, and reads back", () => {
   const index = {axes, cells, first: 0, beside: 1, parts: [], models: {}};

@@ -5,6 +5,7 @@ import {sweepLines} from "./grid.js";
 
 const SERIES = ["#2f6db5", "#d1701f", "#2a9d6f", "#a3479b", "#7a6a2f", "#c23b4b"];
 const BOX = {height: 170, left: 40, right: 14, top: 12, bottom: 26};
+const LETTER = 6.6; // of a text under the axis
 const NARROW = 360;
 const WIDTHS = [800, 560]; // of one chart alone, of each of two: so they fill a wide page
 const WIDE_PX = 1100; // of such a page: on a narrower one their letters would be too small
@@ -28,11 +29,38 @@ export function sweepCharts(index, shown) {
     if (split >= 0) parts.push(key(axes[split].values, lines, shown.at[k]));
     const known = lines.flat().every((point) => point.low < point.high);
     if (!known) parts.push(note("\u25cb too few steps to know what a rerun may take."));
-    if (lines.flat().some((point) => point.doubt)) {
-      parts.push(note("\u00d7 a disturbed run: it may have taken longer than its settings do. Point at it for the reason."));
+    const why = reasons(axes, k, split, lines);
+    if (why.length) {
+      parts.push(element("details", {class: "key"},
+        element("summary", {}, "\u00d7 a disturbed run: it may have taken longer than its settings do. Why?"),
+        ...why.map((text) => element("div", {}, text))));
     }
     return [element("figure", {}, ...parts)];
   });
+}
+
+/** Why runs of a chart are not to be believed: a sentence for each.
+ * @param {import("./grid.js").Axis[]} axes @param {number} along @param {number} split -1 for none
+ * @param {import("./grid.js").Point[][]} lines @returns {string[]} */
+export function reasons(axes, along, split, lines) {
+  const name = (/** @type {number} */ k, /** @type {number} */ at) => `${axes[k].label} ${axes[k].values[at]}`;
+  return lines.flatMap((line, n) => line.filter(({doubt}) => doubt).map(({place, doubt}) =>
+    `${[name(along, place), ...(split < 0 ? [] : [name(split, n)])].join(", ")}: ${doubt}`));
+}
+
+/** Places whose texts stand apart under an axis; the last one always does.
+ * @param {string[]} texts @param {(place: number) => number} x pixels of their middles
+ * @returns {number[]} */
+export function apart(texts, x) {
+  const found = [];
+  let free = Infinity;
+  for (let n = texts.length - 1; n >= 0; n--) {
+    const half = texts[n].length * LETTER / 2;
+    if (x(n) + half > free) continue;
+    found.unshift(n);
+    free = x(n) - half - LETTER;
+  }
+  return found;
 }
 
 /** @param {string} tag @param {Record<string, any>} attributes @param {string} [text] */
@@ -64,8 +92,9 @@ function chart(axis, lines, shown, {k, width}) {
     root.append(svg("line", {class: "axis", x1: left, x2: width - right, y1: y(ms), y2: y(ms)}),
       svg("text", {x: left - 11, y: y(ms) + 4, "text-anchor": "end"}, String(Number(ms.toPrecision(2)))));
   }
-  axis.values.forEach((text, n) => root.append(
-    svg("text", {x: x(n), y: height - 8, "text-anchor": "middle"}, text)));
+  for (const n of apart(axis.values, x)) {
+    root.append(svg("text", {x: x(n), y: height - 8, "text-anchor": "middle"}, axis.values[n]));
+  }
   lines.forEach((line, n) => {
     const color = SERIES[n % SERIES.length];
     if (line.length === 1) {
