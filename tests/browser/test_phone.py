@@ -23,6 +23,21 @@ CROWDED = """() => [...document.querySelectorAll("th, td")]
   .filter((cell) => cell.scrollWidth > cell.clientWidth + 1)
   .map((cell) => `${cell.closest("table").rows[0].textContent}: ${cell.textContent}`)"""
 
+# The names of files and lines that go on in the next line where no "/" and no ":" is.
+TORN = r"""() => [...document.querySelectorAll("#syncs th, #gaps td, #source b, .kit-wait")]
+  .flatMap((cell) => {
+    const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    const torn = [], range = new Range();
+    for (let text; (text = walk.nextNode());) {
+      for (const {0: name, index} of text.data.matchAll(/[\w.]+/g)) {
+        range.setStart(text, index);
+        range.setEnd(text, index + name.length);
+        if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) torn.push(name);
+      }
+    }
+    return torn;
+  })"""
+
 WIDE_FIGURES = """() => [...document.querySelectorAll(".bk-Figure")]
   .filter((figure) => figure.getBoundingClientRect().right > innerWidth).length"""
 
@@ -74,6 +89,8 @@ def test_the_cells_of_a_report_do_not_overlap_and_every_word_can_be_read(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(CROWDED) == []
     assert page.evaluate(WIDE_FIGURES) == 0
+    assert "grad_scaler.py:371" in page.locator("#syncs").inner_text()
+    assert page.evaluate(TORN) == []
     assert offline.barriers("main") == []
     assert offline.errors() == []
 

@@ -8,6 +8,7 @@ dark notebook and in a plain page. Text from programs and traces goes through `s
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import starmap
 
@@ -42,6 +43,7 @@ __all__ = [
     "failure_html",
     "headline_changes",
     "headline_html",
+    "place_html",
     "row_attributes",
     "run_notes_html",
     "sync_picks",
@@ -63,6 +65,7 @@ _UNSEEN = (
     "clip-path:inset(50%);white-space:nowrap;border:0"
 )
 _CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
+_ENDS = re.compile(r"(?<=/)|(?<=[^/]{12})(?=:[0-9])")
 _MAX_ROWS = 12
 _COLOR_OF = {row.name: row.color for row in CATEGORY_ROWS}
 _FEW_STEPS = 10  # below, a spread of deciles would be made up between two of them
@@ -141,10 +144,10 @@ def sync_table_html(run: Run) -> str:
 
 def _sync_cells(row: SyncRow, run: Run, share: float, is_sure: bool) -> list[str]:
     """One row of the table; `share` is the length of its bar. Cures need a run without a doubt."""
-    via = f'<div style="color:{MUTED}">through {safe_html(row.via)}</div>' if row.via else ""
-    site = safe_html(row.site) if row.site else f'<span style="color:{MUTED}">unknown line</span>'
+    via = f'<div style="color:{MUTED}">through {place_html(row.via)}</div>' if row.via else ""
+    site = place_html(row.site) if row.site else f'<span style="color:{MUTED}">unknown line</span>'
     cure = "".join(
-        f'<div style="color:{MUTED}">try {safe_html(name)}={safe_html(repr(value))}</div>'
+        f'<div style="color:{MUTED}">try {safe_html(name)}=<wbr>{safe_html(repr(value))}</div>'
         for name, value in (sync_cure(row, run).change.items() if is_sure else ())
     )
     return [
@@ -207,7 +210,7 @@ def unlowered_html(run: Run) -> str:
         return ""
     found = sorted(run.unlowered.items(), key=lambda x: (-x[1], x[0]))
     cells = [
-        [f'<div style="{_CODE}">{safe_html(place)}</div>', f"{count:,}"]
+        [f'<div style="{_CODE}">{place_html(place)}</div>', f"{count:,}"]
         for place, count in found[:_MAX_ROWS]
     ]
     more = len(found) - _MAX_ROWS
@@ -410,6 +413,11 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
 def _tags(count: int) -> list[tuple[str, str]]:
     """Tag and style of each cell of a row: the first one is its heading."""
     return [('th scope="row"', ";font-weight:inherit"), *[("td", "")] * (count - 1)][:count]
+
+
+def place_html(place: str, limit: int = 160) -> str:
+    """A line of a program; where it does not fit, it goes on after a "/" or before its number."""
+    return _ENDS.sub("<wbr>", safe_html(place, limit))
 
 
 def row_attributes(i: int, picked: Selection) -> str:

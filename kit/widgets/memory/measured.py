@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count, format_ms, safe_html
 from kit.trace.imported import MeasuredMemory
-from kit.widgets.base.tables import MUTED, sentence, table
+from kit.widgets.base.tables import MUTED, place_html, sentence, table
 from kit.widgets.base.theme import COLORS, INK, tint
 
 __all__ = ["measured_html", "measured_line"]
@@ -38,7 +38,7 @@ def _device(memory: MeasuredMemory) -> str:
     cells = [
         [
             safe_html(held.op, 60) or "no op",
-            safe_html(held.line, 90) or "unknown line",
+            place_html(held.line, 90) or "unknown line",
             f"{held.blocks:,}",
             _share(held.bytes, memory),
         ]

@@ -15,7 +15,17 @@ from kit.text import format_count, safe_html
 from kit.trace import Timeline
 from kit.widgets.base.page import View
 from kit.widgets.base.selection import Selection
-from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, section, sentence, table
+from kit.widgets.base.tables import (
+    FONT,
+    INK,
+    LINE,
+    MONO,
+    MUTED,
+    place_html,
+    section,
+    sentence,
+    table,
+)
 from kit.widgets.graph.diff import Side, sides
 from kit.widgets.graph.pair import pair_html
 from kit.widgets.graph.view import GraphView
@@ -92,7 +102,7 @@ def _row(c: Compile) -> list[str]:
         change = f'<div style="{code}">{safe_html(c.before, 60)} → {safe_html(c.now, 60)}</div>'
     disk = " (from disk)" if c.is_from_disk else ""
     why = f"<b>{safe_html(word)}</b>, {c.ops:,} ops{change}"
-    where = f'<span style="font-family:{MONO};font-size:12px">{safe_html(c.site, 60)}</span>'
+    where = f'<span style="font-family:{MONO};font-size:12px">{place_html(c.site, 60)}</span>'
     return [
         f"{c.step:,}",
         safe_html(c.phase),

@@ -23,6 +23,7 @@ from kit.widgets.base.tables import (
     MUTED,
     PANEL,
     WORSE,
+    place_html,
     row_attributes,
     section,
     sentence,
@@ -73,6 +74,8 @@ _STYLE = f"""<style onload="{_SHOW_DEAREST}">
 .kit-source-lines .kit-wait {{color:{WORSE};font-family:{FONT};display:block;white-space:normal;
   overflow-wrap:anywhere;
   width:max(150px, calc(100cqw - {_NUMBERS_PX + 30}px))}}
+@container (max-width: 520px) {{ /* beneath the numbers: beside them it would be out of sight */
+  .kit-source-lines .kit-wait {{margin-left:-190px;width:calc(100cqw - 84px)}} }}
 </style>"""
 
 
@@ -110,7 +113,7 @@ def _most(rows: Sequence[LineCost]) -> str:
         known = [r for r in rows if r.site and not math.isnan(getattr(r, field))]
         row = max(known, key=lambda r: getattr(r, field), default=rows[0])
         if ms := _ms(getattr(row, field)):
-            said.append(f"<b>{safe_html(row.site, 60)}</b> {what}, {ms} ms a step")
+            said.append(f"<b>{place_html(row.site, 60)}</b> {what}, {ms} ms a step")
     return f'<div style="margin:0 0 6px">{"; ".join(said)}.</div>' if said else ""
 
 
@@ -218,7 +221,7 @@ def _sync(row: LineCost) -> str:
         return ""
     often = "once a step" if row.syncs == 1 else f"{format_number(row.syncs)} times a step"
     idle = f", then the device is idle for {_ms(row.idle_ms)} ms" if row.idle_ms >= 5e-4 else ""
-    causes = "; ".join(safe_html(cause, 120) for cause in row.causes[:3])
+    causes = "; ".join(place_html(cause, 120) for cause in row.causes[:3])
     return (
         f'<span class="kit-wait">&#9660; sync point, {often}: waits '
         f"{_ms(row.wait_ms) or '0'} ms{idle} ({causes})</span>"

@@ -41,7 +41,7 @@ class Reader(HTMLParser):
         self.names: set[str] = set()
         self.open: list[str] = []
         self.text: list[str] = []
-        self.feed(html)
+        self.feed(html.replace("<wbr>", ""))  # where a word may go on in the next line
         self.close()
         assert self.open == []
 
