@@ -19,7 +19,7 @@ from kit.text import Column, Rows, format_ms, format_number
 from kit.trace import Timeline, sync_table
 from kit.trace.kernels import charged_ns, communication, distinct_kernels
 from kit.trace.kinds import AWAY, ON_DEVICE
-from kit.trace.metrics import waits_of
+from kit.trace.metrics import says_device, waits_of
 
 __all__ = ["HOW_TIMED", "PHASES", "LineCost", "away_by_line", "line_costs", "place_of"]
 
@@ -48,7 +48,8 @@ class LineCost:
     # By phase, those of `PHASES`, also what is under a busy device; nan where no op was recorded,
     # as natively: what the host did is known, and not at which line.
     record_ms: Mapping[str, float]
-    device_ms: float  # of the busy time: where kernels overlap it is divided among them
+    # Of the busy time, divided where kernels overlap; nan if nobody saw what the device did.
+    device_ms: float
     wait_ms: float = 0.0  # the host for the device, at this line's sync points
     syncs: float = 0.0  # a step
     idle_ms: float = 0.0  # the device, after these waits; nan: no kernel was seen
@@ -63,8 +64,8 @@ class LineCost:
 
     @property
     def work_ms(self) -> float:
-        """Device time, and recording where it is known."""
-        return self.device_ms + (0.0 if math.isnan(self.recording_ms) else self.recording_ms)
+        """Device time and recording, where they are known."""
+        return sum(ms for ms in (self.device_ms, self.recording_ms) if not math.isnan(ms))
 
     @property
     def total_ms(self) -> float:
@@ -99,6 +100,7 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     sites = _Sites(run)
     record = _recording(run, sites)
     device = _device(run, sites)
+    no_device = 0.0 if says_device(run.timeline) else math.nan  # of a line that recorded nothing
     waits, elsewhere = _waits(run), away_by_line(run)
     found = []
     nothing = dict.fromkeys(PHASES, 0.0 if run.graphs else math.nan)
@@ -122,8 +124,10 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
         )
     for site, (wait, syncs, idle, causes) in waits.items():
         away = elsewhere.pop(site, 0.0)
-        found.append(LineCost(site, nothing, 0.0, wait, syncs, idle, causes, elsewhere_ms=away))
-    found += [LineCost(site, nothing, 0.0, elsewhere_ms=ms) for site, ms in elsewhere.items()]
+        found.append(
+            LineCost(site, nothing, no_device, wait, syncs, idle, causes, elsewhere_ms=away)
+        )
+    found += [LineCost(site, nothing, no_device, elsewhere_ms=ms) for site, ms in elsewhere.items()]
     return _in_order([row for row in found if row.nodes or row.total_ms or row.syncs])
 
 
@@ -249,8 +253,10 @@ def _time_in(pairs: Ints, when: Ints) -> Floats:
 
 
 def _device(run: Run, sites: _Sites) -> Floats:
-    """Busy time of the mean step by line. Units: nanoseconds."""
+    """Busy time of the mean step by line; nan if nobody saw the device. Units: nanoseconds."""
     t = run.timeline
+    if not says_device(t):
+        return np.full(len(sites.names), math.nan)
     spans = np.flatnonzero(t.where(kind=ON_DEVICE))
     steps = t.intervals(kind="step")
     found = np.zeros(len(sites.names))

@@ -285,10 +285,9 @@ def _note(run: Run, rows: Sequence[LineCost]) -> str:
     )
     rest = next((row for row in rows if not row.site), None)
     if rest is not None and (rest.total_ms >= 5e-4 or rest.syncs):
-        text += (
-            f" Of no known line: recording {_ms(rest.recording_ms) or '0'} ms, device "
-            f"{_ms(rest.device_ms) or '0'} ms, wait {_ms(rest.wait_ms) or '0'} ms."
-        )
+        times = {"recording": rest.recording_ms, "device": rest.device_ms, "wait": rest.wait_ms}
+        said = (f"{k} {_ms(ms) or '0'} ms" for k, ms in times.items() if not math.isnan(ms))
+        text += f" Of no known line: {', '.join(said)}."
     if len(rows) > MAX_LINES:
         text += f" The {MAX_LINES} dearest of {len(rows):,} lines are shown."
     return text

@@ -20,6 +20,7 @@ from kit.runs.analysis.summary import summary
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline
+from kit.trace.metrics import says_device
 from kit.widgets.numbers.source import source_html
 from tests.factories import empty_run, make_run, one_span_run
 
@@ -109,7 +110,9 @@ def test_it_equals_counting_one_nanosecond_at_a_time(run: Run):
     device, record = device_by_counting(run), recorded_by_counting(run)
     for site in (*SITES, "train.py:9"):
         row = rows.get(site)
-        assert (row.device_ms if row else 0) * 1e6 == pytest.approx(device.get(site, 0), abs=1e-3)
+        took = device.get(site, 0) if says_device(run.timeline) or not row else math.nan
+        found = (row.device_ms if row else 0) * 1e6
+        assert found == pytest.approx(took, abs=1e-3, nan_ok=True)
         if any(t >= 0 for t in run.recorded_ns) and record:
             for phase in PHASES:
                 got = row.record_ms[phase] * 1e6 if row else 0
@@ -131,7 +134,9 @@ def test_the_lines_add_up_to_the_totals_of_the_run(run: Run):
         assert sum(r.record_ms[phase] for r in rows) == pytest.approx(
             totals.get(f"{phase} recording", 0), abs=1e-9
         )
-    assert sum(r.device_ms for r in rows) == pytest.approx(totals.get("device busy", 0), abs=1e-9)
+    is_seen = says_device(run.timeline) or not rows
+    busy = totals.get("device busy", 0) if is_seen else math.nan
+    assert sum(r.device_ms for r in rows) == pytest.approx(busy, abs=1e-9, nan_ok=True)
     assert sum(r.wait_ms for r in rows) == pytest.approx(run.headline().sync_wait_ms)
     assert sum(r.syncs for r in rows) == pytest.approx(run.headline().syncs_per_step)
     named = [i for r in rows for i in r.nodes]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import kit
+from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -77,6 +79,8 @@ def test_a_device_that_nobody_saw_is_not_said_to_have_been_idle() -> None:
     for text in (summary(run), run.to_markdown(), repr(run.breakdown())):
         assert "device busy" not in text
         assert "unknown" in text
+    assert all(math.isnan(row.device_ms) for row in line_costs(run))
+    assert "0.105    unknown" in summary(run)
 
 
 def test_a_strangers_text_cannot_move_the_cursor_or_make_a_line():
