@@ -283,7 +283,11 @@ class Explorer(View):
             took_s = time.perf_counter() - self._started_s
             said = f"measured in {took_s:.1f} s{_off(run)}{_compiled(run)}"
             self.actions.say(said, is_news=True)
-            self._show(run, self._foresight.expected(run.settings))
+            try:
+                self._show(run, self._foresight.expected(run.settings))
+            except BaseException:
+                self._is_answered = False  # by the failure that follows
+                raise
 
     def _is_late(self) -> bool:
         """Has the request of what the worker brings an answer already, or has a newer one come?

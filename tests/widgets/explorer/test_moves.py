@@ -176,6 +176,17 @@ def test_what_comes_too_late_for_the_settings_is_not_shown(explore, ends, then):
     assert explorer.failure.value == ""
 
 
+def test_a_run_that_cannot_be_drawn_is_a_failure_that_is_shown(explore, monkeypatch):
+    explorer = explore()
+    explorer.wait(LONG_S)
+    monkeypatch.setattr(explorer.pictures, "show", lambda *_: 1 / 0)
+    explorer.set(batch_size=16)
+    with pytest.raises(ZeroDivisionError):
+        explorer.wait(LONG_S)
+    assert "division by zero" in explorer.failure.value
+    assert explorer.actions.announcer.value.startswith("the run failed")
+
+
 def test_what_no_model_knows_is_only_measured(explore):
     step = Step()
     explorer = explore(step)
