@@ -59,6 +59,24 @@ CASES: dict[str, Callable[[str], Any]] = {
     "attention with a masked row": lambda d: functional.scaled_dot_product_attention(
         *(torch.ones(1, 1, 2, 4, device=d) for _ in range(3)),
         attn_mask=torch.tensor([[True, False], [False, False]], device=d)),
+    "large integers divided towards zero": lambda d: torch.div(
+        torch.tensor([2**60 + 1, -(2**60) - 1, -7], device=d), 3, rounding_mode="trunc"),
+    "NaN that becomes infinity": lambda d: torch.nan_to_num(
+        torch.tensor([nan, inf, -inf, 1.0], device=d), nan=inf),
+    "running sums and products of halves": lambda d: [
+        torch.ones(600, dtype=torch.bfloat16, device=d).cumsum(0),
+        torch.full((300,), 1.01, dtype=torch.bfloat16, device=d).cumprod(0)],
+    "many halves added at one place": lambda d: torch.zeros(2, dtype=torch.bfloat16, device=d)
+        .scatter_add(0, torch.zeros(600, dtype=torch.long, device=d),
+                     torch.ones(600, dtype=torch.bfloat16, device=d)),
+    "truths reduced at one place": lambda d: [
+        torch.tensor([True, False], device=d).scatter_reduce(
+            0, torch.tensor([0, 0], device=d), torch.tensor([False, False], device=d), reduce,
+            include_self=include_self)
+        for reduce in ("sum", "prod", "amax", "amin") for include_self in (True, False)],
+    "most frequent numbers": lambda d: [
+        torch.mode(torch.tensor([[3, 1, 1, 3, 7], [2, 2, 2, 2, 2]], device=d)),
+        torch.mode(torch.tensor([[3.0, 1.0, 1.0, 3.0, nan], [nan, nan, 2.0, 2.0, 5.0]], device=d))],
     "einsum": lambda d: torch.einsum("bij,bjk->bik", torch.ones(2, 3, 4, device=d),
                                      torch.arange(40.0, device=d).view(2, 4, 5)),
 }  # fmt: skip
@@ -79,6 +97,15 @@ def _embedding_gradient(device: str) -> Any:
     index = torch.tensor([1, 1, 2], device=device)
     functional.embedding(index, weight, scale_grad_by_freq=True).sum().backward()
     return weight.grad
+
+
+def test_gradients_of_a_frequent_row_add_up_in_half_precision() -> None:
+    """As on torch's GPUs; torch's CPU stops at 256."""
+    with open_session():
+        weight = torch.ones(2, 3, dtype=torch.bfloat16, device="kit", requires_grad=True)
+        functional.embedding(torch.zeros(600, dtype=torch.long).to("kit"), weight).sum().backward()
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [[600.0] * 3, [0.0] * 3]
 
 
 def flat(value: Any) -> list[torch.Tensor]:

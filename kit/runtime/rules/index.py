@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from kit.runtime.rules.math import cast
+from kit.runtime.rules.math import added_at, cast
+from kit.runtime.rules.shape import along
 from kit.runtime.rules.table import Rule, Rules
 
 __all__ = ["INDEX_RULES"]
@@ -73,10 +74,11 @@ def _median(skip_nan: bool) -> Rule:
 
 def _mode(x: Array, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
     """The smallest of the most frequent elements, and the place of its last occurrence."""
-    values, _ = _sort(x, dim)
-    line = jnp.moveaxis(values, dim, -1)
-    counts = jnp.sum(line[..., :, None] == line[..., None, :], -1)
-    best = jnp.take_along_axis(line, jnp.argmax(counts, -1, keepdims=True), -1)
+    line = jnp.moveaxis(_sort(x, dim)[0], dim, -1)
+    places = lax.broadcasted_iota(jnp.int64, line.shape, line.ndim - 1)
+    is_new = jnp.roll(line, 1, -1) != line
+    begun = lax.cummax(jnp.where(is_new, places, 0), axis=line.ndim - 1)  # its run of equal ones
+    best = jnp.take_along_axis(line, jnp.argmax(places - begun, -1, keepdims=True), -1)
     same = jnp.moveaxis(x, dim, -1) == best
     last = x.shape[dim] - 1 - jnp.argmax(jnp.flip(same, -1), -1, keepdims=True)
     picked = jnp.moveaxis(best, -1, dim), jnp.moveaxis(last, -1, dim)
@@ -124,17 +126,15 @@ def _bucketize(x: Any, edges: Array, *, out_int32: bool = False, right: bool = F
     return _searchsorted(edges, x, right=right)
 
 
-def _along(dim: int, index: Array) -> tuple[Array, ...]:
-    grid = [lax.broadcasted_iota(jnp.int64, index.shape, d) for d in range(index.ndim)]
-    grid[dim] = index
-    return tuple(grid)
-
-
 def _scatter_reduce(
     x: Array, dim: int, index: Array, src: Any, reduce: str, *, include_self: bool = True
 ) -> Array:
     """Source: torch's scatter_reduce; with `include_self` False the first src replaces x."""
-    where = x.at[_along(dim % x.ndim, index)]
+    where = along(dim % x.ndim, index)
+    if x.dtype == jnp.bool_:
+        reduce = {"sum": "amax", "add": "amax", "prod": "amin", "multiply": "amin"}.get(
+            reduce, reduce
+        )
     values = (
         jnp.broadcast_to(jnp.asarray(src, x.dtype), index.shape)
         if jnp.ndim(src) == 0
@@ -145,16 +145,16 @@ def _scatter_reduce(
         start = neutral.get(reduce)
         if start is None:
             start = _bound(x.dtype, least=reduce == "amax")
-        where = where.set(jnp.asarray(start, x.dtype)).at[_along(dim % x.ndim, index)]
+        x = x.at[where].set(jnp.asarray(start, x.dtype))
     if reduce in ("prod", "multiply"):
-        return where.multiply(values)
+        return x.at[where].multiply(values)
     if reduce in ("amax", "amin"):
-        return where.max(values) if reduce == "amax" else where.min(values)
-    total = where.add(values)
+        return x.at[where].max(values) if reduce == "amax" else x.at[where].min(values)
+    total = added_at(x, where, values)
     if reduce != "mean":
         return total
     ones = jnp.full(x.shape, 1 if include_self else 0, jnp.int64)
-    count = jnp.maximum(ones.at[_along(dim % x.ndim, index)].add(1), 1)
+    count = jnp.maximum(ones.at[where].add(1), 1)
     if jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.floor_divide(total, count.astype(x.dtype))
     return total / count.astype(x.dtype)
@@ -163,6 +163,8 @@ def _scatter_reduce(
 def _bound(dtype: Any, *, least: bool) -> Any:
     if jnp.issubdtype(dtype, jnp.floating):
         return -jnp.inf if least else jnp.inf
+    if dtype == jnp.bool_:
+        return not least
     info = np.iinfo(dtype)
     return info.min if least else info.max
 
@@ -172,35 +174,27 @@ def _scatter_with(x: Array, dim: int, index: Array, src: Any, *, reduce: str) ->
 
 
 def _put(x: Array, index: Array, src: Array, accumulate: bool = False) -> Array:
-    flat = x.reshape(-1).at[index.reshape(-1)]
-    values = src.reshape(-1)
-    if accumulate and x.dtype == jnp.bool_:
-        return flat.max(values).reshape(x.shape)
-    return (flat.add(values) if accumulate else flat.set(values)).reshape(x.shape)
+    flat, where, values = x.reshape(-1), index.reshape(-1), src.reshape(-1)
+    put = added_at(flat, where, values) if accumulate else flat.at[where].set(values)
+    return put.reshape(x.shape)
 
 
 def _rows(x: Array, dim: int, index: Array) -> Any:
-    """The places of an index into one dimension, to be set or added to."""
-    return x.at[(slice(None),) * (dim % x.ndim) + (index.reshape(-1),)]
+    """The places of an index into one dimension."""
+    return (slice(None),) * (dim % x.ndim) + (index.reshape(-1),)
 
 
 def _index_add(x: Array, dim: int, index: Array, source: Array, *, alpha: Any = 1) -> Array:
-    where, added = _rows(x, dim, index), (source if _is_one(alpha) else alpha * source)
-    if x.dtype == jnp.bool_:  # torch's sum of truths is "or"
-        return where.max(added.astype(x.dtype))
-    return where.add(added.astype(x.dtype))
-
-
-def _is_one(alpha: Any) -> bool:
-    return isinstance(alpha, int) and alpha == 1
+    is_one = isinstance(alpha, int) and alpha == 1
+    return added_at(x, _rows(x, dim, index), source if is_one else alpha * source)
 
 
 def _index_copy(x: Array, dim: int, index: Array, source: Array) -> Array:
-    return _rows(x, dim, index).set(source)
+    return x.at[_rows(x, dim, index)].set(source)
 
 
 def _index_fill(x: Array, dim: int, index: Array, value: Any) -> Array:
-    return _rows(x, dim, index).set(cast(jnp.asarray(value), x.dtype))
+    return x.at[_rows(x, dim, index)].set(cast(jnp.asarray(value), x.dtype))
 
 
 def _masked_scatter(x: Array, mask: Array, source: Array) -> Array:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kit.runtime.rules.math import added_at
 from kit.runtime.rules.table import Rules
 
 __all__ = ["LAYERS"]
@@ -81,8 +82,8 @@ def _embedding_backward(grad: Array, index: Array, rows: int, padding: int, scal
     if padding >= 0:
         flat = jnp.where((where == padding)[:, None], 0, flat)
     if scale:  # by how often the batch asks for the row
-        flat = flat / jnp.zeros(rows, flat.dtype).at[where].add(1)[where][:, None]
-    return jnp.zeros((rows, grad.shape[-1]), grad.dtype).at[where].add(flat)
+        flat = flat / jnp.zeros(rows, jnp.int32).at[where].add(1)[where][:, None]
+    return added_at(jnp.zeros((rows, grad.shape[-1]), grad.dtype), where, flat)
 
 
 def _nll_weights(target: Array, weight: Array | None, ignore: int, dtype: Any) -> Array:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kit.errors import LoweringError
+from kit.runtime.rules.math import added_at
 from kit.runtime.rules.table import Rules
 
 __all__ = ["LOSS_RULES"]
@@ -213,7 +214,7 @@ def _embedding_bag(
         largest = jnp.where(empty, -1, padded[first])
         out = jnp.where(empty, 0, out)
     else:
-        out = jnp.zeros(shape, rows.dtype).at[bag].add(jnp.where(keep[:, None], rows, 0))
+        out = added_at(jnp.zeros(shape, rows.dtype), bag, jnp.where(keep[:, None], rows, 0))
         out = out / filled.astype(out.dtype) if mode == _MEAN else out
     return out, bag.astype(indices.dtype), size, largest
 
@@ -233,15 +234,16 @@ def _embedding_bag_dense_backward(
     zeros = jnp.zeros((rows, grad.shape[1]), grad.dtype)
     if mode == _MAX:
         columns = jnp.broadcast_to(jnp.arange(grad.shape[1]), grad.shape)
-        return zeros.at[jnp.maximum(largest, 0), columns].add(jnp.where(largest < 0, 0, grad))
+        where = jnp.maximum(largest, 0), columns
+        return added_at(zeros, where, jnp.where(largest < 0, 0, grad))
     parts = grad[bag]
     if per_sample_weights is not None:
         parts = parts * per_sample_weights[:, None]
     if mode == _MEAN:
         parts = parts / jnp.maximum(size, 1)[bag][:, None].astype(parts.dtype)
     if scale_grad_by_freq:
-        parts = parts / jnp.zeros(rows, parts.dtype).at[indices].add(1)[indices][:, None]
-    return zeros.at[indices].add(jnp.where((indices == padding_idx)[:, None], 0, parts))
+        parts = parts / jnp.zeros(rows, jnp.int32).at[indices].add(1)[indices][:, None]
+    return added_at(zeros, indices, jnp.where((indices == padding_idx)[:, None], 0, parts))
 
 
 def _embedding_bag_backward(

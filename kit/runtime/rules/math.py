@@ -21,6 +21,7 @@ __all__ = [
     "REDUCTIONS",
     "TERNARY",
     "UNARY",
+    "added_at",
     "cast",
     "vector_norm",
 ]
@@ -101,7 +102,12 @@ def _rsub(x: Array, y: Any, *, alpha: Any = 1) -> Array:
 def _div(x: Array, y: Any, *, rounding_mode: str | None = None) -> Array:
     if rounding_mode is None:
         return jnp.true_divide(x, y)
-    return jnp.floor_divide(x, y) if rounding_mode == "floor" else jnp.trunc(x / y)
+    if rounding_mode == "floor":
+        return jnp.floor_divide(x, y)
+    common = jnp.result_type(x, y)
+    if not jnp.issubdtype(common, jnp.integer):
+        return jnp.trunc(x / y)
+    return lax.div(*jnp.broadcast_arrays(jnp.asarray(x, common), jnp.asarray(y, common)))
 
 
 def _compare(function: Rule) -> Rule:
@@ -169,6 +175,12 @@ def _clamp(x: Array, low: Any = None, high: Any = None) -> Array:
     return x if high is None else jnp.minimum(x, high)
 
 
+def _nan_to_num(x: Array, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Array:
+    """Each number is looked at once: NaN may become an infinity, and remains one."""
+    filled = jnp.nan_to_num(x, posinf=posinf, neginf=neginf)
+    return filled if nan is None else jnp.where(jnp.isnan(x), jnp.asarray(nan, x.dtype), filled)
+
+
 def _gelu(x: Array, *, approximate: str = "none") -> Array:
     return jax.nn.gelu(x, approximate=approximate == "tanh")
 
@@ -188,8 +200,7 @@ TERNARY = Rules({
     "aten.clamp_max.default": lambda x, high: jnp.minimum(x, high),
     "aten.masked_fill.Scalar": lambda x, m, v: jnp.where(m, jnp.asarray(v, x.dtype), x),
     "aten.masked_fill.Tensor": lambda x, m, v: jnp.where(m, v.astype(x.dtype), x),
-    "aten.nan_to_num.default": lambda x, nan=0.0, posinf=None, neginf=None: jnp.nan_to_num(
-        x, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf),
+    "aten.nan_to_num.default": _nan_to_num,
     "aten.gelu.default": _gelu, "aten.gelu_backward.default": _gelu_backward,
     "aten.threshold_backward.default": lambda g, x, t: jnp.where(x <= t, 0, g),
     "aten.tanh_backward.default": lambda g, y: g * jnp.conj(1 - y * y),
@@ -209,6 +220,28 @@ def _wide(x: Array, dtype: str | None) -> Array:
     if dtype is not None:
         return cast(x, dtype)
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.int64)
+
+
+def _cumulative(function: Rule) -> Rule:
+    """In at least float32: jax adds halves up in halves, where a sum of ones ends at 256."""
+
+    def rule(x: Array, dim: int, *, dtype: str | None = None) -> Array:
+        x = _wide(x, dtype)
+        return function(x if x.dtype.itemsize > 2 else x.astype(jnp.float32), dim)
+
+    return rule
+
+
+def added_at(x: Array, where: Any, values: Array) -> Array:
+    """`x` with the values added at these places; of truths, "or".
+
+    Halves are summed in float32, as on torch's GPUs: a sum of ones in bfloat16 ends at 256.
+    """
+    if x.dtype == jnp.bool_:
+        return x.at[where].max(values.astype(x.dtype))
+    is_half = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+    wide = jnp.float32 if is_half else x.dtype
+    return x.astype(wide).at[where].add(values.astype(wide)).astype(x.dtype)
 
 
 def _sum(x: Array, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None) -> Array:
@@ -275,8 +308,8 @@ REDUCTIONS = Rules({
     "aten.any.dim": lambda x, d, k=False: jnp.any(x, d, keepdims=k),
     "aten.all.dim": lambda x, d, k=False: jnp.all(x, d, keepdims=k),
     "aten.linalg_vector_norm.default": vector_norm,
-    "aten.cumsum.default": lambda x, dim, *, dtype=None: jnp.cumsum(_wide(x, dtype), dim),
-    "aten.cumprod.default": lambda x, dim, *, dtype=None: jnp.cumprod(_wide(x, dtype), dim),
+    "aten.cumsum.default": _cumulative(jnp.cumsum),
+    "aten.cumprod.default": _cumulative(jnp.cumprod),
 })  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kit.runtime.rules.math import cast
+from kit.runtime.rules.math import added_at, cast
 from kit.runtime.rules.table import Rules
 
-__all__ = ["SHAPE_RULES", "VIEW_RULES"]
+__all__ = ["SHAPE_RULES", "VIEW_RULES", "along"]
 
 
 def _view(x: Array, size: Sequence[int]) -> Array:
@@ -181,37 +181,29 @@ _REORDERINGS = frozenset({
 
 
 def _index(x: Array, indices: Sequence[Array | None]) -> Array:
-    return x[_subscript(x, indices)]
+    return x[_subscript(indices)]
 
 
-def _subscript(x: Array, indices: Sequence[Array | None]) -> Any:
-    used = [i for i in indices if i is not None]
-    first = next(k for k, i in enumerate(indices) if i is not None)
-    if all(i is not None for i in indices[first : first + len(used)]):
-        return tuple(slice(None) if i is None else i for i in indices)
+def _subscript(indices: Sequence[Array | None]) -> Any:
     return tuple(slice(None) if i is None else i for i in indices)
 
 
 def _index_put(
     x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False
 ) -> Array:
-    where = x.at[_subscript(x, indices)]
-    values = values.astype(x.dtype)
-    return _added(where, values) if accumulate else where.set(values)
-
-
-def _added(where: Any, values: Array) -> Array:
-    return where.max(values) if values.dtype == bool else where.add(values)  # of truths: "or"
+    where = _subscript(indices)
+    return added_at(x, where, values) if accumulate else x.at[where].set(values.astype(x.dtype))
 
 
 def _gather(x: Array, dim: int, index: Array, **_: Any) -> Array:
     if not index.size:
         return jnp.zeros(index.shape, x.dtype)
-    return x[_along(x, dim, index)] if x.ndim else jnp.broadcast_to(x, index.shape)
+    return x[along(dim, index)] if x.ndim else jnp.broadcast_to(x, index.shape)
 
 
-def _along(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
-    grid = list(jnp.meshgrid(*[jnp.arange(n) for n in index.shape], indexing="ij"))
+def along(dim: int, index: Array) -> tuple[Array, ...]:
+    """The places that an index into one dimension names, as torch's `gather` takes it."""
+    grid = [lax.broadcasted_iota(jnp.int64, index.shape, d) for d in range(index.ndim)]
     grid[dim] = index.astype(jnp.int64)
     return tuple(grid)
 
@@ -224,13 +216,13 @@ def _scatter(x: Array, dim: int, index: Array, src: Any) -> Array:
         if jnp.ndim(src) == 0
         else src[tuple(slice(n) for n in index.shape)]
     )
-    return x.at[_along(x, dim, index)].set(values)
+    return x.at[along(dim, index)].set(values)
 
 
 def _scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
     if not index.size:
         return x
-    return _added(x.at[_along(x, dim, index)], src[tuple(slice(n) for n in index.shape)])
+    return added_at(x, along(dim, index), src[tuple(slice(n) for n in index.shape)])
 
 
 def _slice_backward(
