@@ -53,7 +53,6 @@ LONG_FILES = (
     "tests/reliability/test_other_system.py",
     "tests/torch/test_collectives.py",
     "tests/cli/test_demo.py",
-    "tests/runtime/processes/test_closing.py",
     "tests/reliability/test_growth.py",
 )
 # The marks of the tests whose programs XLA compiles as for a user, each one anew.
