@@ -43,23 +43,25 @@ _LANES = (
 def curve_columns(
     step: Backward, link: Link, *, devices: int, bucket_bytes: float, measured: Mapping[int, float]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Bulk sizes and the modelled milliseconds of each; nan where nothing was `measured`.
+    """Bulk sizes, the `measured` ones among them, and the modelled milliseconds of each.
+
+    nan where nothing was measured; a size beyond the whole pass is the whole pass.
 
     Shape:
         every column (sizes,)
     """
-    sizes = bulk_sizes(step)
+    seen = {min(k, step.ops): ms for k, ms in measured.items()}
+    sizes = sorted({*bulk_sizes(step), *seen})
     made = [
         predict_parallel(step, bulk=k, link=link, devices=devices, bucket_bytes=bucket_bytes)
         for k in sizes
     ]
-    near = {sizes[int(np.argmin(np.abs(np.array(sizes) - at)))]: ms for at, ms in measured.items()}
     return {
         "bulk": np.array(sizes),
         "ms": np.array([m.step_ns / 1e6 for m in made]),
         "exposed": np.array([m.exposed_ns / 1e6 for m in made]),
         "segments": np.array([m.segments for m in made]),
-        "measured": np.array([near.get(k, np.nan) for k in sizes]),
+        "measured": np.array([seen.get(k, np.nan) for k in sizes]),
     }
 
 

@@ -24,6 +24,13 @@ def test_the_curve_has_the_models_numbers_and_measured_ones_where_there_are_any(
     assert np.isnan(columns["measured"][1:-1]).all()
 
 
+def test_what_was_measured_stands_at_its_own_size() -> None:
+    measured = {17: 9.0, 18: 8.0, 500: 7.0}
+    columns = curve_columns(STEP, LINK, devices=2, bucket_bytes=2e5, measured=measured)
+    shown = zip(columns["bulk"].tolist(), columns["measured"].tolist(), strict=True)
+    assert [x for x in shown if not np.isnan(x[1])] == [(17, 9.0), (18, 8.0), (STEP.ops, 7.0)]
+
+
 def test_the_lanes_show_each_segment_and_bucket_of_both_steps() -> None:
     by_size = predict_parallel(STEP, bulk=10, link=LINK, bucket_bytes=2e5)
     best = best_buckets(STEP, LINK)[1]
