@@ -201,6 +201,7 @@ class MemoryView(View):
                 raise SettingsError(f"MemoryView shows runs, not {type(run).__name__}")
         self.runs: tuple[Run, ...] = given
         self._report: MemoryReport | None = None
+        self._links = Links(None)
         self._is_following = False
         self.figures, self.sources = memory_model(memory_payload(None))
         # Not at a change of `indices`: what the kernel changes, jupyter_bokeh says back to it.

@@ -185,7 +185,9 @@ class WhatIfView(View):
                 value=False,
                 indent=False,
                 layout=Layout(width="auto"),
-                description=safe_label(f"without {s.cause} at {s.site or s.via}", 60),
+                description=safe_label(
+                    f"without {s.cause} at {s.site or s.via or 'an unknown line'}", 60
+                ),
             )
             for s in self._syncs
         )

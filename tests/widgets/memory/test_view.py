@@ -95,6 +95,8 @@ def test_nothing_to_show_is_said(run: Run | None) -> None:
     assert view.error.value == ""
     view.selection = Links(make_run()).of_nodes([1])
     assert view.sources["marks"].data["left"] == []
+    click(view, "area", [])
+    assert view.selection == NOTHING
 
 
 def test_a_hostile_run_can_be_drawn() -> None:

@@ -131,6 +131,14 @@ def test_a_sync_point_can_be_taken_away():
     assert view.prediction.syncs == 0
 
 
+def test_a_sync_point_of_no_known_line_has_a_box_that_says_so():
+    run = measured()
+    syncs = tuple(replace(sync, site="", via="") for sync in run.timeline.syncs)
+    run = replace(run, timeline=replace(run.timeline, syncs=syncs), sync_points=())
+    (box,) = WhatIfView(run).without
+    assert box.description == f"without {syncs[0].cause} at an unknown line"
+
+
 def test_a_failure_is_shown_under_the_view():
     view = WhatIfView(measured())
     view.speed.set_trait("options", [("1 x", 1.0), ("none", -1.0)])
