@@ -15,7 +15,7 @@ from kit.runs.device.flops import node_flops
 from kit.runs.device.shapes import call_cost
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_ns, format_number, format_percent
-from kit.trace import KernelRow
+from kit.trace import KernelRow, count_devices
 from kit.trace.imported import Caller
 from kit.trace.kernels import in_steps
 from kit.trace.kernels import kernel_table as rows_of
@@ -85,8 +85,9 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
     """
     rows = rows_of(run.timeline)
     steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    devices = count_devices(run.timeline)
     if run.callers:
-        return KernelRows(_launched(run, rows, steps, ceilings))
+        return KernelRows(_launched(run, rows, steps, devices, ceilings))
     values = _Values(run.graphs[0] if run.graphs else Graph(()))
     nodes = [run.nodes_of(r.segment, r.name, r.node) for r in rows]
     alike: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
@@ -101,7 +102,7 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
         read, written = (part * size for size in values.moved(members))
         flops = sum(values.flops(i) * _part(row.charged_ms, named[i]) for i in members)
         moved = (read, written, flops)
-        found.append(_cost(row, members, values.graph, moved, steps, run.devices, ceilings))
+        found.append(_cost(row, members, values.graph, moved, steps, devices, ceilings))
     return KernelRows(found)
 
 
@@ -153,9 +154,7 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
     # a kernel runs once a step on each device; one in a loop runs more often, and the window may
     # cut a step
     times = row.count if row.count <= devices * (steps + 1) else devices * steps
-    # devices work at the same time, of which `total_ms` has the union
-    took_ms = row.total_ms if devices == 1 else row.mean_us * row.count / 1e3
-    ns = took_ms * 1e6 / times
+    ns = _took_ns(row, devices) / times
     gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
     share, limit = _of_ceiling(gb_s, gflop_s, ceilings if members else None)
     nodes = [graph.nodes[i] for i in sorted(members)]
@@ -163,6 +162,11 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
     return KernelCost(
         row, members, ops, sites, scopes, read, written, flops, gb_s, gflop_s, share, limit
     )
+
+
+def _took_ns(row: KernelRow, devices: int) -> float:
+    """The time that its runs took a device; `total_ms` has several devices' time at once as one."""
+    return row.total_ms * 1e6 if devices == 1 else row.mean_us * 1e3 * row.count
 
 
 def _of_ceiling(gb_s: float, gflop_s: float, ceilings: Ceilings | None) -> tuple[float, str]:
@@ -174,7 +178,7 @@ def _of_ceiling(gb_s: float, gflop_s: float, ceilings: Ceilings | None) -> tuple
 
 
 def _launched(
-    run: Run, rows: Iterable[KernelRow], steps: int, ceilings: Ceilings | None
+    run: Run, rows: Iterable[KernelRow], steps: int, devices: int, ceilings: Ceilings | None
 ) -> Iterable[KernelCost]:
     """The kernels of a foreign trace, by what its file says of their launches."""
     t = run.timeline
@@ -191,7 +195,7 @@ def _launched(
         read, written, flops = (
             x / steps for x in _moved_by(callers, [n for _, n in launches], row.count)
         )
-        ns = row.total_ms * 1e6 / steps
+        ns = _took_ns(row, devices) / steps
         gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
         yield KernelCost(
             row,

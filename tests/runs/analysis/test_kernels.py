@@ -19,6 +19,7 @@ from kit.runs.device.flops import node_flops
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.trace import Span, Timeline, union_ns
+from kit.trace.imported import Caller
 from kit.workloads import mlp
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
@@ -145,8 +146,12 @@ def test_kernels_of_one_node_divide_it_by_their_time() -> None:
 
 def test_a_kernel_of_two_devices_at_the_same_time_is_no_faster_than_on_one() -> None:
     both = [kernel("x", 0, 80, 3), replace(kernel("x", 20, 100, 3), lane="device/1 k")]
-    (row,) = kernel_table(replace(run_of(*both), metrics={"parallel.devices": 2.0}))
+    (row,) = kernel_table(run_of(*both))
     assert row.gb_s == kernel_table(run_of(both[0]))[0].gb_s == 1.0
+    relu = Caller("aten::relu", inputs=(Aval((10,), "float32"),), calls=2, kernels=2)
+    foreign = run_of(*(replace(one, segment=-1, node=0) for one in both))
+    (row,) = kernel_table(replace(foreign, graphs=(), callers=(relu,)))
+    assert (row.bytes_read, row.gb_s) == (80, 1.0)
 
 
 def test_rates_are_held_against_the_nearer_ceiling() -> None:
