@@ -324,6 +324,8 @@ def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, 
     name, unit = ("step_ms", "step") if is_same else ("ms_per_sample", "sample")
     if best["is_start"]:
         ms, spread = format_number(start["step_ms"]), format_number(start["spread_ms"], figures=2)
+        if count == 1:
+            return f"Only what you gave was measured: {ms} ms a step."
         return (
             f"What you gave is the best of {count} settings: {ms} ms a step. "
             f"No other is faster beyond the spread, ± {spread} ms."

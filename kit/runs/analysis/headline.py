@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-
 from kit.runs.change import (
     Difference,
     StepTimes,
@@ -25,8 +23,8 @@ from kit.runs.change import (
 from kit.runs.labels import samples_of
 from kit.runs.run import Run
 from kit.text import UNKNOWN, format_count, format_ms, format_number, format_percent
-from kit.trace import Headline, count_devices, each_step, headline
-from kit.trace.metrics import MeasuredWaits, waits_of
+from kit.trace import Headline, SyncPoint, count_devices, each_step, headline
+from kit.trace.metrics import waits_of
 
 __all__ = [
     "HEADLINE_WORDS",
@@ -36,6 +34,7 @@ __all__ = [
     "has_other_samples",
     "headline_differences",
     "headline_text",
+    "syncs_of_steps",
 ]
 
 HEADLINE_WORDS = {  # what each field of `Headline` is called wherever it is shown
@@ -99,7 +98,7 @@ class Headlines:
         self._runs = runs
         self._all = [run.headline() for run in runs]
         self._told = [waits_of(run) for run in runs]
-        self._waits = [_waits_ms(told) for told in self._told]
+        self._waits = [_waits_ms(run) for run in runs]
 
     def differences(self, old: int, new: int) -> dict[str, Difference]:
         """From one run to another, by the field of `Headline`.
@@ -161,9 +160,20 @@ def has_other_samples(old: Run, new: Run) -> bool:
     return a != b and 0 not in (a, b)
 
 
-def _waits_ms(told: MeasuredWaits) -> list[float]:
-    """What each step waited that the cards tell of; nothing if not all waited equally often."""
-    waits = [sync.wait_ns / 1e6 for sync in told.syncs]
-    if not told.steps or len(waits) % told.steps:
+def syncs_of_steps(run: Run) -> list[Sequence[SyncPoint]]:
+    """The sync points that the cards tell of, of each step alone.
+
+    Nobody kept when an untraced step began: there is nothing if not all can have equally many.
+    """
+    told = waits_of(run)
+    if told.steps and told.is_traced:
+        return [step.syncs for step in each_step(run.timeline)]
+    if not told.steps or len(told.syncs) % told.steps:
         return []
-    return [float(np.sum(part)) for part in np.array_split(waits, told.steps)]
+    each = len(told.syncs) // told.steps
+    return [told.syncs[i * each : (i + 1) * each] for i in range(told.steps)]
+
+
+def _waits_ms(run: Run) -> list[float]:
+    """What each step waited, in all."""
+    return [sum(sync.wait_ns for sync in syncs) / 1e6 for syncs in syncs_of_steps(run)]

@@ -10,16 +10,14 @@ import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
-
+from kit.runs.analysis.headline import syncs_of_steps
 from kit.runs.analysis.lines import line_costs, place_of
 from kit.runs.run import Run
 from kit.trace import (
-    SyncPoint,
     breakdown,
     count_devices,
     each_step,
@@ -29,7 +27,7 @@ from kit.trace import (
 from kit.trace import sync_table as _sync_table
 from kit.trace.active import hull
 from kit.trace.gaps import Gap, IdleRow
-from kit.trace.metrics import MeasuredWaits, waits_of
+from kit.trace.metrics import waits_of
 
 __all__ = ["NOTHING", "Part", "Parts", "kernel_kind"]
 
@@ -124,20 +122,12 @@ class Parts:
             ms, count = whole.get(name, (0.0, 0.0))
             whole[name] = ms + row.wait_ms_per_step, count + row.count_per_step
         each: list[dict[str, float]] = []
-        for syncs in self._syncs_of_steps(waits):
+        for syncs in syncs_of_steps(self.run):
             each.append(defaultdict(float))
             for sync in syncs:
                 name = f"{sync.cause} at {self.place(sync.site) or 'an unknown line'}"
                 each[-1][name] += sync.wait_ns / 1e6
         return _parts(whole, each)
-
-    def _syncs_of_steps(self, waits: MeasuredWaits) -> Iterator[Sequence[SyncPoint]]:
-        """Those of each step; untraced steps, whose begins nobody kept, are taken as alike."""
-        if waits.is_traced:
-            yield from (step.syncs for step in self._each)
-            return
-        for part in np.array_split(np.arange(len(waits.syncs)), waits.steps):
-            yield [waits.syncs[k] for k in part]
 
     def lines(self) -> dict[str, Part]:
         """Recording, where it is known by line, and device time of each line with an op."""

@@ -203,6 +203,7 @@ def test_without_a_budget_the_start_is_measured_and_is_the_best():
     assert len(sleepy.built) == len(tuned.runs) == 1
     assert tuned.best == NATIVE
     assert tuned.run == tuned.start
+    assert tuned.summary().startswith("Only what you gave was measured: ")
     assert "did not allow all of: prefetch, bulk size" in tuned.summary()
 
 
