@@ -150,7 +150,7 @@ def rows_of(html: str) -> list[list[str]]:
     """The cells of the tables of a page, row by row."""
     return [
         [plain(cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.S)]
-        for row in re.findall(r"<tr[^>]*>(.*?)</tr>", html, re.S)
+        for row in re.findall(r"<tr[^>]*>(.*?)</tr>", html.replace("<wbr>", ""), re.S)
     ]
 
 
