@@ -77,6 +77,14 @@ CASES: dict[str, Callable[[str], Any]] = {
     "most frequent numbers": lambda d: [
         torch.mode(torch.tensor([[3, 1, 1, 3, 7], [2, 2, 2, 2, 2]], device=d)),
         torch.mode(torch.tensor([[3.0, 1.0, 1.0, 3.0, nan], [nan, nan, 2.0, 2.0, 5.0]], device=d))],
+    "images with an infinite pixel": lambda d: [
+        resize(torch.arange(16.0, device=d).masked_fill(torch.arange(16, device=d) == 5, inf)
+               .view(1, 1, 4, 4))
+        for resize in (
+            lambda x: functional.interpolate(x, scale_factor=2),
+            lambda x: functional.interpolate(x, size=(2, 3), mode="nearest-exact"),
+            lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"),
+            lambda x: functional.adaptive_avg_pool2d(x, 2))],
     "einsum": lambda d: torch.einsum("bij,bjk->bik", torch.ones(2, 3, 4, device=d),
                                      torch.arange(40.0, device=d).view(2, 4, 5)),
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """Rules that compute images anew: resized, sampled at given places, padded by the edge.
 
-To resize is a matrix along each dimension, and for the gradient its transpose.
+To resize is to read some pixels for each new one, along each dimension: one that is no number or
+infinite spoils those that read it, and no others. The gradient is a product with a matrix.
 """
 
 # Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
@@ -8,7 +9,7 @@ To resize is a matrix along each dimension, and for the gradient its transpose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -22,6 +23,8 @@ from kit.runtime.rules.table import Rule, Rules
 __all__ = ["GRID_RULES", "RESIZE_RULES"]
 
 Ints = Sequence[int]
+# (reads, outputs): the places that each output reads, and their weights
+_Taps = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
 def _places(size: int, out: int, scale: float | None, align: bool) -> np.ndarray[Any, Any]:
@@ -33,70 +36,80 @@ def _places(size: int, out: int, scale: float | None, align: bool) -> np.ndarray
     return (at + np.float32(0.5)) * ratio - np.float32(0.5)
 
 
-def _linear_weights(size: int, out: int, scale: float | None, align: bool) -> np.ndarray[Any, Any]:
+def _linear(size: int, out: int, scale: float | None, align: bool) -> _Taps:
     at = np.maximum(_places(size, out, scale, align), 0)
     low = np.minimum(at.astype(int), size - 1)
-    high = np.minimum(low + 1, size - 1)
     part = at - low
-    weights = np.zeros((out, size))
-    np.add.at(weights, (np.arange(out), low), 1 - part)
-    np.add.at(weights, (np.arange(out), high), part)
-    return weights
+    return np.stack([low, np.minimum(low + 1, size - 1)]), np.stack([1 - part, part])
 
 
-def _cubic_weights(size: int, out: int, scale: float | None, align: bool) -> np.ndarray[Any, Any]:
+def _cubic_taps(size: int, out: int, scale: float | None, align: bool) -> _Taps:
     """Keys' kernel with a = -0.75, as torch has it."""
     at = _places(size, out, scale, align)
-    first = np.floor(at).astype(int)
-    weights = np.zeros((out, size))
-    for k in range(-1, 3):
-        d = np.abs(at - (first + k))
-        near = ((1.25 * d - 2.25) * d) * d + 1
-        far = ((-0.75 * d + 3.75) * d - 6) * d + 3
-        np.add.at(
-            weights, (np.arange(out), np.clip(first + k, 0, size - 1)), np.where(d <= 1, near, far)
-        )
-    return weights
+    taps = np.floor(at).astype(int) + np.arange(-1, 3)[:, None]
+    d = np.abs(at - taps)
+    near = ((1.25 * d - 2.25) * d) * d + 1
+    far = ((-0.75 * d + 3.75) * d - 6) * d + 3
+    return np.clip(taps, 0, size - 1), np.where(d <= 1, near, far)
 
 
-def _nearest_weights(exact: bool) -> Callable[..., np.ndarray[Any, Any]]:
-    def make(size: int, out: int, scale: float | None, align: bool) -> np.ndarray[Any, Any]:
+def _nearest(exact: bool) -> Callable[..., _Taps]:
+    def make(size: int, out: int, scale: float | None, align: bool) -> _Taps:
         ratio = np.float32(1 / scale if scale else size / out)
         shift = np.float32(0.5 if exact else 0)
         at = np.floor((np.arange(out, dtype=np.float32) + shift) * ratio).astype(int)
-        weights = np.zeros((out, size))
-        weights[np.arange(out), np.minimum(at, size - 1)] = 1
-        return weights
+        return np.minimum(at, size - 1)[None], np.ones((1, out))
 
     return make
 
 
-def _resize(x: Array, sizes: Ints, scales: Sequence[Any], align: bool, make: Any) -> Array:
-    n = len(sizes)
-    y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    for i, axis in enumerate(range(x.ndim - n, x.ndim)):
-        if make.__name__ == "make" and x.shape[axis] == sizes[i] and scales[i] is None:
-            continue  # nearest, and nothing to do
-        weights = jnp.asarray(make(x.shape[axis], sizes[i], scales[i], align), y.dtype)
-        y = jnp.moveaxis(jnp.tensordot(y, weights, ((axis,), (1,))), -1, axis)
-    return y
+def _matrix(taps: _Taps, size: int, dtype: Any) -> Array:
+    """(outputs, inputs)"""
+    places, weights = taps
+    matrix = np.zeros((places.shape[1], size))
+    for place, weight in zip(places, weights, strict=True):
+        np.add.at(matrix, (np.arange(len(place)), place), weight)
+    return jnp.asarray(matrix, dtype)
 
 
-def _upsample(n: int, make: Any, *, aligns: bool) -> tuple[Rule, Rule]:
-    def split(rest: Sequence[Any]) -> tuple[bool, list[Any]]:
+def _along(x: Array, matrix: Array, axis: int, *, transposed: bool = False) -> Array:
+    """The product along one dimension; of all digits, on a GPU too: these are the pixels."""
+    by = ((axis,), (0 if transposed else 1,))
+    return jnp.moveaxis(jnp.tensordot(x, matrix, by, precision="highest"), -1, axis)
+
+
+def _resized(x: Array, taps: _Taps, axis: int) -> Array:
+    places, weights = taps
+    if len(places) > 2:  # four reads of each pixel take longer than a product
+        return _along(x, _matrix(taps, x.shape[axis], x.dtype), axis)
+    parts = [jnp.take(x, place, axis=axis, mode="clip") for place in places]
+    if len(parts) == 1:
+        return parts[0]
+    shape = (-1, *[1] * (x.ndim - 1 - axis))
+    factors = [jnp.asarray(weight, x.dtype).reshape(shape) for weight in weights]
+    return parts[0] * factors[0] + parts[1] * factors[1]
+
+
+def _upsample(n: int, make: Callable[..., _Taps], *, aligns: bool) -> tuple[Rule, Rule]:
+    def taps(shape: Ints, sizes: Ints, rest: Sequence[Any]) -> Iterator[tuple[int, _Taps]]:
+        """(dimension, taps) of each spatial dimension."""
         align = bool(rest[0]) if aligns else False
         scales = [None if s is None else float(s) for s in (rest[1:] if aligns else rest)]
-        return align, [*scales, *[None] * (n - len(scales))]
+        scales += [None] * (n - len(scales))
+        for i, axis in enumerate(range(len(shape) - n, len(shape))):
+            yield axis, make(shape[axis], sizes[i], scales[i], align)
 
     def forward(x: Array, sizes: Ints, *rest: Any) -> Array:
-        align, scales = split(rest)
-        return _resize(x, sizes, scales, align, make)
+        y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        for axis, found in taps(x.shape, sizes, rest):
+            y = _resized(y, found, axis)
+        return y
 
     def backward(grad: Array, sizes: Ints, shape: Ints, *rest: Any) -> Array:
-        align, scales = split(rest)
-        x = jnp.zeros(tuple(shape), jnp.promote_types(grad.dtype, jnp.float32))
-        _, pull = jax.vjp(lambda x: _resize(x, sizes, scales, align, make), x)
-        return pull(grad.astype(x.dtype))[0]
+        y = grad.astype(jnp.promote_types(grad.dtype, jnp.float32))
+        for axis, found in taps(shape, sizes, rest):
+            y = _along(y, _matrix(found, shape[axis], y.dtype), axis, transposed=True)
+        return y
 
     return forward, backward
 
@@ -104,14 +117,14 @@ def _upsample(n: int, make: Any, *, aligns: bool) -> tuple[Rule, Rule]:
 def _resizing() -> Rules:
     table: dict[str, Rule] = {}
     kinds: list[tuple[str, int, Any, bool]] = [
-        ("linear1d", 1, _linear_weights, True),
-        ("bilinear2d", 2, _linear_weights, True),
-        ("trilinear3d", 3, _linear_weights, True),
-        ("bicubic2d", 2, _cubic_weights, True),
+        ("linear1d", 1, _linear, True),
+        ("bilinear2d", 2, _linear, True),
+        ("trilinear3d", 3, _linear, True),
+        ("bicubic2d", 2, _cubic_taps, True),
     ]
     for n in (1, 2, 3):
-        kinds.append((f"nearest{n}d", n, _nearest_weights(False), False))
-        kinds.append((f"_nearest_exact{n}d", n, _nearest_weights(True), False))
+        kinds.append((f"nearest{n}d", n, _nearest(False), False))
+        kinds.append((f"_nearest_exact{n}d", n, _nearest(True), False))
     for name, n, make, aligns in kinds:
         op = f"_upsample{name}" if name.startswith("_") else f"upsample_{name}"
         forward, backward = _upsample(n, make, aligns=aligns)
