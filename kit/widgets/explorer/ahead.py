@@ -15,6 +15,7 @@ from ipywidgets import HTML, Checkbox, HBox, Layout
 
 from kit.errors import Cancelled
 from kit.runs.settings import Settings
+from kit.text import format_count
 from kit.widgets.explorer.actions import status_html
 from kit.widgets.explorer.rerun import PrepareStep
 
@@ -22,6 +23,7 @@ __all__ = ["AheadLine"]
 
 MOST = 16  # settings in one go
 _REMEMBERED = 500
+_STOPPED = "compiling ahead was stopped"  # by a run, by a cell, or by the box
 
 
 class AheadLine(HBox):
@@ -69,6 +71,7 @@ class AheadLine(HBox):
         programs = 0
         for done, settings in enumerate(todo):
             if cancelled():
+                self._say(_STOPPED)
                 return
             head = f"compiling ahead, neighbour {done + 1} of {len(todo)}"
 
@@ -80,17 +83,17 @@ class AheadLine(HBox):
                 programs += self._prepare(settings, progress=show, cancelled=cancelled)
                 is_ready = True
             except Cancelled:
-                self._say("compiling ahead was stopped by a run")
+                self._say(_STOPPED)
                 return
             except BaseException:  # noqa: BLE001, S110 - a run of these settings shows the error
                 pass
             self.note(settings, is_ready=is_ready)
-        if todo:
-            more = f"{programs} programs" if programs else "nothing"
-            ready = sum(self._known.get(settings, False) for settings in neighbours)
-            part = f"{ready} of {len(neighbours)} settings one step away are ready"
-            said = "one step of any control is ready" if ready == len(neighbours) else part
-            self._say(f"{said}: {more} compiled ahead")
+        ready = sum(self._known.get(settings, False) for settings in neighbours)
+        said = f"{ready} of {len(neighbours)} settings one step away are ready"
+        if ready == len(neighbours):
+            said = "one step of any control is ready" if neighbours else ""
+        more = format_count(programs, "program") if programs else "nothing"
+        self._say(f"{said}: {more} compiled ahead" if todo else said)
 
     def steer(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """Pause while the box is off and, in a kernel, while a cell runs; one does now."""

@@ -94,7 +94,7 @@ class Pictures:
 
     def add_tab(self, title: str, view: Widget) -> None:
         """Put a view into a tab beside the first one of the left column."""
-        first, *rest = self._left.children
+        first, *rest = self._left.children or [Tab()]
         if not isinstance(first, Tab):
             name = next(row.title for row in self._rows if self._made[row.key] is first)
             first = Tab([first], titles=(name,))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ipywidgets import HTML
 
 from kit.errors import Cancelled, SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
@@ -18,6 +19,7 @@ from kit.widgets.explorer.history import PRESETS, preset
 from kit.widgets.explorer.rerun import Newest, Reruns
 from kit.widgets.explorer.view import Explorer
 from kit.widgets.timeline.columns import end_ns
+from kit.widgets.views import VIEWS
 from tests.factories import make_run
 from tests.waiting import until
 
@@ -309,6 +311,19 @@ def test_more_neighbours_than_one_go_takes_are_compiled_in_the_next():
     assert "one step of any control is ready" in ahead.text.value
 
 
+def test_the_line_of_compiling_ahead_says_what_is_so_now():
+    near, prepare = [QUICK, QUICK.replace(batch_size=2)], Prepare()
+    ahead = AheadLine(prepare, lambda: near)
+    ahead.work(lambda: bool(prepare.asked))  # told to stop after the first
+    assert "compiling ahead was stopped" in ahead.text.value
+    ahead.note(near[1])  # by a run
+    ahead.work(lambda: False)
+    assert "one step of any control is ready<" in ahead.text.value
+    near.clear()  # as in mode "torch"
+    ahead.work(lambda: False)
+    assert "ready" not in ahead.text.value
+
+
 def test_compiling_ahead_can_be_switched_off_and_is_not_offered_without_a_means(explore):
     assert explore(auto_run=False).ahead.layout.display == "none"
     prepare = Prepare()
@@ -488,8 +503,6 @@ def test_settings_as_text_are_taken_and_junk_is_a_message(explore):
 
 
 def test_views_can_be_put_beside_the_graph(explore):
-    from ipywidgets import HTML
-
     explorer = explore(auto_run=False)
     views = HTML("a"), HTML("b")
     explorer.add_view("source", views[0])
@@ -497,6 +510,14 @@ def test_views_can_be_put_beside_the_graph(explore):
     tabs = explorer.pictures._left.children[0]
     assert tabs.children == (explorer.views["graph"], *views)
     assert tuple(tabs.titles) == ("IR graph", "source", "memory")
+
+
+def test_a_view_can_be_put_where_no_other_is(explore):
+    few = [row for row in VIEWS if row.place in ("numbers", "timeline")]
+    explorer = explore(auto_run=False, views=few)
+    explorer.add_view("mine", mine := HTML("mine"))
+    (tabs,) = explorer.pictures._left.children
+    assert (tabs.children, tabs.titles) == ((mine,), ("mine",))
 
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])
