@@ -15,7 +15,7 @@ from kit.ir import Node
 from kit.runs.run import Run
 from kit.trace.imported import Caller
 
-__all__ = ["NOTHING", "Links", "Selection"]
+__all__ = ["NOTHING", "Links", "Selection", "ranges_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,17 @@ class Selection:
 
 
 NOTHING = Selection()
+
+
+def ranges_text(nodes: Iterable[int], between: str = ",") -> str:
+    """`3, 4, 5, 9` as "3-5,9"."""
+    runs: list[list[int]] = []
+    for node in sorted(nodes):
+        if runs and runs[-1][1] == node - 1:
+            runs[-1][1] = node
+        else:
+            runs.append([node, node])
+    return between.join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 class Links:

@@ -35,7 +35,7 @@ from kit.widgets.base.change import BETTER as BETTER
 from kit.widgets.base.change import MUTED as MUTED
 from kit.widgets.base.change import WORSE as WORSE
 from kit.widgets.base.change import change_html
-from kit.widgets.base.selection import Links, Selection
+from kit.widgets.base.selection import Links, Selection, ranges_text
 from kit.widgets.base.theme import COLORS, FAINT
 
 __all__ = [
@@ -177,13 +177,9 @@ def breakdown_html(run: Run) -> str:
     cells = []
     for r in rows:
         color = COLORS.get(_COLOR_OF.get(r.category, ""), FAINT)
-        swatch = (
-            f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
-            f'margin-right:7px;background:{color};border:1px solid #8886"></span>'
-        )
         cells.append(
             [
-                f'<span style="white-space:nowrap">{swatch}{safe_html(r.category)}</span>',
+                f'<span style="white-space:nowrap">{swatch(color)}{safe_html(r.category)}</span>',
                 format_number(r.total_ms),
                 format_number(r.exposed_ms),
                 f"{r.share:.1%}" + bar_html(r.share / most, color),
@@ -425,19 +421,16 @@ def row_attributes(i: int, picked: Selection) -> str:
     site = next(iter(picked.sites)) if len(picked.sites) == 1 else ""
     return (
         f'tabindex="0" data-row="{i}" data-site="{safe_html(site, 400)}" '
-        f'data-nodes="{_ranges(picked.nodes)}" data-label="{safe_html(picked.label, 100)}"'
+        f'data-nodes="{ranges_text(picked.nodes)}" data-label="{safe_html(picked.label, 100)}"'
     )
 
 
-def _ranges(nodes: Iterable[int]) -> str:
-    """`3, 4, 5, 9` as "3-5,9"."""
-    parts: list[list[int]] = []
-    for i in sorted(nodes):
-        if parts and parts[-1][1] == i - 1:
-            parts[-1][1] = i
-        else:
-            parts.append([i, i])
-    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in parts)
+def swatch(color: str) -> str:
+    """A small square that says which colour stands for what follows."""
+    return (
+        f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
+        f'margin-right:7px;background:{color};border:1px solid #8886"></span>'
+    )
 
 
 def bar_html(fraction: float, color: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode
 
 from kit.runs.settings import Settings
-from kit.widgets.base.selection import Selection
+from kit.widgets.base.selection import Selection, ranges_text
 
 __all__ = ["Link", "look_at", "looked_text"]
 
@@ -115,7 +115,7 @@ def looked_text(views: Mapping[str, Any]) -> str:
     pairs = {
         "shown": _times(shown["start"][0], shown["stop"][0]) if len(shown["start"]) else "",
         "range": _times(*timeline.range_ns) if timeline.range_ns else "",
-        "nodes": _ranges(picked.nodes) if len(picked.nodes) <= _MOST_NODES else "",
+        "nodes": ranges_text(picked.nodes, ".") if len(picked.nodes) <= _MOST_NODES else "",
         "sites": "\n".join(_short(picked.sites)),
         "label": picked.label[:_MOST_NAME] if picked.nodes or picked.sites else "",
         "open": "\n".join(_short(graph.expanded)) if graph is not None else "",
@@ -156,16 +156,6 @@ def _times_in(text: str) -> tuple[int, int] | None:
     if found is None or int(found[1]) >= int(found[2]):
         return None
     return int(found[1]), int(found[2])
-
-
-def _ranges(nodes: Iterable[int]) -> str:
-    runs: list[list[int]] = []
-    for node in sorted(nodes):
-        if runs and runs[-1][1] == node - 1:
-            runs[-1][1] = node
-        else:
-            runs.append([node, node])
-    return ".".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _nodes_in(text: str) -> list[int]:

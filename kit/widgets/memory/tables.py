@@ -26,6 +26,7 @@ from kit.widgets.base.tables import (
     row_attributes,
     section,
     sentence,
+    swatch,
     table,
 )
 from kit.widgets.base.theme import COLORS, tint
@@ -63,7 +64,7 @@ def variants_html(runs: Sequence[Run]) -> str:
                  least_px=_LEAST_PX)  # fmt: skip
     notes = (
         "Step: median of untraced steps, by the clock. Device: the kernels' time in a traced step; "
-        f"{_mark(COLORS['forward'])}forward, {_mark(COLORS['backward'])}backward. Bytes are "
+        f"{swatch(COLORS['forward'])}forward, {swatch(COLORS['backward'])}backward. Bytes are "
         "modelled from the graph: each op writes what it makes. 2× is half of the first row."
     )
     inside = sorted({op for run in runs for graph in run.graphs for op in unseen_inside(graph)})
@@ -103,7 +104,7 @@ def _variant(label: str, row: VariantMemory, rows: Sequence[VariantMemory]) -> l
         most = max((getattr(r, name) for r in rows if getattr(r, name) > 0), default=0.0)
         bar = _bar(now, parts, most) if most and now == now else ""
         more = "".join(
-            f'<span style="white-space:nowrap;margin-left:8px">{_mark(color)}{form(part)}</span>'
+            f'<span style="white-space:nowrap;margin-left:8px">{swatch(color)}{form(part)}</span>'
             for part, color in zip(parts, _PHASES, strict=True)
             if part == part
         )
@@ -178,7 +179,7 @@ def op_picks(run: Run, rows: Sequence[OpMemory] | None = None) -> list[Selection
 
 def _op(row: OpMemory, rows: Sequence[OpMemory]) -> list[str]:
     color = COLORS.get(row.phase, MUTED)
-    mark = _mark(color)
+    mark = swatch(color)
     slowest = max((r.device_ns for r in rows if r.device_ns > 0), default=0.0)
     return [
         f'<div style="overflow-wrap:anywhere">{mark}{safe_html(short_op(row.op))}</div>',
@@ -189,13 +190,6 @@ def _op(row: OpMemory, rows: Sequence[OpMemory]) -> list[str]:
         _time(row.device_ns)
         + (bar_html(row.device_ns / slowest, COLORS["kernel"]) if slowest else ""),
     ]
-
-
-def _mark(color: str) -> str:
-    return (
-        f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
-        f'background:{color};margin-right:6px"></span>'
-    )
 
 
 def memory_html(run: Run) -> str:
@@ -330,7 +324,7 @@ def _holders(run: Run, report: MemoryReport) -> str:
         share = size / max(report.peak, 1)
         rows.append(
             [
-                f"{_mark(HOLDS[kind])}{len(values):,} × {safe_html(short_op(first.op))}",
+                f"{swatch(HOLDS[kind])}{len(values):,} × {safe_html(short_op(first.op))}",
                 safe_html(first.site or first.scope, 60),
                 kind,
                 format_bytes(size),

@@ -10,7 +10,16 @@ from kit.text import safe_html
 from kit.trace import IdleRow, count_devices, idle_gaps
 from kit.trace.gaps import CAUSES
 from kit.widgets.base.html_view import HtmlView
-from kit.widgets.base.tables import MONO, MUTED, bar_html, place_html, section, sentence, table
+from kit.widgets.base.tables import (
+    MONO,
+    MUTED,
+    bar_html,
+    place_html,
+    section,
+    sentence,
+    swatch,
+    table,
+)
 from kit.widgets.base.theme import COLORS
 from kit.widgets.compare.data import amount
 
@@ -64,10 +73,6 @@ def _strip(rows: Sequence[IdleRow]) -> str:
 
 def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[str]:
     color = CAUSE_COLORS.get(row.cause, COLORS["plan"])
-    swatch = (
-        f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
-        f'margin-right:7px;background:{color};border:1px solid #8886"></span>'
-    )
     line = f'<span style="font-family:{MONO};font-size:12px">{place_html(row.site)}</span>'
     if not row.site:
         line = f'<span style="color:{MUTED}">{_SAID.get(row.cause, "")}</span>'
@@ -75,7 +80,7 @@ def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[
         then = ", ".join(place_html(site, 60) for site in awaited)
         line += f'<div style="color:{MUTED};font-size:12px">next to run: {then}</div>'
     return [
-        f'<div style="overflow-wrap:anywhere">{swatch}{safe_html(row.cause)}</div>',
+        f'<div style="overflow-wrap:anywhere">{swatch(color)}{safe_html(row.cause)}</div>',
         f'<div style="overflow-wrap:anywhere">{line}</div>',
         amount(row.count / parts),
         amount(row.total_ms / parts),

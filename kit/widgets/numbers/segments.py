@@ -8,7 +8,7 @@ from kit.runs.analysis.segments import SegmentCost, segment_costs
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count, format_ns, safe_html
 from kit.widgets.base.html_view import HtmlView
-from kit.widgets.base.tables import MUTED, folded, section, sentence, table
+from kit.widgets.base.tables import MUTED, folded, section, sentence, swatch, table
 from kit.widgets.base.theme import COLORS, tint
 
 __all__ = ["SegmentView", "folded_segments_html", "segments_html"]
@@ -116,13 +116,9 @@ def _longest_gap(costs: tuple[SegmentCost, ...]) -> SegmentCost | None:
 
 def _row(c: SegmentCost, top: dict[str, float]) -> list[str]:
     color = COLORS.get(c.phase, MUTED)
-    mark = (
-        f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
-        f'background:{color};margin-right:6px"></span>'
-    )
     fresh = "" if c.is_cached else ", compiled"
     return [
-        f"{mark}{c.index} {safe_html(c.phase)}",
+        f"{swatch(color)}{c.index} {safe_html(c.phase)}",
         safe_html(c.cut, 40) + fresh,
         f"{c.ops:,}",
         _count(c.fused),

@@ -62,20 +62,21 @@ class _Picture:
     """The rows on one axis, from the first to the last step."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self.shift = _shifts(ranks)
-        edges = [t.steps + s for t, s in zip(ranks.traces, self.shift, strict=True)]
+        zero = _zero(ranks)
+        shift = _shifts(ranks, zero)
+        edges = [t.steps + s for t, s in zip(ranks.traces, shift, strict=True)]
         edges += [
             lane.times + s
-            for t, s in zip(ranks.traces, self.shift, strict=True)
+            for t, s in zip(ranks.traces, shift, strict=True)
             for lane in t.lanes
             if not len(t.steps)
         ]
         whole = np.concatenate([*edges, np.zeros((0, 2), np.int64)])
         self.low, self.high = (int(whole.min()), int(whole.max())) if len(whole) else (0, 1)
-        self.places = {id(trace): s for trace, s in zip(ranks.traces, self.shift, strict=True)}
+        self.places = {id(trace): s for trace, s in zip(ranks.traces, shift, strict=True)}
         lanes = sum(3 + len(trace.lanes) for trace in ranks.traces)
         self.most = max(MAX_PIECES // max(lanes, 1), 50)
-        self.waits = _waits(ranks)
+        self.waits = _waits(ranks, zero)
         self.first = ranks.traces[0]
 
     def axis(self) -> str:
@@ -151,39 +152,34 @@ class _Picture:
         )
 
 
-def _shifts(ranks: Ranks) -> list[int]:
-    """From each rank's own time to that of the picture, whose 0 is the first step of the first.
+def _zero(ranks: Ranks) -> int:
+    """The picture's 0 on the reference's clock: the first step of the first rank that has it."""
+    for trace, row in zip(ranks.traces, ranks.ranks, strict=True):
+        if row.clock.is_known:
+            return trace.zero_ns + row.clock.offset_ns + _begin(trace)
+    return 0
+
+
+def _begin(trace: RankTrace) -> int:
+    return int(trace.steps[0, 0]) if len(trace.steps) else 0
+
+
+def _shifts(ranks: Ranks, zero: int) -> list[int]:
+    """From each rank's own time to that of the picture.
 
     A rank whose clock is not known begins where the first one does.
     """
-    known = [
-        trace.zero_ns + row.clock.offset_ns
+    return [
+        trace.zero_ns + row.clock.offset_ns - zero if row.clock.is_known else -_begin(trace)
         for trace, row in zip(ranks.traces, ranks.ranks, strict=True)
     ]
-    begun = [int(t.steps[0, 0]) if len(t.steps) else 0 for t in ranks.traces]
-    reference = next((i for i, row in enumerate(ranks.ranks) if row.clock.is_known), 0)
-    zero = known[reference] + begun[reference]
-    return [
-        shift - zero if row.clock.is_known else -begin
-        for shift, begin, row in zip(known, begun, ranks.ranks, strict=True)
-    ]
 
 
-def _waits(ranks: Ranks) -> dict[int, Ints]:
+def _waits(ranks: Ranks, zero: int) -> dict[int, Ints]:
     """When each rank waited in a collective for the last one, on the picture's clock."""
     found: dict[int, list[tuple[int, int]]] = {}
-    zero = _zero(ranks)
     for row in ranks.collectives:
         last = max(row.start_ns.values())
         for rank, start in row.start_ns.items():
             found.setdefault(rank, []).append((start - zero, min(last, row.stop_ns[rank]) - zero))
     return {rank: np.array(times, np.int64) for rank, times in found.items()}
-
-
-def _zero(ranks: Ranks) -> int:
-    """The picture's 0 on the reference's clock."""
-    for trace, row in zip(ranks.traces, ranks.ranks, strict=True):
-        if row.clock.is_known:
-            begin = int(trace.steps[0, 0]) if len(trace.steps) else 0
-            return trace.zero_ns + row.clock.offset_ns + begin
-    return 0
