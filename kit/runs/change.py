@@ -171,14 +171,9 @@ class Difference:
         return f"{word}{format_number(self.new / self.old)}x{margin}"
 
 
-def ratio_of(old: Sequence[Times], new: Sequence[Times], *, rerun: float = RERUN) -> Difference:
-    """How many times as much `new` is as `old`; each side is a sequence of runs, each of times.
-
-    Args:
-        rerun: what the logarithm of the ratio of two reruns varies by at least (standard
-            deviation).
-    """
-    sides = [_LogTimes.of(runs, [Rerun(rerun, wanders=True)] * len(runs)) for runs in (old, new)]
+def ratio_of(old: Sequence[Times], new: Sequence[Times]) -> Difference:
+    """How many times as much `new` is as `old`; each side is a sequence of runs, each of times."""
+    sides = [_LogTimes.of(runs, [Rerun(RERUN, wanders=True)] * len(runs)) for runs in (old, new)]
     return _ratio(*sides)
 
 
@@ -187,20 +182,18 @@ def shift_of(
     new: Sequence[Times],
     *,
     rerun: float,
-    blur: float = math.inf,
     sure: float = SURE,
 ) -> Difference:
     """How much more `new` is than `old`: for what may be 0, and for fractions of one.
 
     Args:
         rerun: what two reruns differ by (standard deviation).
-        blur: an interval that reaches further to one side is called unclear.
         sure: standard deviations that the interval reaches to each side.
     """
     a, b = _known(old), _known(new)
     sides = [Side.of(runs, [Rerun(rerun)] * len(runs)) for runs in (a, b)]
     low, high = interval(sides[0], sides[1], sure)
-    return Difference(middle_of(a), middle_of(b), low, high, is_ratio=False, blur=blur)
+    return Difference(middle_of(a), middle_of(b), low, high, is_ratio=False, blur=math.inf)
 
 
 def part_difference(

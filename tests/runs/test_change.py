@@ -244,9 +244,9 @@ def test_ends_that_would_say_nothing_are_not_told() -> None:
 
 
 def test_fractions_are_compared_by_their_difference() -> None:
-    found = shift_of([[0.35, 0.37]], [[0.89, 0.91]], rerun=0.03, blur=0.1)
+    found = shift_of([[0.35, 0.37]], [[0.89, 0.91]], rerun=0.03)
     assert (found.kind, round(found.amount, 2)) == ("more", 0.54)
-    assert shift_of([[0.35, 0.37]], [[0.38, 0.41]], rerun=0.03, blur=0.1).kind != "more"
+    assert shift_of([[0.35, 0.37]], [[0.38, 0.41]], rerun=0.03).kind != "more"
     assert shift_of([[0.0, 0.0]], [[0.0, 0.0]], rerun=0.0).kind == "same"
 
 

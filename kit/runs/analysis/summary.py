@@ -35,6 +35,7 @@ __all__ = ["summary"]
 
 MAX_ROWS = 12
 _FEW = 6
+_CODE = 60  # characters of a line of source
 
 
 def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
@@ -243,9 +244,9 @@ def _lines(run: Run, limit: int) -> str:
     return f"{shown}\nrecord: {HOW_TIMED}" if any(t >= 0 for t in run.recorded_ns) else shown
 
 
-def _start_of(code: str, limit: int = 60) -> str:
+def _start_of(code: str) -> str:
     clean = safe_terminal(code, 1000)
-    return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
+    return clean if len(clean) <= _CODE else f"{clean[: _CODE - 1]}…"
 
 
 def _advice(found: Verdict | None) -> str:
