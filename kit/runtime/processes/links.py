@@ -318,7 +318,7 @@ class Links:
             why = f"was silent for {self._silence_s:g} s: it hangs, or its host cannot be reached"
             self._listener.lose(rank, "silent", why)
         elif wire.frames.began and now - wire.frames.began > self._timeout_s:
-            why = f"half a message, and no more of it within {self._timeout_s:g} s"
+            why = f"half a message, and not all of it within {self._timeout_s:g} s"
             self._ended(rank, ValueError(why))
             wire.transport.close()
 

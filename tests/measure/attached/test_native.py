@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import kit
 from kit.errors import SettingsError
+from kit.measure.attached import recording
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.loop import LoopWatch
 from kit.measure.attached.native import MARK, NativeRecorder
@@ -212,7 +213,7 @@ def test_a_killed_worker_loses_nothing() -> None:
 
 @pytest.mark.parametrize(("wanted", "trained", "measured"), [(50, 4, 3), (2, 7, 2)])
 def test_an_interrupt_while_a_recording_is_closed_loses_nothing(
-    tmp_path: Path, wanted: int, trained: int, measured: int
+    tmp_path: Path, wanted: int, trained: int, measured: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when torch's handler says that a worker was killed, just while the watch is left.
 
@@ -221,6 +222,8 @@ def test_an_interrupt_while_a_recording_is_closed_loses_nothing(
 
     def interrupt(frame: Any) -> None:
         raise KeyboardInterrupt
+
+    monkeypatch.setattr(recording, "provenance", dict)  # two processes for each run
 
     def closing(folder: Path) -> Any:
         watch = kit.watch(wanted, skip=0, save=folder / "run.kitrun").__enter__()

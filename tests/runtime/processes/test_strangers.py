@@ -207,7 +207,10 @@ def test_a_message_that_is_too_large_is_not_taken(monkeypatch: pytest.MonkeyPatc
         made[0].announce("x", "y" * 100)
 
 
-def test_half_a_message_stops_nobody_and_is_blamed_on_its_sender() -> None:
+def test_half_a_message_stops_nobody_and_is_blamed_on_its_sender(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "BEAT_S", 0.1)
     made, peer = with_a_raw_member()
     os.write(peer.fileno(), (1000).to_bytes(4, "big") + b"[")
     jobs = [lambda c=c: c.clock() for c in made]
@@ -219,7 +222,8 @@ def test_half_a_message_stops_nobody_and_is_blamed_on_its_sender() -> None:
         channel.close()
 
 
-def test_a_message_that_trickles_has_an_end() -> None:
+def test_a_message_that_trickles_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "BEAT_S", 0.1)
     made, peer = with_a_raw_member(2)
     os.write(peer.fileno(), (1000).to_bytes(4, "big") + b"[")
     arriving = made[0]._links._wires[1].frames
