@@ -188,7 +188,8 @@ class WithTorch:
         self._leave_imports()
         path = sys.path[:]
         try:
-            sys.path[:] = self._path
+            # The script's folder comes last: other threads of it may import from there meanwhile.
+            sys.path[:] = [*self._path, *(folder for folder in path if folder not in self._path)]
             self._watch = self._exits.enter_context(self._begin())
         finally:
             sys.path[:] = path
