@@ -232,6 +232,8 @@ class View(VBox):
     A notebook stores the page in an output of its own, which follows each new `run`.
     """
 
+    _root: VBox | None = None  # what a cell shows: the view, and BokehJS before it
+
     def __init__(self, *args: Any, **options: Any) -> None:
         self._is_stored = False  # a cell has the output that follows
         super().__init__(*args, **options)
@@ -246,6 +248,9 @@ class View(VBox):
         """Remove the view and the widgets in it."""
         for part in (*self.children, self.layout):
             close_widget(part)
+        if self._root is not None:  # BokehJS is for other views, too
+            self._root.children = ()
+            close_widget(self._root)
         super().close()
 
     def store(self) -> None:
@@ -277,7 +282,7 @@ class View(VBox):
         root: Any = self
         if _plots(self):
             bokehjs().keep()
-            root = VBox([bokehjs(), self])
+            root = self._root = self._root or VBox([bokehjs(), self])
         root.add_class(_live_class(self))
         view: dict[str, Any] = VBox._repr_mimebundle_(root)
         return view

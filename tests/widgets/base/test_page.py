@@ -25,6 +25,8 @@ from kit.widgets.numbers.source import SourceView
 from kit.widgets.numbers.whatif import WhatIfView
 from kit.widgets.timeline.view import TimelineView
 from tests.factories import HOSTILE, make_run
+from tests.reliability.growth import alive
+from tests.waiting import freed
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -59,6 +61,19 @@ def test_a_closed_view_keeps_no_widget_alive(kind: type[View]):
     del view
     gc.collect()
     assert [part() for part in parts if part() is not None] == []
+
+
+def test_a_view_that_was_shown_is_free_once_it_is_closed():
+    TimelineView()._live()  # BokehJS is there for all
+    before = alive(Widget)
+    view = TimelineView(make_run())
+    held = weakref.ref(view)
+    shown = view._live()["application/vnd.jupyter.widget-view+json"]
+    assert view._live()["application/vnd.jupyter.widget-view+json"] == shown  # in a second cell
+    view.close()
+    del view
+    assert freed(held)
+    assert alive(Widget) == before
 
 
 def test_what_is_hidden_stays_hidden():
