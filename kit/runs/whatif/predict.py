@@ -32,6 +32,7 @@ from kit.runs.whatif.waits import (
     CHECK,
     Waits,
     around_check,
+    by_op,
     count_waits,
     is_guessed,
     on_guessing,
@@ -339,11 +340,12 @@ def _cut(
     own = OpStream.of(graph, run.segments)
     forced = dict(own.forced)
     for s, after in pairwise(run.segments):
-        if s.index in kept:  # the read ends it, where the size no longer does
-            forced.setdefault(after.nodes[0], "sync")
-        elif s.index in removed and s.cut in READ_CUTS:
+        if s.index in removed and s.cut in READ_CUTS:
             forced.pop(after.nodes[0])
-    waits = {s.nodes[-1]: kept[s.index] for s in run.segments if s.index in kept}
+    waits = by_op(run, kept)
+    following = dict(pairwise(graph.ops))
+    for read in waits.keys() & following.keys():  # it ends a segment, where the size does not
+        forced.setdefault(following[read], "sync")
     calls, views = own.calls, frozenset(i for i in graph.ops if is_view(graph.nodes[i].op))
     if stream is not None and stream.graph.hash == graph.hash:
         calls, views = stream.calls, stream.views

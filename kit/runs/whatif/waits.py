@@ -21,6 +21,7 @@ __all__ = [
     "STOPPED",
     "Waits",
     "around_check",
+    "by_op",
     "count_waits",
     "is_guessed",
     "on_guessing",
@@ -88,6 +89,23 @@ def _is_named(timeline: Timeline, start: str) -> NDArray[np.bool_]:
     """The spans whose names begin so."""
     names = [i for i, name in enumerate(timeline.names) if name.startswith(start)]
     found: NDArray[np.bool_] = np.isin(timeline.name, names)
+    return found
+
+
+def by_op(run: Run, waits: Waits) -> dict[int, tuple[SyncPoint, ...]]:
+    """The same by the op that was recorded last before each: cut otherwise, a segment ends there.
+
+    In the run itself that op may have been pending then, in a segment that nobody waited for.
+    """
+    at = np.array(run.recorded_ns, np.int64)
+    ops = np.array(run.graphs[0].ops, np.intp)
+    ops = ops[ops < len(at)]
+    ops = ops[at[ops] >= 0]
+    found: dict[int, tuple[SyncPoint, ...]] = {}
+    for segment in run.segments:
+        for sync in waits.get(segment.index, ()):
+            op = int(ops[at[ops] <= sync.at_ns].max(initial=segment.nodes[-1]))
+            found[op] = (*found.get(op, ()), sync)
     return found
 
 

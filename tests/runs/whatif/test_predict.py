@@ -149,6 +149,22 @@ def test_a_read_is_known_where_it_ends_no_segment(mode: str) -> None:
     assert {s.site for s in kept[1].timeline.syncs} == {"a.py:2"}
 
 
+def test_a_read_comes_after_all_that_was_recorded_before_it_however_it_is_cut() -> None:
+    """It waits for what was issued; the last segment was recorded, and not cut yet."""
+    run = measured(syncs=0)
+    cuts = [s for s in run.timeline.spans if s.kind == "plan"][: len(run.segments)]
+    read = SyncPoint(cuts[-1].start_ns - 2, 1, "item", "a.py:1")
+    recorded = [cuts[-2].start_ns - 5] * (run.segments[-1].nodes[0] - 1)
+    recorded += [read.at_ns - 1] * (len(run.graphs[0]) - len(recorded))
+    late, early = (
+        replace(run, timeline=replace(run.timeline, syncs=(read,)), recorded_ns=tuple(times))
+        for times in (recorded, ())
+    )
+    for one, segments in ((late, 1), (early, 2)):
+        made = predict(one, run.settings.replace(mode="lazy"))
+        assert (made.segments, made.syncs) == (segments, 1)
+
+
 def test_a_read_before_the_first_op_waits_for_the_step_before() -> None:
     run = measured(syncs=0)
     sync = SyncPoint(0, 1, "item", "a.py:1")
