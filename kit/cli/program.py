@@ -249,13 +249,14 @@ def _ended(watching: WithTorch, options: argparse.Namespace) -> int:
 def _run_file(path: str) -> None:
     """As Python does it, in a module `__main__`, which what it does at exit finds again."""
     main, before = ModuleType("__main__"), sys.modules["__main__"]
-    loader = SourceFileLoader("__main__", path)
+    loader, known = SourceFileLoader("__main__", path), atexit._ncallbacks()
     vars(main).update(__file__=path, __loader__=loader, __builtins__=builtins)
     try:
         sys.modules["__main__"] = main
         exec(loader.source_to_code(loader.get_data(path), path), vars(main))
     finally:
-        atexit.register(_as_it_was, main, sys.path[:])  # the last one is called first
+        if atexit._ncallbacks() != known:
+            atexit.register(_as_it_was, main, sys.path[:])  # the last one is called first
         sys.modules["__main__"] = before
 
 

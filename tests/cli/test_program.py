@@ -167,6 +167,9 @@ def test_what_a_script_does_at_exit_finds_its_own_module_and_folder(
     monkeypatch.setattr(
         atexit, "register", lambda call, *given: at_exit.append(partial(call, *given))
     )
+    monkeypatch.setattr(atexit, "_ncallbacks", lambda: len(at_exit))
+    kit("run", write("pass"))
+    assert not at_exit  # nothing of a script is kept that does nothing there
     script = write(
         "import atexit, pickle\n"
         "class Net: pass\n"

@@ -83,6 +83,7 @@ class Watched:
     def check_next_step(self) -> None:
         assert len(FOLLOWED) == self._watches, "a watch is left"
         assert not torch.autograd._profiler_enabled(), "a profiler is left"
+        assert not torch._C._len_torch_dispatch_stack(), "a mode is left"
         twin = copy.deepcopy(self._net).cpu() if self._session is None else self._twin()
         adam = torch.optim.Adam(twin.parameters(), lr=0.01)
         adam.load_state_dict(on_cpu(copy.copy(self._optimizer.state_dict())))
@@ -156,6 +157,7 @@ class Program:
             len(FOLLOWED) == self._watches,
             torch.autograd._profiler_enabled(),
             torch._C._len_torch_function_stack(),
+            torch._C._len_torch_dispatch_stack(),
         )
 
     @staticmethod

@@ -80,9 +80,13 @@ class Waits(TorchDispatchMode):
         return True
 
     def __enter__(self) -> Self:
-        with postponed():
-            _put_on([self, *_taken_off()])
-        return self
+        try:
+            with postponed():
+                _put_on([self, *_taken_off()])
+            return self
+        except BaseException:  # of the memory
+            self.__exit__()
+            raise
 
     def __exit__(self, *error: object) -> None:
         with postponed():
