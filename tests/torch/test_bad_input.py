@@ -74,6 +74,12 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "a sum that would spread a product": (RuntimeError, "expanded size of the tensor", lambda: (
         torch.addmm(torch.ones(3, 3, device=D), torch.ones(1, 3, device=D), torch.ones(
             3, 3, device=D)))),
+    "a sum in place that is larger than a product": (RuntimeError, "Bad in-place call", lambda: (
+        torch.ones(1, 1, 3, device=D).addmm_(torch.ones(1, 2, device=D), torch.ones(
+            2, 3, device=D)))),
+    "labels that would spread a loss with logits": (RuntimeError, "output with shape", lambda: (
+        torch.binary_cross_entropy_with_logits(torch.ones(3, device=D), torch.ones(
+            2, 3, device=D), None, torch.ones(3, device=D), 1))),
     "boundaries in two dimensions": (RuntimeError, "must be 1 dimension", lambda: torch.bucketize(
         torch.ones(2, device=D), torch.ones(2, 2, device=D))),
     "a comparison in place that is larger": (RuntimeError, "output with shape", lambda: torch.ones(
@@ -84,6 +90,8 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         torch._foreach_add([torch.ones(3, device=D)], [torch.ones(2, device=D)]))),
     "a list written with more than it holds": (RuntimeError, "output with shape", lambda: (
         torch._foreach_copy_([torch.ones(1, device=D)], [torch.ones(2, device=D)]))),
+    "a list written with a longer one": (RuntimeError, "same number of tensors", lambda: (
+        torch._foreach_copy_([torch.ones(1, device=D)], [torch.ones(1, device=D)] * 2))),
     "channels that do not match": (RuntimeError, "channels", lambda: functional.conv2d(
         torch.ones(1, 3, 8, 8, device=D), torch.ones(4, 2, 3, 3, device=D))),
     "a float index": (IndexError, "tensors used as indices", lambda: torch.ones(3, device=D)[

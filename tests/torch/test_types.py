@@ -132,6 +132,18 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "full_like": lambda d: torch.full_like(T(d, 2, dtype=torch.uint8), 300),
     "fill_over": lambda d: T(d, 2, dtype=torch.uint8).fill_(300),
     "fill_neg_u8": lambda d: T(d, 2, dtype=torch.uint8).fill_(-1),
+    "slice_scatter_mixed": lambda d: torch.slice_scatter(T(d, 4), T(d, 2, dtype=d64), 0, 0, 2),
+    "diagonal_scatter_mixed": lambda d: torch.diagonal_scatter(T(d, 2, 2), T(d, 2, dtype=d64)),
+    "huber_mixed": lambda d: F.huber_loss(T(d, 3, dtype=f16), T(d, 3) * 3, reduction="none"),
+    "interp_empty": lambda d: F.interpolate(T(d, 0, 2, 4, 4), scale_factor=2),
+    "interp_exact_empty": lambda d: F.interpolate(T(d, 0, 2, 4), size=3, mode="nearest-exact"),
+    "foreach_copy_spread": lambda d: torch._foreach_copy_([T(d, 2, 3)], [T(d, 3)])[0],
+    "ctc_one": lambda d: F.ctc_loss(
+        T(d, 4, 3), T(d, 2, dtype=i64), torch.tensor(4).to(d), torch.tensor(2).to(d)
+    ),
+    "segments_empty": lambda d: torch.segment_reduce(
+        T(d, 3, 0), "sum", lengths=torch.tensor([1, 2]).to(d)
+    ),
     "copy_complex": lambda d: T(d, 2).copy_(T(d, 2, dtype=torch.complex64)),
 }
 

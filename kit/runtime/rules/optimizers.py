@@ -191,7 +191,9 @@ def _foreach_table() -> dict[str, Rule]:
         "aten._foreach_norm.Scalar": lambda xs, p=2, dtype=None: [
             vector_norm(x, p, dtype=dtype) for x in xs
         ],
-        "aten._foreach_copy.default": lambda xs, ys, non_blocking=False: list(ys),
+        "aten._foreach_copy.default": lambda xs, ys, non_blocking=False: [
+            jnp.broadcast_to(y, x.shape) for x, y in zip(xs, ys, strict=True)
+        ],
         "aten._foreach_pow.ScalarAndTensor": lambda base, xs: [jnp.power(base, x) for x in xs],
         "aten._foreach_frac.default": lambda xs: [x - jnp.trunc(x) for x in xs],
         "aten._foreach_max.default": lambda xs: [jnp.max(x) for x in xs],

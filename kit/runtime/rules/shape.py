@@ -248,7 +248,8 @@ def _diagonal_scatter(
     x: Array, source: Array, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Array:
     where = jnp.diagonal(jnp.arange(x.size).reshape(x.shape), offset, dim1, dim2)
-    return x.reshape(-1).at[where.reshape(-1)].set(source.reshape(-1)).reshape(x.shape)
+    values = source.reshape(-1).astype(x.dtype)
+    return x.reshape(-1).at[where.reshape(-1)].set(values).reshape(x.shape)
 
 
 def _diagonal_backward(

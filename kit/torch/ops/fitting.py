@@ -53,8 +53,8 @@ def _spreads(source: Shape, target: Shape) -> bool:
 
 
 def _foreach(base: str, args: Any) -> None:
-    lists = [a for a in args if isinstance(a, list | tuple) and a and _are_tensors(a)]
-    for tensors in zip(*lists, strict=False):
+    lists = [a for a in args if isinstance(a, list | tuple) and _are_tensors(a)]
+    for tensors in zip(*lists, strict=True):
         shapes = [tuple(t.shape) for t in tensors]
         whole = torch.broadcast_shapes(*shapes)
         if base.endswith("_"):
@@ -96,8 +96,14 @@ def _convolution(args: Any) -> bool:
 
 
 def _weights(args: Any) -> bool:
-    """Of a loss: they must not be larger than what they weigh."""
-    return all(x is None or _spreads(x.shape, args[0].shape) for x in args[2:4])
+    """Of a loss: they must not be larger than what they weigh, as torch weighs in place."""
+    x, target, weight, of_true = (*args, None, None)[:4]
+    spreads = [(x, target)]
+    if weight is not None:
+        spreads.append((weight, target))
+    if of_true is not None:
+        spreads += [(of_true, x), (target, x)]
+    return all(_spreads(small.shape, large.shape) for small, large in spreads)
 
 
 def _ctc_loss(args: Any) -> bool:
@@ -106,8 +112,18 @@ def _ctc_loss(args: Any) -> bool:
     return 1 <= targets.dim() <= 2 and counts == [log_probs.shape[1]] * 2
 
 
-def _addmm(args: Any) -> bool:
-    return _spreads(args[0].shape, (args[1].shape[0], args[2].shape[-1]))
+def _product(first: torch.Tensor, second: torch.Tensor) -> Shape:
+    """The shape of the matrices' or batches' product."""
+    return (*first.shape[:-1], *second.shape[first.dim() - 1 :])
+
+
+def _added(args: Any) -> bool:
+    """What a product is added to is spread over it."""
+    return _spreads(args[0].shape, _product(*args[1:3]))
+
+
+def _added_in_place(args: Any) -> bool:
+    return tuple(args[0].shape) == _product(*args[1:3])
 
 
 _FITS: dict[str, Callable[[Any], bool]] = {
@@ -125,8 +141,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "aten.soft_margin_loss": lambda args: _spreads(args[1].shape, args[0].shape),
     "aten.binary_cross_entropy_with_logits": _weights,
     "aten._ctc_loss": _ctc_loss,
-    "aten.addmm": _addmm,
-    "aten.addmv": lambda args: _spreads(args[0].shape, args[1].shape[:1]),
-    "aten.baddbmm": lambda args: _spreads(args[0].shape, (*args[1].shape[:2], args[2].shape[-1])),
+    **dict.fromkeys(("aten.addmm", "aten.addmv", "aten.baddbmm"), _added),
+    **dict.fromkeys(("aten.addmm_", "aten.addmv_", "aten.baddbmm_"), _added_in_place),
     "aten.bucketize": lambda args: args[1].dim() == 1,
 }

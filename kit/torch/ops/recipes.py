@@ -116,15 +116,21 @@ def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
 
 def _decomposed(func: Any, decomposition: Callable[..., Any]) -> Recipe:
     """Torch's own decomposition; what has no rule in it is reported under the op's own name."""
+    keeps_type = func in _KEEPING
 
     def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         outer, tape.decomposing = tape.decomposing, tape.decomposing or func
         try:
-            return decomposition(*args, **kwargs)
+            result = decomposition(*args, **kwargs)
         finally:
             tape.decomposing = outer
+        return result.to(args[0].dtype) if keeps_type else result
 
     return recipe
+
+
+# Their result is of their first tensor's type; torch's decompositions promote it.
+_KEEPING = (torch.ops.aten.slice_scatter.default, torch.ops.aten.huber_loss.default)
 
 
 def _host_recipe(func: Any) -> Recipe:
@@ -230,6 +236,18 @@ def _grouped_mm(x: Any, y: Any, offs: Any = None, bias: Any = None, out_dtype: A
     return x.new_empty(shape, dtype=out_dtype or x.dtype)
 
 
+def _nearest(name: str) -> Callable[..., Any]:
+    """Torch's own shape function fails on a batch that is empty: asked for a batch of one."""
+    own = getattr(torch.ops.aten, name).default
+
+    def shape(x: Any, *sizes: Any) -> Any:
+        if x.shape[0]:
+            return own(x, *sizes)
+        return own(x.new_empty((1, *x.shape[1:])), *sizes)[:0]
+
+    return shape
+
+
 def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> Any:
     return torch.empty_like(v), torch.empty_like(g)
 
@@ -239,6 +257,11 @@ _META: dict[str, Callable[..., Any]] = {
     "aten.linear_backward.default": _linear_backward,
     "aten._grouped_mm.default": _grouped_mm,
     "aten._weight_norm_interface_backward.default": _weight_norm_backward,
+    **{
+        f"aten.{kind}{dims}d.default": _nearest(f"{kind}{dims}d")
+        for kind in ("upsample_nearest", "_upsample_nearest_exact")
+        for dims in (1, 2, 3)
+    },
     "aten._is_all_true.default": torch.all,
     "aten._is_any_true.default": torch.any,
     **CELL_SHAPES,

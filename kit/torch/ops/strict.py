@@ -32,6 +32,8 @@ _OF_TYPES = re.compile(
 # What its refusals of a shape say: asked for tensors that are empty or have no dimension, where
 # meta kernels and XLA take more than torch does.
 _OF_SHAPES = re.compile(r"\b(size|shape|dim|dimension|element|scalar)s?\b|empty|expected|non-?zero")
+# The numbers in their tensors are lengths, which zeros would not be.
+_OF_LENGTHS = ("aten._ctc_loss", "aten.segment_reduce")
 # These compare types before anything else, or are cheap: asked however large they are.
 _ALWAYS = frozenset(
     f"aten.{name}"
@@ -105,7 +107,8 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
     if str(func).startswith("aten.as_strided"):  # it shows memory beyond its tensor's elements
         return
     tensors = flat_tensors([*args, *kwargs.values()])
-    is_odd = any(not t.dim() or not t.numel() for t in tensors)
+    has_lengths = str(func).startswith(_OF_LENGTHS)
+    is_odd = not has_lengths and any(not t.dim() or not t.numel() for t in tensors)
     is_mixed = _is_suspicious(str(func), tensors)
     if torch.Tag.nondeterministic_seeded in func.tags or not (is_odd or is_mixed):
         return
