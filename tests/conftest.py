@@ -23,6 +23,9 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns in every kernel
+# To build this package's grammar takes a second, and jsonschema, which nbformat loads, can do
+# without: it checks addresses of a kind that no notebook has.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # What takes long, the longest first, and what takes ten seconds with a few tests: a worker that got
 # one of these last would be the only one at work for a minute or two.
