@@ -16,6 +16,7 @@ import threading
 import time
 from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -455,7 +456,34 @@ def file_opened_anew() -> Callable[[], int]:
     return count
 
 
-WAYS = [variable, of_global, attribute, of_class, far_away, slots, length, iterator, mapped,
+def decorated_by_torch() -> Callable[[], int]:
+    names = {"n": 0}
+
+    @torch.no_grad()
+    def count() -> int:
+        names["n"] += 1
+        return names["n"]
+
+    return count
+
+
+def context_manager() -> Callable[[], int]:
+    names = {"n": 0}
+
+    @contextmanager
+    def counted() -> Iterator[int]:
+        names["n"] += 1
+        yield names["n"]
+
+    def count() -> int:
+        with counted() as n:
+            return n
+
+    return count
+
+
+WAYS = [decorated_by_torch, context_manager,
+        variable, of_global, attribute, of_class, far_away, slots, length, iterator, mapped,
         generator, array, host_tensor, module, python_random, looped_over, delegated, cycled,
         one_of_two, line_of_a_file, byte_of_a_file, row_of_a_table, scanned, random_state,
         torch_generator, entropy, method_of_an_iterator, method_of_numpys, functions_that_turn,

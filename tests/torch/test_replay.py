@@ -568,9 +568,23 @@ def by_its_name(x: torch.Tensor) -> Any:
     return change, lambda: x * getattr(made, "b" + "y")
 
 
+def in_a_function_decorated_by_torch(x: torch.Tensor) -> Any:
+    weights = {"by": 2.0}
+
+    def change(by: float) -> None:
+        weights["by"] = by
+
+    @torch.no_grad()
+    def step() -> torch.Tensor:
+        return x * weights["by"]
+
+    return change, step
+
+
 @pytest.mark.parametrize(
     "made",
-    [of_an_array, of_a_tensor_of_the_host, of_a_set, of_a_key, of_a_queue, of_the_environment,
+    [in_a_function_decorated_by_torch,
+     of_an_array, of_a_tensor_of_the_host, of_a_set, of_a_key, of_a_queue, of_the_environment,
      of_a_cached_function, of_a_context, of_arguments, of_a_function_of_torchs,
      of_a_class, of_a_base_class, of_a_method_that_is_called, of_a_layer, far_away, of_a_slot,
      by_its_name, of_an_object, of_a_dict_in_a_dict, of_a_function_that_is_called,

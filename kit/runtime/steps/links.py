@@ -16,7 +16,7 @@ from types import FunctionType, MemberDescriptorType, MethodType, ModuleType, Si
 from typing import Any
 from weakref import ref
 
-from kit.runtime.recording.sites import is_users
+from kit.runtime.recording.sites import is_kits, is_users
 from kit.runtime.steps.names import (
     MISSING,
     Held,
@@ -26,6 +26,7 @@ from kit.runtime.steps.names import (
     named,
     unbound,
     words_in,
+    wrapped_by,
 )
 
 __all__ = ["Link", "links_of"]
@@ -107,9 +108,14 @@ class _Search:
             self._add(name, thing.__self__)
             self._add(name, thing.__func__)
         elif kind is FunctionType:
-            if is_users(thing.__code__.co_filename) and thing not in self._without:
-                self._ids.add(id(thing))
+            if is_kits(path := thing.__code__.co_filename) or thing in self._without:
+                return
+            self._ids.add(id(thing))
+            if is_users(path):
                 self._functions.append(thing)
+            else:
+                for inner in wrapped_by(thing):
+                    self._add(name, inner)
         elif _has_names(thing):
             self._ids.add(id(thing))
             self._owners.append((name, thing))

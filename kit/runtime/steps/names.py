@@ -6,6 +6,7 @@ import dis
 import sys
 from collections import deque
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
@@ -18,8 +19,7 @@ from kit.runtime.recording.sites import is_users
 
 __all__ = [
     "MISSING", "Held", "attributes", "codes_in", "is_of_kit", "is_of_users", "is_plain", "named",
-    "unbound",
-    "words_in",
+    "unbound", "words_in", "wrapped_by",
 ]  # fmt: skip
 
 MISSING = object()  # in the place of a variable that has no value
@@ -82,6 +82,15 @@ def _globals_of(code: CodeType) -> tuple[str, ...]:
 def unbound(functions: Collection[Any]) -> list[Any]:
     """These, and the functions of those of them that are methods of an object."""
     return [*functions, *(one.__func__ for one in functions if type(one) is MethodType)]
+
+
+def wrapped_by(function: FunctionType) -> list[Any]:
+    """What a library's function calls for a program, as those of `torch.no_grad()` do."""
+    around = [attributes(function).get("__wrapped__")]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            around.append(cell.cell_contents)
+    return [one for one in around if type(one) in (FunctionType, MethodType)]
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:

@@ -32,7 +32,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from kit.runtime.recording.sites import is_kits, is_users
-from kit.runtime.steps.names import attributes, is_of_kit, is_of_users, module_of, named, words_in
+from kit.runtime.steps.names import (
+    attributes,
+    is_of_kit,
+    is_of_users,
+    module_of,
+    named,
+    words_in,
+    wrapped_by,
+)
 
 __all__ = ["PLAIN", "STATE", "Part", "Unseen", "parts_of"]
 
@@ -120,8 +128,10 @@ def _tells_pickle(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def _of_function(function: FunctionType) -> Seen:
-    if not is_users(function.__code__.co_filename):
+    if is_kits(path := function.__code__.co_filename):
         return function.__code__, []
+    if not is_users(path):
+        return function.__code__, [("", inner) for inner in wrapped_by(function)]
     return function.__code__, [
         *((name.removeprefix("global "), thing) for name, thing in named(function)),
         *((f".{name}", thing) for name, thing in vars(function).items()),
