@@ -122,7 +122,7 @@ def run_program(
         made = watching.run
     except SettingsError:
         if status != INTERRUPTED:
-            complain(_nothing_seen(options, status))
+            complain(_nothing_seen(options, status, watching))
         return status or 1
     keep(made, options)
     return status
@@ -138,6 +138,7 @@ class WithTorch:
     def __init__(self, begin: Callable[[], LoopWatch]) -> None:
         self._begin = begin
         self._path = sys.path[:]  # ours, without the script's folder
+        self._threads = set(threading.enumerate())
         self._watch: LoopWatch | None = None
         self._exits = contextlib.ExitStack()
 
@@ -167,6 +168,11 @@ class WithTorch:
     def has_run(self) -> bool:
         """Whether a recording has been finished."""
         return self._watch is not None and bool(self._watch.runs)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether threads of the script go on, for which Python waits at its end."""
+        return any(not t.daemon for t in set(threading.enumerate()) - self._threads)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """For Python's import: where torch is, by whoever else knows; and to hear of its end."""
@@ -296,7 +302,7 @@ def _as_python(options: argparse.Namespace) -> Iterator[None]:
         open_closed_streams()
 
 
-def _nothing_seen(options: argparse.Namespace, status: int) -> str:
+def _nothing_seen(options: argparse.Namespace, status: int, watching: WithTorch) -> str:
     name = safe_terminal(options.script.name)
     if status == 2:  # as of a command line that the script does not understand
         return (
@@ -305,6 +311,8 @@ def _nothing_seen(options: argparse.Namespace, status: int) -> str:
         )
     if "torch" not in sys.modules:
         what = "it has not loaded torch"
+    elif watching.has_threads:
+        what = "its threads go on, and are watched until its last line only: let that wait for them"
     else:
         what = "no optimizer of torch.optim has made two steps in this process"
     ended = f"ended with status {status}" if status else "ran"

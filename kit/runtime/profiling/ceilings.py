@@ -10,8 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from kit.errors import SettingsError
 from kit.runs.ceilings import Ceilings
 from kit.runtime.profiling.devices import pick_device
+from kit.text import check_whole_number
 
 __all__ = ["measure_ceilings"]
 
@@ -29,8 +31,9 @@ def measure_ceilings(device: str = "auto", *, repeats: int = 5) -> Ceilings:
         repeats: of which the median is taken.
 
     Raises:
-        SettingsError: a GPU was asked for and jax sees none.
+        SettingsError: a GPU was asked for and jax sees none, or `repeats` is no number of times.
     """
+    check_whole_number(SettingsError, "repeats", repeats)
     target = pick_device(device)
     side, elements = _CPU if target.platform == "cpu" else _GPU
     with jax.default_device(target):

@@ -18,3 +18,8 @@ def test_both_ceilings_are_measured() -> None:
 def test_a_gpu_that_is_not_there_is_an_error() -> None:
     with pytest.raises(SettingsError, match="jax sees only cpu"):
         measure_ceilings("gpu")
+
+
+def test_to_measure_no_times_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="repeats must be a whole number of at least 1, not 0"):
+        measure_ceilings("cpu", repeats=0)
