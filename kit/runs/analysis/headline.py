@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from kit.runs.change import (
     Difference,
     StepTimes,
@@ -167,7 +169,10 @@ def syncs_of_steps(run: Run) -> list[Sequence[SyncPoint]]:
     """
     told = waits_of(run)
     if told.steps and told.is_traced:
-        return [step.syncs for step in each_step(run.timeline)]
+        syncs = sorted(told.syncs, key=lambda sync: sync.at_ns)
+        ends = run.timeline.intervals(kind="step")
+        places = np.searchsorted([sync.at_ns for sync in syncs], ends).tolist()
+        return [syncs[first:last] for first, last in places]
     if not told.steps or len(told.syncs) % told.steps:
         return []
     each = len(told.syncs) // told.steps

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kit.runs.analysis.headline import headline_differences
+from kit.runs.analysis.headline import headline_differences, syncs_of_steps
 from kit.runs.analysis.sentence import change_sentence
 from kit.runs.analysis.story import best_of, lost_ms, story_of
 from kit.runs.change import Difference
@@ -68,6 +68,14 @@ def test_waits_that_only_a_trace_sees_are_counted_in_its_steps() -> None:
     fewer = replace(run, timeline=replace(run.timeline, syncs=run.timeline.syncs[:2]))
     assert len(run.step_times_ns) > 100  # measured, and none of them tells of a wait
     assert headline_differences(fewer, run)["syncs_per_step"].kind == "unclear"
+
+
+def test_waits_that_a_trace_sees_are_those_of_the_steps_in_which_they_are() -> None:
+    run = make_run(Settings(mode="torch"), steps=3, syncs=2)
+    syncs = run.timeline.syncs[:3]  # two in the first step, one in the second
+    few = replace(run, timeline=replace(run.timeline, syncs=syncs))
+    assert [len(found) for found in syncs_of_steps(few)] == [2, 1, 0]
+    assert syncs_of_steps(replace(make_run(), sync_points=syncs)) == []  # untraced: nobody knows
 
 
 def test_what_the_spread_does_not_exceed_is_nothing():
