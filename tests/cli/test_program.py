@@ -215,7 +215,7 @@ def test_an_error_names_the_scripts_line_and_the_steps_until_then_are_kept(kit: 
 @pytest.mark.parametrize(
     ("text", "status", "why"),
     [
-        ("print('hello')", 1, "no optimizer of torch.optim has made two steps"),
+        ("import torch", 1, "no optimizer of torch.optim has made two steps"),
         (
             "raise SystemExit(4)",
             4,
@@ -277,10 +277,8 @@ def test_a_script_whose_threads_go_on_is_told_that_they_are_not_watched(kit: Kit
     may_end = threading.Event()
     builtins.may_end = may_end  # type: ignore[attr-defined]
     try:
-        script = (
-            "import builtins, threading\nthreading.Thread(target=builtins.may_end.wait).start()"
-        )
-        status, _, wrong = kit("run", write(script))
+        begin = "threading.Thread(target=builtins.may_end.wait).start()"
+        status, _, wrong = kit("run", write(f"import builtins, threading, torch\n{begin}"))
     finally:
         may_end.set()
         del builtins.may_end  # type: ignore[attr-defined]
