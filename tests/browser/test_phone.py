@@ -18,6 +18,7 @@ from tests.factories import make_run
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 WIDTH = 420
+PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 # Of each cell whether what stands in it is wider than the cell, so that it lies over the next one.
 CROWDED = """() => [...document.querySelectorAll("th, td")]
   .filter((cell) => cell.scrollWidth > cell.clientWidth + 1)
@@ -92,6 +93,18 @@ def test_the_cells_of_a_report_do_not_overlap_and_every_word_can_be_read(
     assert "grad_scaler.py:371" in page.locator("#syncs").inner_text()
     assert page.evaluate(TORN) == []
     assert offline.barriers("main") == []
+    assert offline.errors() == []
+
+
+def test_the_cells_of_another_programs_trace_do_not_overlap(offline: Browser, tmp_path: Path):
+    page = offline.page
+    page.set_viewport_size({"width": WIDTH, "height": 900})
+    for name in ("h100_bert", "alexnet"):  # small times and long names; large numbers
+        trace = kit.open_trace(PUBLISHED / f"{name}.json.gz")
+        page.goto(kit.report([trace], path=tmp_path / f"{name}.html").as_uri())
+        page.wait_for_function("document.documentElement.dataset.shown !== undefined")
+        page.evaluate("document.querySelectorAll('details').forEach((x) => { x.open = true; })")
+        assert page.evaluate(CROWDED) == []
     assert offline.errors() == []
 
 

@@ -65,7 +65,7 @@ _UNSEEN = (
     "clip-path:inset(50%);white-space:nowrap;border:0"
 )
 _CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
-_ENDS = re.compile(r"(?<=/)|(?<=[^/]{12})(?=:[0-9])")
+_ENDS = re.compile(r"(?<=/)|(?<=[^/]{9})(?=:[0-9])")
 _MAX_ROWS = 12
 _COLOR_OF = {row.name: row.color for row in CATEGORY_ROWS}
 _FEW_STEPS = 10  # below, a spread of deciles would be made up between two of them
@@ -138,7 +138,8 @@ def sync_table_html(run: Run) -> str:
         note += f" {more} more places, together {format_number(rest)} ms a step, are not shown."
     heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
     picks = [*starmap(row_attributes, enumerate(sync_picks(run)))]
-    rows_html = table(heads, cells, "llrrr", widths=(43, 17, 11, 15, 14), attributes=picks)
+    rows_html = table(heads, cells, "llrrr", widths=(41, 17, 13, 15, 14), attributes=picks,
+                      least_px=480 * are_long(cells))  # fmt: skip
     return section("Sync points", rows_html + sentence(note))
 
 
@@ -404,6 +405,12 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
         f'<tr style="background:none">{head}</tr></thead><tbody>{body}</tbody></table>'
     )
     return f'<div style="overflow-x:auto" tabindex="0">{made}</div>' if least_px else made
+
+
+def are_long(rows: Iterable[Sequence[str]]) -> bool:
+    """Is a number of these rows, behind two texts, too long for five columns on a phone?"""
+    shown = (cell.replace("<b>", "b").partition("<")[0] for row in rows for cell in row[2:])
+    return any(len(number) > 6 for number in shown)  # a bold one is wider
 
 
 def _tags(count: int) -> list[tuple[str, str]]:

@@ -49,7 +49,7 @@ def _device(memory: MeasuredMemory) -> str:
     heads = ("held at the peak by", "line", "blocks", "bytes")
     rest = len(memory.held) - MAX_ROWS
     more = sentence(f"Not shown: {format_count(rest, 'place')}.") if rest > 0 else ""
-    rows = table(heads, cells, "llrr", widths=(26, 46, 10, 18)) if cells else ""
+    rows = table(heads, cells, "llrr", widths=(24, 42, 14, 20)) if cells else ""
     return sentence(said) + _curve(memory) + rows + more
 
 

@@ -23,6 +23,7 @@ from kit.widgets.base.tables import (
     TRACK,
     bar_html,
     folded,
+    place_html,
     row_attributes,
     section,
     sentence,
@@ -325,7 +326,7 @@ def _holders(run: Run, report: MemoryReport) -> str:
         rows.append(
             [
                 f"{swatch(HOLDS[kind])}{len(values):,} × {safe_html(short_op(first.op))}",
-                safe_html(first.site or first.scope, 60),
+                place_html(first.site or first.scope, 60),
                 kind,
                 format_bytes(size),
                 f"{share:.0%}" + bar_html(share, HOLDS[kind]),

@@ -11,12 +11,12 @@ from kit.runs.device.callers import (
     caller_table,
 )
 from kit.runs.run import Run
-from kit.text import safe_html
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
     MONO,
     bar_html,
+    place_html,
     row_attributes,
     section,
     sentence,
@@ -32,7 +32,7 @@ _FEW = 6
 _LEAST = 0.01  # of kernel time
 _TITLE = "What launched the device's work"
 _HEADS = ("ms a step", "share", "of its own", "backward", "GFLOP/s")
-_WIDTHS = (46, 11, 12, 11, 10, 10)
+_WIDTHS = (40, 12, 12, 12, 12, 12)
 _WORDS = {
     "module": "module",
     "kind": "module, by class",
@@ -84,7 +84,7 @@ def _table(run: Run, by: str, limit: int, picks: list[Selection]) -> str:
     picks += mine
     more = len(rows) - len(shown)
     rest = sentence(f"{more:,} more rows are not shown.") if more else ""
-    made = table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes, least_px=560)
+    made = table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes, least_px=620)
     return made + rest
 
 
@@ -92,7 +92,7 @@ def _cells(row: CallerRow, by: str) -> list[str]:
     font = f"font-family:{MONO};font-size:12px;" if by in ("line", "op") else ""
     name = (
         f'<div style="{font}padding-left:{12 * min(row.depth, 12)}px;overflow-wrap:anywhere">'
-        f"{safe_html(row.name, 80)}</div>"
+        f"{place_html(row.name, 80)}</div>"
     )
     return [
         name,

@@ -13,6 +13,7 @@ from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import (
     MONO,
     MUTED,
+    are_long,
     bar_html,
     place_html,
     section,
@@ -54,7 +55,7 @@ def gaps_html(run: Run) -> str:
     each = " a step" if has_steps else ""
     heads = ("cause", "line", f"pieces{each}", f"ms{each}", "share")
     body = table(heads, shown, "llrrr", widths=(26, 30, 14, 14, 16), has_total=True,
-                 least_px=360)  # fmt: skip
+                 least_px=470 if are_long(shown) else 360)  # fmt: skip
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
 
 

@@ -17,6 +17,7 @@ from kit.widgets.base.tables import (
     MUTED,
     bar_html,
     folded,
+    place_html,
     row_attributes,
     section,
     sentence,
@@ -131,7 +132,7 @@ def _computes(row: KernelCost) -> str:
 
 def _listed(texts: Sequence[str], limit: int) -> str:
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
-    return ", ".join(safe_html(text, 60) for text in texts[:limit]) + more
+    return ", ".join(place_html(text, 60) for text in texts[:limit]) + more
 
 
 def _total(rows: Sequence[KernelCost], steps: int) -> list[str]:
