@@ -28,6 +28,7 @@ class LossScaling:
     Attributes:
         name: as `Settings.loss_scaling` has it.
         costs: what a step pays for it, in words.
+        first_scale: what the loss is multiplied with at first; dynamic: torch's own default.
         is_dynamic: the scale follows the gradients, and a step with an infinite one is skipped.
             All dynamic modes give the same weights.
         waits_for_check: the host reads the check before it goes on, a sync point in each step.
@@ -39,6 +40,7 @@ class LossScaling:
 
     name: str
     costs: str
+    first_scale: float = 1.0
     is_dynamic: bool = False
     waits_for_check: bool = False
     takes_back: bool = False
@@ -50,17 +52,21 @@ class LossScaling:
 
 _ROWS = (
     LossScaling(NONE, "nothing"),
-    LossScaling(STATIC, "a multiplication of the loss and of each gradient"),
+    LossScaling(STATIC, "a multiplication of the loss and of each gradient", 2.0**10),
     LossScaling(
         HOST_CHECK,
         "the host waits in each step until the device has said that the gradients are finite",
+        2.0**16,
         is_dynamic=True,
         waits_for_check=True,
     ),
-    LossScaling(ON_DEVICE, "a few ops: the device itself skips the update", is_dynamic=True),
+    LossScaling(
+        ON_DEVICE, "a few ops: the device itself skips the update", 2.0**16, is_dynamic=True
+    ),
     LossScaling(
         DEFERRED,
         "the host reads the check one step later, and takes a bad step back",
+        2.0**16,
         is_dynamic=True,
         takes_back=True,
         native=ON_DEVICE,

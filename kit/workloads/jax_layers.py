@@ -17,14 +17,14 @@ import numpy as np
 from kit.jax.frontend import device_put
 from kit.jax.steps import step as jax_step
 from kit.measure.base.context import Context, workload
-from kit.runs.loss_scaling import STATIC, LossScaling
+from kit.runs.loss_scaling import LossScaling
 
 __all__ = ["jax_mlp"]
 
 WIDTH = 16
 LAYERS = 8
 RATE, BETA1, BETA2, TINY = 1e-2, 0.9, 0.999, 1e-8
-STATIC_SCALE, FIRST_SCALE, GROWTH_STEPS = 2.0**10, 2.0**16, 2000
+GROWTH_STEPS = 2000
 
 State = dict[str, Any]
 
@@ -65,13 +65,12 @@ def _initial(random: np.random.Generator, scaling: LossScaling) -> State:
         for s in sizes
     ]
     zeros = jax.tree.map(np.zeros_like, params)
-    scale = FIRST_SCALE if scaling.is_dynamic else {STATIC: STATIC_SCALE}.get(scaling.name, 1.0)
     return {
         "params": params,
         "mean": zeros,
         "square": jax.tree.map(np.zeros_like, params),
         "steps": np.float32(0),
-        "scale": np.float32(scale),
+        "scale": np.float32(scaling.first_scale),
         "good": np.int32(0),
     }
 

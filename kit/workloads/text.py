@@ -38,12 +38,8 @@ def tokenise(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def vocabulary(text: str, size: int) -> dict[str, int]:
+def vocabulary(tokens: list[str], size: int) -> dict[str, int]:
     """Token ids: the special tokens, then the most frequent words, ties in alphabetical order."""
-    return _vocabulary(tokenise(text), size)
-
-
-def _vocabulary(tokens: list[str], size: int) -> dict[str, int]:
     counts = Counter(tokens)
     words = sorted(counts, key=lambda w: (-counts[w], w))[: size - len(SPECIAL)]
     return {token: i for i, token in enumerate((*SPECIAL, *words))}
@@ -56,7 +52,7 @@ def _pieces(text: str, length: int, size: int) -> list[list[int]]:
     No tensor is kept: where the first one was made would hold for all.
     """
     tokens = tokenise(text)
-    known = _vocabulary(tokens, size)
+    known = vocabulary(tokens, size)
     ids = [known.get(token, UNK) for token in tokens]
     body = length - 2
     pieces = [ids[i : i + body] for i in range(0, len(ids) - body + 1, body)]

@@ -17,9 +17,7 @@ from kit.torch.scaling.scaler import OnDeviceScaler, StaticScaler, check_scale
 
 __all__ = ["BUILDERS", "make_scaler"]
 
-Build = Callable[..., Any]  # (device, init_scale or None, growth options) -> a scaler
-STATIC_SCALE = 2.0**10
-INITIAL_SCALE = 2.0**16  # torch's own default
+Build = Callable[..., Any]  # (device, init_scale, growth options) -> a scaler
 
 
 def make_scaler(
@@ -28,7 +26,7 @@ def make_scaler(
     """The scaler for a loss-scaling mode on a device ("kit", "cuda" or "cpu").
 
     Args:
-        init_scale: first scale (constant for "static"); 2**16, or 2**10 for "static".
+        init_scale: first scale (constant for "static"); that of the mode's row if not given.
         options: growth_factor, backoff_factor, growth_interval, as `GradScaler` takes them.
 
     Raises:
@@ -38,29 +36,29 @@ def make_scaler(
     if init_scale is not None:
         check_scale(init_scale)
     name = row.name if torch.device(device).type == "kit" else row.native
-    return BUILDERS[name](device, init_scale, **options)
+    return BUILDERS[name](device, init_scale or row.first_scale, **options)
 
 
-def _none(device: str, init_scale: float | None, **options: Any) -> torch.amp.GradScaler:
+def _none(device: str, init_scale: float, **options: Any) -> torch.amp.GradScaler:
     return torch.amp.GradScaler(device, enabled=False)
 
 
-def _static(device: str, init_scale: float | None, **options: Any) -> StaticScaler:
-    return StaticScaler(init_scale or STATIC_SCALE)
+def _static(device: str, init_scale: float, **options: Any) -> StaticScaler:
+    return StaticScaler(init_scale)
 
 
-def _host_check(device: str, init_scale: float | None, **options: Any) -> torch.amp.GradScaler:
-    return torch.amp.GradScaler(device, init_scale=init_scale or INITIAL_SCALE, **options)
+def _host_check(device: str, init_scale: float, **options: Any) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler(device, init_scale=init_scale, **options)
 
 
-def _on_device(device: str, init_scale: float | None, **options: Any) -> OnDeviceScaler:
-    return OnDeviceScaler(device, init_scale=init_scale or INITIAL_SCALE, **options)
+def _on_device(device: str, init_scale: float, **options: Any) -> OnDeviceScaler:
+    return OnDeviceScaler(device, init_scale=init_scale, **options)
 
 
-def _deferred(device: str, init_scale: float | None, **options: Any) -> Any:
+def _deferred(device: str, init_scale: float, **options: Any) -> Any:
     from kit.torch.scaling.deferred import DeferredScaler  # loads the runtime, and with it jax
 
-    return DeferredScaler(device, init_scale=init_scale or INITIAL_SCALE, **options)
+    return DeferredScaler(device, init_scale=init_scale, **options)
 
 
 BUILDERS: dict[str, Build] = {

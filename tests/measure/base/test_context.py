@@ -195,7 +195,7 @@ def test_a_dict_is_no_settings() -> None:
 
 def test_the_text_is_real_and_the_vocabulary_is_fixed() -> None:
     assert corpus().startswith("In the beginning God created the heaven and the earth.")
-    known = vocabulary(corpus(), 3000)
+    known = vocabulary(tokenise(corpus()), 3000)
     assert len(known) == 3000
     assert list(known)[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert tokenise("And God said, Let") == ["and", "god", "said", ",", "let"]
