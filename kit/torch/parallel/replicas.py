@@ -292,12 +292,15 @@ class Replicas:
         try:
             yield
         finally:
-            if self.processes is None or not self.processes.channel.failure:
-                self.wait_all()
-                self._run([partial(session.watch, False) for session in self.sessions])
-            self._collectives.is_tracing = False
-            self.capture = capture(self.sessions, self._collectives.spans, before)
-            self._collectives.spans = []
+            try:
+                if self.processes is None or not self.processes.channel.failure:
+                    self.wait_all()
+            finally:
+                for session in self.sessions:
+                    session.watch(False)
+                self._collectives.is_tracing = False
+                self.capture = capture(self.sessions, self._collectives.spans, before)
+                self._collectives.spans = []
 
     def backward_shape(self) -> tuple[int, list[tuple[int, int]]]:
         """Ops of the last reduced backward pass, and for each gradient (ops before it, bytes)."""

@@ -233,3 +233,21 @@ def test_two_devices_of_a_cpu_are_used_and_a_third_is_refused_with_what_to_do() 
         "devices=3, but jax sees 2 cpu devices: it was told so, or began before"
     )
     assert "XLA_FLAGS=--xla_force_host_platform_device_count=3" in error
+
+
+def test_an_error_while_replicas_are_watched_leaves_no_recording_on() -> None:
+    """Each later step added its spans to those of the block."""
+    words, table = torch.full((2,), 99), torch.ones(3, 2)
+
+    def lookup(_: Tensor) -> Tensor:
+        return F.embedding(words.to("kit"), table.to("kit"))
+
+    def watched(net: DataParallel) -> None:
+        with net.watched():
+            net.map(lookup, net.split(torch.ones(4, 1)))
+
+    with net_on_one_cpu(perceptron(), 2) as net:
+        with pytest.raises(IndexError, match="index out of range"):
+            watched(net)
+        assert not net._collectives.is_tracing
+        assert not any(session.issuer.executor.is_tracing for session in net.sessions)
