@@ -55,7 +55,8 @@ class Hybrid(Generic[P, T]):
         functools.update_wrapper(self, function)
         self.reasons: dict[str, int] = {}
         self._function = function
-        self._names = _global_names(getattr(function, "__code__", None))
+        self._code = _code_of(function)
+        self._names = _global_names(getattr(self._code, "__code__", None))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, or issue what it did the last time on such arguments."""
@@ -77,7 +78,10 @@ class Hybrid(Generic[P, T]):
         with tape.session.lock:
             refs = list(map(_ref, tensors))
             key.append(tuple(map(_spec, tensors)))
-            key.append(self._surroundings())
+            outside = self._outside()
+            key.append(tuple(map(_told_apart, outside)))
+            key.append(torch.is_autocast_enabled("kit") and torch.get_autocast_dtype("kit"))
+            key.append(torch.get_default_dtype())
             bases = _bases(refs, key)
             traces = tape.programs.setdefault(self, {})
             kind = tuple(key)
@@ -85,21 +89,24 @@ class Hybrid(Generic[P, T]):
             if trace is None and len(traces) >= MANY:
                 trace = _TOO_MANY
             if trace is None:
-                return self._first(tape, traces, kind, args, kwargs, tensors, bases)
+                made = self._first(tape, traces, kind, args, kwargs, tensors, bases)
+                if isinstance(trace := traces.get(kind), Trace):
+                    trace.outside = outside
+                return made
             if isinstance(trace, str):
                 return self._as_it_is(args, kwargs, trace)
             return _again(tape, trace, tensors, bases)  # type: ignore[no-any-return]
 
-    def _surroundings(self) -> tuple[Any, ...]:
-        """The globals and the closure that the function uses: numbers by value, others by name."""
-        function: Any = self._function
-        known = getattr(function, "__globals__", {})
-        cells = getattr(function, "__closure__", None) or ()
+    def _outside(self) -> list[Any]:
+        """The globals and the closure that the function uses; of a method, its object's parts."""
+        code = self._code
+        known = getattr(code, "__globals__", {})
         outside = [known[name] for name in self._names if name in known]
-        for cell in cells:
+        for cell in getattr(code, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # not filled yet
                 outside.append(cell.cell_contents)
-        return tuple((type(x), repr(x)) if type(x) in _PLAIN else id(x) for x in outside)
+        outside.extend(getattr(getattr(code, "__self__", None), "__dict__", {}).values())
+        return outside
 
     def _as_it_is(self, args: Any, kwargs: Any, why: str) -> T:
         if why not in self.reasons:
@@ -142,9 +149,10 @@ def hybridize(function: Callable[P, T]) -> Hybrid[P, T]:
 
     The function may loop, write in place, make and return tensors. Called again with arguments of
     the same shapes, dtypes and plain values, its Python does not run: what it did is issued again.
-    A float argument is part of the kind, as are the numbers among the function's globals and in its
-    closure; pass a number that changes at each call as a 0-d tensor. What functions that it calls
-    look up elsewhere is taken as it is at the first call.
+    A float argument is part of the kind, as are autocast and the numbers, and short lists and dicts
+    of them, among the function's globals, in its closure and, of a method, in its object; pass a
+    number that changes at each call as a 0-d tensor. What functions that it calls look up elsewhere
+    is taken as it is at the first call.
 
     @kit.hybridize
     def zero_grad(arrays):
@@ -155,6 +163,25 @@ def hybridize(function: Callable[P, T]) -> Hybrid[P, T]:
     arguments, or gradients are recorded) runs as it is, with a warning that says why.
     """
     return Hybrid(function)
+
+
+def _code_of(function: Any) -> Any:
+    """The function or method in Python that a call runs."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if hasattr(function, "__code__") else function.__call__
+
+
+def _told_apart(outside: Any) -> Any:
+    """What tells an object outside of the function apart: numbers, and few of them, by value."""
+    kind = type(outside)
+    if kind in _PLAIN:
+        return kind, repr(outside)
+    if kind in (list, tuple, dict) and len(outside) <= MANY:
+        items = outside.values() if kind is dict else outside
+        if all(type(x) in _PLAIN for x in items):
+            return kind, repr(outside)
+    return id(outside)
 
 
 def _global_names(code: Any) -> tuple[str, ...]:

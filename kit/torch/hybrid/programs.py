@@ -36,6 +36,7 @@ class Trace:
     pick: Callable[[list[Value]], Sequence[Value]] = tuple  # those of them, quickly
     written: list[int] | None = None  # arguments whose memory is written; None: all
     result: Any = None  # what to return, with `Made` for tensors
+    outside: list[Any] = field(default_factory=list)  # held, so that no other object gets their ids
 
 
 @dataclass(frozen=True)

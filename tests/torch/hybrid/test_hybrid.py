@@ -338,3 +338,55 @@ def test_numbers_outside_of_the_function_are_seen_when_they_change() -> None:
             found.append(scaled(xs)[0].tolist()[0])
         assert found == [1.5, 1.5, 3.0, 5.0, 1.5]
         RATE = 0.5
+
+
+RATES = [0.5]
+
+
+class Scale:
+    """A method that uses a number of its object."""
+
+    rate: float = 0.5
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.rate
+
+
+def test_what_is_not_a_plain_number_outside_is_seen_when_it_changes() -> None:
+    global RATES
+    scale = Scale()
+
+    @kit.hybridize
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * RATES[0]
+
+    by_method, by_object = kit.hybridize(scale.__call__), kit.hybridize(scale)
+    with kit.Session():
+        x = torch.ones(2, device="kit")
+        found = []
+        for rate in (0.5, 0.5, 2.0, 0.5):
+            RATES = []  # its place in memory is free for the next one
+            RATES, scale.rate = [rate], rate
+            found.append([float(f(x)[0]) for f in (scaled, by_method, by_object)])
+        assert found == [[r] * 3 for r in (0.5, 0.5, 2.0, 0.5)]
+
+
+def test_autocast_and_the_default_type_make_another_kind_of_call() -> None:
+    @kit.hybridize
+    def product(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x @ x, x + torch.zeros(2, 2, device="kit")]
+
+    def types(x: torch.Tensor) -> list[torch.dtype]:
+        return [made.dtype for made in product(x)]
+
+    with kit.Session():
+        x = torch.ones(2, 2, device="kit")
+        assert types(x) == types(x) == [torch.float32] * 2
+        with torch.autocast("kit", dtype=torch.bfloat16):
+            assert types(x) == types(x) == [torch.bfloat16, torch.float32]
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert types(x) == [torch.float32, torch.float64]
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert types(x) == [torch.float32] * 2
