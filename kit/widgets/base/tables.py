@@ -138,7 +138,7 @@ def sync_table_html(run: Run) -> str:
         note += f" {more} more places, together {format_number(rest)} ms a step, are not shown."
     heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
     picks = [*starmap(row_attributes, enumerate(sync_picks(run)))]
-    rows_html = table(heads, cells, "llrrr", widths=(41, 17, 13, 15, 14), attributes=picks,
+    rows_html = table(heads, cells, "llrrr", widths=(39, 19, 13, 15, 14), attributes=picks,
                       least_px=480 * are_long(cells))  # fmt: skip
     return section("Sync points", rows_html + sentence(note))
 
