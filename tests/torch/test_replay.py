@@ -296,6 +296,37 @@ def test_a_tensor_that_the_steps_do_not_read_may_change_as_it_likes() -> None:
         assert session.stepper.counts["replay.steps"] == 3  # all after the fifth
 
 
+@pytest.mark.parametrize("kind", ["written", "copied", "made and copied", "cloned", "returned"])
+def test_a_write_between_two_steps_counts_whoever_holds_what_was_there(kind: str) -> None:
+    """A read issues the write, so that nothing is pending when the next step begins."""
+
+    def run(mode: str) -> tuple[Any, float]:
+        with open_session(Settings(mode="lazy", step_mode=mode), cache=CACHE) as session:
+            w, online, target = (torch.full((3,), i, device="kit") for i in (1.0, 2.0, 3.0))
+
+            def step() -> Any:
+                w.add_(1)
+                if kind == "made and copied":
+                    online.add_(1)
+                if "copied" in kind:
+                    target.copy_(online)
+                if kind == "written":
+                    target.copy_(w * 2)
+                return {"cloned": online.clone, "returned": lambda: online}.get(kind, w.sum)()
+
+            for i in range(14):
+                result = session.run_step(step)
+                if i == 7:
+                    (target if kind == "written" else online).mul_(10)
+                    assert online.sum().item() + target.sum().item() > 0
+            counts = session.stepper.counts["replay.steps"]
+            return [x.tolist() for x in (w, online, target, result)], counts
+
+    (expected, _), (found, replayed) = run("retrace"), run("replay")
+    assert found == expected
+    assert replayed >= 3
+
+
 class Trainer:
     """A step as a method: what it reads are attributes."""
 

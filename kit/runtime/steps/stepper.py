@@ -140,6 +140,14 @@ class Stepper:
             self.reasons.note(why)
         self._last, self._equal, self._guesses.most = None, 0, 0
 
+    def note_write(self, old: Value) -> None:
+        """A tensor has another value now. A replay of the step that made the old one misses it."""
+        last = self._last
+        if last is None or self._now is not None or old.cell is None:
+            return
+        if id(old.cell.task) in last.numbers and any(held() is old for held, _, _ in last.alive):
+            self.forget("the program has changed what the step makes, between two steps")
+
     def describe(self) -> list[str]:
         """What the step mode came to, in words; nothing for `retrace`."""
         c, lines = self.counts, list[str]()
@@ -267,7 +275,11 @@ class Stepper:
 
         def note(value: Value) -> Value:
             returned.append(value)
-            return value if value.cell is None else twin(value, value.cell)
+            if value.cell is None:
+                return value
+            if id(value.cell.task) not in now.numbers:  # a replay returns it again
+                now.fixed.setdefault(id(value), (ref(value), value.cell))
+            return twin(value, value.cell)
 
         for frontend in self._program.frontends():  # without the program's graph of gradients
             result = frontend.renew(result, note)

@@ -60,10 +60,21 @@ def _clone(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
 
 
 def _apart(tape: Tape, value: Value) -> Value:
-    """The value for a second holder: a replayed step gives what the first one holds a new array."""
-    if value.cell is None or not tape.session.stepper.is_between:
+    """The value for a second holder.
+
+    Where steps are replayed, each holder has one of its own: a replayed step gives what the first
+    one holds a new array, and only a value that is gone tells that its tensor was written since.
+    In a step, a copy is an op: the next step makes it anew.
+    """
+    stepper = tape.session.stepper
+    if stepper.mode != "replay":
         return value
-    second = twin(value, value.cell)
+    if value.cell is not None and stepper.is_between:
+        second = twin(value, value.cell)
+    else:
+        aval = (value.aval,)
+        op = tape.session.intern("aten.clone.default", ((HOLE,), {}), aval, aval, 0)
+        (second,) = tape.record(op, [value], ())
     if hasattr(value, "number"):
         second.number = value.number
     return second

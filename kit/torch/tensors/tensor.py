@@ -68,7 +68,10 @@ class Buffer:
         if tape.is_tracing:
             tape.overwritten.append(self)
         self.version += 1  # first: a view that is derived once too often is still right
-        self.value = value
+        old, self.value = self.value, value
+        session = tape.opened
+        if session is not None and session.stepper.mode == "replay" and old is not None:
+            session.stepper.note_write(old)
 
     def forget(self) -> None:
         """There is nothing to derive again."""
