@@ -116,9 +116,9 @@ class ExecutableCache:
         return True
 
     def _make(self, key: Any, make: Callable[[], Executable], what: str) -> Executable:
-        if self.watch is not None:
-            self.watch.begun(what)
         try:
+            if self.watch is not None:
+                self.watch.begun(what)
             made = make()
             with self._lock:
                 self._keep(key, made)

@@ -34,6 +34,20 @@ def test_the_program_used_least_recently_makes_room(monkeypatch: pytest.MonkeyPa
     assert list(cache.executables) == ["d", "b", "e"]
 
 
+def test_an_error_of_who_is_told_leaves_nobody_waiting_for_the_program() -> None:
+    """As Ctrl-C while a progress line is drawn: the next one who needs it waited for ever."""
+
+    def tell(said: str) -> None:
+        raise KeyboardInterrupt
+
+    cache = ExecutableCache()
+    cache.watch = Compiling(tell)
+    with pytest.raises(KeyboardInterrupt):
+        cache.find("key", lambda: "program")  # type: ignore[arg-type, return-value]
+    assert cache.make_ahead("key", lambda: "program")  # type: ignore[arg-type, return-value]
+    assert cache.get("key") == "program"
+
+
 def test_a_loop_whose_shapes_change_keeps_so_many_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "MAX_PROGRAMS", 4)
     cache = ExecutableCache()
