@@ -292,12 +292,13 @@ class Replicas:
         try:
             yield
         finally:
+            is_alive = self.processes is None or not self.processes.channel.failure
             try:
-                if self.processes is None or not self.processes.channel.failure:
+                if is_alive:
                     self.wait_all()
             finally:
-                for session in self.sessions:
-                    session.watch(False)
+                if is_alive:  # in their threads, which else would have recorded until now
+                    self._hand_out([partial(session.watch, False) for session in self.sessions])
                 self._collectives.is_tracing = False
                 self.capture = capture(self.sessions, self._collectives.spans, before)
                 self._collectives.spans = []
