@@ -217,3 +217,18 @@ def test_flops_of_attention_are_those_of_torchs_own_fused_one() -> None:
     projections = 3 * 2 * (2 * 3) * 4 * (3 * 4 + 4)  # forward, and twice backward
     scores = 2 * (2 * 2 * 3) * 3 * 2  # batch, heads, queries; keys; numbers a head
     assert found == projections + 2 * scores + 5 * scores
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_is_made_like_a_tensor_is_where_the_call_says(device: str) -> None:
+    with open_session():
+        x = torch.ones(2, 3, device="kit")
+        made = [
+            torch.rand_like(x, device=device),
+            torch.randn_like(x, device=device),
+            torch.randint_like(x, 5, device=device),
+            torch.randint_like(x, 2, 5, device=device),
+            torch.zeros_like(x, device=device),
+            x.new_ones((2, 3), device=device),
+        ]
+        assert {(t.device.type, tuple(t.shape)) for t in made} == {(device, (2, 3))}

@@ -20,7 +20,14 @@ from kit.torch.tensors.checks import OTHER_DEVICE
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, to_host, wrap
 
-__all__ = ["bring_back", "on_host", "raise_as_cpu", "rule_skeleton", "run_on_host"]
+__all__ = [
+    "bring_back",
+    "made_elsewhere",
+    "on_host",
+    "raise_as_cpu",
+    "rule_skeleton",
+    "run_on_host",
+]
 
 Copies = dict[int, tuple[KitTensor, torch.Tensor]]
 
@@ -101,6 +108,15 @@ def bring_back(tape: Tape, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]]
     if isinstance(out, list | tuple):
         return type(out)(bring_back(tape, x, pairs) for x in out)
     return out
+
+
+def made_elsewhere(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
+    """A new tensor like one of the device, where the call names another device for it."""
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type == "kit":
+        return None
+    made: torch.Tensor = func(args[0].spec.meta(), *args[1:], **kwargs)
+    return made
 
 
 def _laid_out(host: torch.Tensor, like: KitTensor) -> torch.Tensor:

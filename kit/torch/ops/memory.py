@@ -11,7 +11,7 @@ from kit.errors import SessionError
 from kit.runtime.recording.bulk import Value, twin
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.attention import ATTENTION
-from kit.torch.ops.host import run_on_host
+from kit.torch.ops.host import made_elsewhere, run_on_host
 from kit.torch.ops.losses import LOSSES
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.recurrent import RECURRENT_LAYERS
@@ -163,9 +163,8 @@ def _fill(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _like(number: int | None) -> Special:
     def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        device = kwargs.get("device")
-        if device is not None and torch.device(device).type != "kit":
-            return func(args[0].spec.meta(), *args[1:], **{**kwargs, "device": "cpu"})  # type: ignore[no-any-return]
+        if (made := made_elsewhere(func, args, kwargs)) is not None:
+            return made
         kwargs = {**kwargs, "device": torch.device("meta")}
         meta = func(args[0].spec.meta(), *args[1:], **kwargs)
         spec = tape.spec_of(meta)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.template import HOLE, Scalar
+from kit.torch.ops.host import made_elsewhere
 from kit.torch.ops.schema import Special
 from kit.torch.ops.strict import check_draw
 from kit.torch.tensors.checks import check_writable
@@ -105,6 +106,8 @@ def _like(name: str, **numbers: float) -> Special:
 
     def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         _no_generator(func, args, kwargs)
+        if (made := made_elsewhere(func, args, kwargs)) is not None:
+            return made
         spec = _spec_like(tape, args[0], kwargs)
         check_draw(func, spec.dtype)
         return wrap(tape, random_value(tape, name, spec, numbers), spec)
@@ -122,6 +125,8 @@ def _spec_like(tape: Tape, tensor: KitTensor, kwargs: Any) -> Spec:
 
 
 def _randint_like(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    if (made := made_elsewhere(func, args, kwargs)) is not None:
+        return made
     low, high = (0, args[1]) if len(args) == 2 else args[1:3]
     spec = _spec_like(tape, args[0], kwargs)
     return wrap(tape, random_value(tape, "kit.randint", spec, {}, low=low, high=high), spec)
