@@ -24,6 +24,7 @@ from kit.files import check_plain
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.foreign import Clock, as_event, foreign_imported
 from kit.formats.chrome.json import MAX_EVENTS
+from kit.text import format_count
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
 
 __all__ = ["FORMAT", "read_nsys"]
@@ -37,18 +38,23 @@ _MAX_LINK = 1 << 32
 _MAX_TABLES = 10_000
 _MAX_THREADS = 100_000  # half a kilobyte each
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
+_GRAPHS = f"{_CUPTI}GRAPH_TRACE"  # each run of one as a whole: no row for what is in it
 _TABLES = frozenset(
     {
         "StringIds",
         "NVTX_EVENTS",
         "TARGET_INFO_GPU",
-        *(f"{_CUPTI}{what}" for what in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET")),
+        *(f"{_CUPTI}{what}" for what in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")),
     }
 )
 _RANGES = (59, 60)  # of NVTX: pushed and popped, started and ended
 # CUPTI's numbers of directions, in the words that torch's copies are named with.
 _COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _MARKS = "Nsight Systems marks no steps"
+_WHOLE = (
+    "each is shown as one kernel, busy from its begin to its end. What is in it, copies, "
+    "collectives and idle time too, is seen with `nsys profile --cuda-graph-trace=node`"
+)
 _ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION)
 
 
@@ -93,7 +99,9 @@ def _imported(tables: _Tables, step_by: str) -> Imported:
             "`nsys export --type sqlite`"
         )
     gpus = (name for (name,) in tables.rows("TARGET_INFO_GPU", "name"))
-    return foreign_imported(events, program=FORMAT, marks=_MARKS, devices=gpus)
+    runs = sum(1 for _ in tables.rows(_GRAPHS, "start"))
+    notes = [f"{format_count(runs, 'run')} of CUDA graphs: {_WHOLE}"] if runs else []
+    return foreign_imported(events, program=FORMAT, marks=_MARKS, devices=gpus, notes=notes)
 
 
 class _Links:
@@ -205,6 +213,10 @@ def _events(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:
         yield _on_device(
             "gpu_memset", "Memset", (start, end), (device, stream, links.of_work(*link))
         )
+    for start, end, device, stream, *link, graph in tables.rows(_GRAPHS, *where, "graphId"):
+        name = f"CUDA graph {graph}" if type(graph) is int else "CUDA graph"
+        times = (start, end) if start != end else (None, None)  # both are 0 where CUPTI has none
+        yield _on_device("kernel", name, times, (device, stream, links.of_work(*link)))
 
 
 def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[dict[str, Any]]:

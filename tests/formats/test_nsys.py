@@ -105,6 +105,28 @@ def test_times_since_1970_are_as_exact_as_others(tmp_path: Path) -> None:
     assert kit.open_trace(nsys_report(tmp_path / "utc.sqlite", later)).timeline == plain
 
 
+def test_a_graph_that_is_traced_as_a_whole_keeps_the_device_busy(tmp_path: Path) -> None:
+    """What `nsys profile` does unless asked for nodes: no kernel of a graph is in the file."""
+    graphs = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+    columns = "start, end, deviceId, streamId, globalPid, correlationId, graphId"
+    more = (
+        "drop table CUPTI_ACTIVITY_KIND_KERNEL; drop table CUPTI_ACTIVITY_KIND_MEMCPY;"
+        "update StringIds set value = 'cudaGraphLaunch_v10000' where id = 1;"
+        f"create table {graphs} ({columns});"
+        f"insert into {graphs} values (2001, 800000, 0, 7, 0, 2, 5);"
+        f"insert into {graphs} values (0, 0, 0, 7, 0, 12, 5)"  # CUPTI's words for a time not known
+    )
+    run = kit.open_trace(nsys_report(tmp_path / "report.sqlite", more))
+    shown = "select lane, name, start_ns, length_ns from spans where kind = 'kernel'"
+    assert run.query(shown).rows == (("device/0 stream 7", "CUDA graph 5", 2001, 797_999),)
+    launched = "select count(*) from spans where kind = 'dispatch' and launch is not null"
+    assert run.query(launched).rows == ((1,),)
+    said = " ".join(run.timeline.notes)
+    assert "2 runs of CUDA graphs" in said
+    assert "--cuda-graph-trace=node" in said
+    assert "1 events without a time" in said, said
+
+
 def test_a_version_without_a_column_is_read(tmp_path: Path) -> None:
     drop = (
         "alter table CUPTI_ACTIVITY_KIND_KERNEL drop column demangledName;"
