@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+import sys
+from collections import ChainMap, UserDict, deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -599,6 +600,145 @@ def by_its_name(x: torch.Tensor) -> Any:
     return change, lambda: x * getattr(made, "b" + "y")
 
 
+def of_a_box_of_pythons(x: torch.Tensor) -> Any:
+    weights = ChainMap({}, UserDict(by=2.0))
+
+    def change(by: float) -> None:
+        weights.maps[1]["by"] = by
+
+    return change, lambda: x * weights["by"]
+
+
+def of_an_object_in_a_set(x: torch.Tensor) -> Any:
+    weights = {Weights(2.0)}
+
+    def change(by: float) -> None:
+        next(iter(weights)).by = by
+
+    return change, lambda: x * next(iter(weights)).by
+
+
+def of_raw_bytes(x: torch.Tensor) -> Any:
+    weights = bytearray(1)
+
+    def change(by: float) -> None:
+        weights[0] = int(by)
+
+    return change, lambda: x * weights[0]
+
+
+def of_an_operator(x: torch.Tensor) -> Any:
+    class Number:
+        hidden = 2.0
+
+        def __float__(self) -> float:
+            return self.hidden
+
+    made = Number()
+
+    def change(by: float) -> None:
+        made.hidden = by
+
+    return change, lambda: x * float(made)
+
+
+def of_an_attribute_that_comes(x: torch.Tensor) -> Any:
+    class Number: ...
+
+    made: Any = Number()
+
+    def change(by: float) -> None:
+        if by != 2.0:
+            made.by = by
+
+    return change, lambda: x * (made.by if hasattr(made, "by") else 2.0)
+
+
+def of_a_method_that_comes(x: torch.Tensor) -> Any:
+    class Base:
+        def by(self) -> float:
+            return 2.0
+
+    class Number(Base): ...
+
+    made = Number()
+
+    def change(by: float) -> None:
+        Number.by = lambda self: by  # type: ignore[method-assign]
+
+    return change, lambda: x * made.by()
+
+
+def of_another_class(x: torch.Tensor) -> Any:
+    class Number:
+        def by(self) -> float:
+            return 2.0
+
+    class Other:
+        def by(self) -> float:
+            return 5.0
+
+    made: Any = Number()
+
+    def change(by: float) -> None:
+        made.__class__ = Number if by == 2.0 else Other
+
+    return change, lambda: x * made.by()
+
+
+def of_other_code(x: torch.Tensor) -> Any:
+    """As IPython's autoreload changes it."""
+
+    def weight() -> float:
+        return 2.0
+
+    def other() -> float:
+        return 5.0
+
+    def change(by: float) -> None:
+        weight.__code__ = (lambda: 2.0).__code__ if by == 2.0 else other.__code__
+
+    return change, lambda: x * weight()
+
+
+def of_a_function_that_has_it(x: torch.Tensor) -> Any:
+    def weight() -> Any:
+        return weight.by  # type: ignore[attr-defined]
+
+    def change(by: float) -> None:
+        weight.by = by  # type: ignore[attr-defined]
+
+    change(2.0)
+    return change, lambda: x * weight()
+
+
+def of_an_object_that_is_made(x: torch.Tensor) -> Any:
+    weights = {"by": 2.0}
+
+    class Number:
+        def __init__(self) -> None:
+            self.by = weights["by"]
+
+    def change(by: float) -> None:
+        weights["by"] = by
+
+    return change, lambda: x * Number().by
+
+
+def of_a_module_that_it_imports(x: torch.Tensor) -> Any:
+    sys.modules["settings_of_a_step"] = settings = ModuleType("settings_of_a_step")
+
+    def change(by: float) -> None:
+        settings.by = by  # type: ignore[attr-defined]
+
+    def step() -> torch.Tensor:
+        from settings_of_a_step import by  # type: ignore[import-not-found]
+
+        return x * by  # type: ignore[no-any-return]
+
+    return change, step
+
+
 def in_a_function_decorated_by_torch(x: torch.Tensor) -> Any:
     weights = {"by": 2.0}
 
@@ -614,7 +754,10 @@ def in_a_function_decorated_by_torch(x: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize(
     "made",
-    [in_a_function_decorated_by_torch,
+    [in_a_function_decorated_by_torch, of_a_box_of_pythons, of_an_object_in_a_set, of_raw_bytes,
+     of_an_operator, of_an_attribute_that_comes, of_a_method_that_comes, of_another_class,
+     of_other_code, of_a_function_that_has_it, of_an_object_that_is_made,
+     of_a_module_that_it_imports,
      of_an_array, of_a_tensor_of_the_host, of_a_set, of_a_key, of_a_queue, of_the_environment,
      of_a_cached_function, of_a_context, of_arguments, of_a_function_of_torchs,
      of_a_class, of_a_base_class, of_a_method_that_is_called, of_a_layer, far_away, of_a_slot,
@@ -663,6 +806,8 @@ def test_a_large_list_is_compared_as_far_as_that_is_quick() -> None:
     known = KnownFunction(step)
     many.append(0.0)
     assert "many" in known.change(step)
+    many[0] = many
+    assert KnownFunction(step).change(step) == ""
 
 
 def step_of_global() -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
+from array import array
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -11,7 +12,15 @@ from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
 from numbers import Number
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from threading import local
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -25,6 +34,8 @@ __all__ = [
 MISSING = object()  # in the place of a variable that has no value
 _LIMIT = 1000  # things of one variable that are compared; of a larger list, its length, too
 _SMALL = 4096  # bytes of an array of numpy's whose numbers are compared
+_SINGLE = {int, float, str, bool, type(None), object, type, FunctionType, ModuleType}
+_BYTES = (bytearray, array)
 _LISTS = (list, tuple, deque, set, frozenset)
 # The answers of the functions below, which are asked before each step.
 _SETTINGS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
@@ -48,6 +59,8 @@ class Held:
 
     def is_held(self, thing: Any) -> bool:
         """Is it the same thing, and are the same things and equal values in it?"""
+        if type(thing) in _SINGLE:  # as most are
+            return len(self._parts) == 1 and _is_held(self._parts[0], thing)
         return _are_held(self._parts, _parts(thing))
 
 
@@ -110,6 +123,8 @@ def words_in(code: CodeType) -> frozenset[str]:
 def _parts(thing: Any) -> list[Any]:
     """The thing, its numbers and texts, and what is in it if it is a list, a dict or an array."""
     parts = [thing]
+    if type(thing) in _SINGLE:
+        return parts
     if _has_settings(type(thing)):
         parts += [x for x in attributes(thing).values() if is_plain(type(x))]
     for part in parts:  # grows while it is gone through
@@ -117,12 +132,16 @@ def _parts(thing: Any) -> list[Any]:
         if issubclass(kind, _LISTS):  # `isinstance` may run code of its class
             parts.append(len(part))
             parts += part[:_LIMIT] if kind in (list, tuple) else list(part)[:_LIMIT]
-        elif issubclass(kind, dict):
+        elif issubclass(kind, dict | MappingProxyType):
             parts.append(len(part))
             parts += islice(part.values(), _LIMIT)
             parts += islice(part, _LIMIT)
         elif kind is ContextVar:
             parts.append(part.get(None))
+        elif issubclass(kind, local):
+            parts.append(part.__dict__)
+        elif issubclass(kind, _BYTES):
+            parts.append(bytes(memoryview(part)[:_SMALL]).hex())
         elif _is_array(kind):
             parts.append(_writes_to(part))
         if len(parts) > _LIMIT:
@@ -136,16 +155,16 @@ def _is_array(kind: type) -> bool:
     return known
 
 
-def _writes_to(array: Any) -> Any:
+def _writes_to(thing: Any) -> Any:
     """What tells of a write to it: torch counts them; of a small array of numpy's, its numbers."""
     try:
-        return array._version if hasattr(array, "_version") else _numbers_of(array)
+        return thing._version if hasattr(thing, "_version") else _numbers_of(thing)
     except Exception:  # noqa: BLE001 - of no kind that is known
         return None
 
 
-def _numbers_of(array: Any) -> str | None:
-    return array.tobytes().hex() if array.nbytes <= _SMALL else None
+def _numbers_of(thing: Any) -> str | None:
+    return thing.tobytes().hex() if thing.nbytes <= _SMALL else None
 
 
 def _has_settings(kind: type) -> bool:
