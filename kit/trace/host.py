@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
+
 import numpy as np
 
 from kit.trace.active import NONE, Active, Mask, distinct
@@ -44,11 +47,19 @@ class Host:
         spans = np.array([*by, np.full(len(self.times) - 1, NONE)])
         self.spans = spans[first, np.arange(len(first))].tolist()
         self.cuts = timeline.intervals(kind="plan")
+        self._sync_starts = [s.at_ns for s in timeline.syncs]
+        ends = (s.at_ns + s.wait_ns for s in timeline.syncs)
+        self._latest_ends = list(accumulate(ends, max))  # up to each, of all before it
 
     def site(self, at: int) -> str:
         """The line of the sync point whose wait ends at this time or goes on."""
-        near = [s for s in self.timeline.syncs if s.at_ns < at <= s.at_ns + s.wait_ns]
-        return near[-1].site if near else ""
+        syncs = self.timeline.syncs
+        i = bisect_left(self._sync_starts, at) - 1
+        while i >= 0 and at <= self._latest_ends[i]:
+            if at <= syncs[i].at_ns + syncs[i].wait_ns:
+                return syncs[i].site
+            i -= 1
+        return ""
 
 
 def _on_host(timeline: Timeline) -> Mask:

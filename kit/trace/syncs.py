@@ -93,14 +93,18 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
     between = (_idle_until(gaps, until) - _idle_until(gaps, ends)).clip(0)
     if goes_around(timeline):
         between[-1:] += _idle_until(gaps, starts[:1])
+    open_: list[int] = []  # waits of this step with something left of them, the latest last
     for i, idle in enumerate(between.tolist()):
-        for j in range(i, -1, -1):
-            if step_of[j] != step_of[i] or not idle:
-                break
-            taken = min(left[j], idle)
-            found[j] += taken
-            left[j] -= taken
+        if i and step_of[i] != step_of[i - 1]:
+            open_.clear()
+        open_.append(i)
+        while open_ and idle:
+            taken = min(left[open_[-1]], idle)
+            found[open_[-1]] += taken
+            left[open_[-1]] -= taken
             idle -= taken
+            if not left[open_[-1]]:
+                open_.pop()
     return tuple(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import count, pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import kit
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.critical_path import PATH_KINDS, PathEdge, critical_path, path_table
+from kit.trace.host import Host
 from kit.trace.queue import blocked
 from kit.workloads import mlp
 from tests.factories import empty_run, make_run
@@ -334,3 +336,25 @@ def test_the_path_of_a_real_run_covers_its_steps() -> None:
     assert (path[0].start_ns, path[-1].stop_ns) == (steps.min(), steps.max())
     assert all(a.stop_ns == b.start_ns for a, b in pairwise(path))
     assert sum(e.work_ns for e in path) > 0.5 * (steps.max() - steps.min())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8),
+    st.integers(0, 60),
+)
+def test_a_wait_has_the_line_of_the_last_sync_point_that_goes_on(
+    waits: list[tuple[int, int]], at: int
+) -> None:
+    syncs = [SyncPoint(a, w, "item", f"t.py:{i}") for i, (a, w) in enumerate(sorted(waits))]
+    host = Host(Timeline.of(STEPS, syncs), 0, END)
+    near = [s.site for s in syncs if s.at_ns < at <= s.at_ns + s.wait_ns]
+    assert host.site(at) == (near[-1] if near else "")
+
+
+def test_the_lines_of_thousands_of_waits_are_found_without_a_look_at_each_other_one() -> None:
+    syncs = [SyncPoint(2 * i, 1, "item", f"t.py:{i}") for i in range(10_000)]
+    host = Host(Timeline.of(STEPS, syncs), 0, END)
+    begun = time.process_time()
+    assert [host.site(2 * i + 1) for i in range(10_000)] == [s.site for s in syncs]
+    assert all(not host.site(2 * i) for i in range(10_000))
+    assert time.process_time() - begun < 1

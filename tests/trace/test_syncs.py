@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -133,6 +134,16 @@ def test_idle_times_match_handing_out_one_unit_of_time_after_another(
                 expected[free[-1]] += 1
                 left[free[-1]] -= 1
     assert list(idle_after(t)) == expected
+
+
+def test_thousands_of_waits_in_one_step_are_charged_in_one_pass() -> None:
+    """As of a loop over `.item()`: each has less left than the device is idle."""
+    many = range(0, 1_000_000, 200)
+    spans = [STEP, *(kernel(at, at + 10) for at in many)]
+    t = Timeline.of(spans, [sync(at, 10) for at in many])
+    begun = time.process_time()
+    assert idle_after(t) == (10,) * len(many)
+    assert time.process_time() - begun < 1
 
 
 def test_a_table_has_the_mean_idle_time_of_a_place_times_how_often_it_waits() -> None:
