@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kit.errors import TraceFileError
 from kit.ir import Aval
 from kit.trace.communication import Collective, Copy
+from kit.trace.gaps import device_of
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint, Timeline
 
@@ -43,6 +44,7 @@ MAX_SPAN_NAME = 1 << 16  # those of kernels are kept whole: templates make some 
 MAX_SYNCS = 20_000
 MAX_POINTS = 1_000  # of a curve: as many as a screen has pixels
 MAX_CALLERS = 100_000  # of one run
+_OTHER = "host/other lanes"
 NOT_TRACED = ", not traced"  # ends the name of a device that a file has nothing else of
 NOT_AN_ARRAY = Aval((), "")  # in the place of an argument that is a number, a list or nothing
 
@@ -217,18 +219,38 @@ def _joined(parts: Sequence[Spans], column: str) -> Ints:
 def _few_lanes(
     lane: Ints, lanes: Sequence[str], notes: list[str]
 ) -> tuple[NDArray[np.intp], list[str]]:
-    """Lanes by first appearance; those beyond `MAX_LANES` are one."""
+    """Lanes by first appearance, each name once; of too many, the last are drawn together."""
     used, first, number = np.unique(lane, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable").tolist()
+    drawn_as = _drawn_as([lanes[used[i]] for i in order], notes)
+    names = list(dict.fromkeys(drawn_as))
+    place = {name: i for i, name in enumerate(names)}
     rank = np.empty(len(used), np.intp)
-    rank[np.argsort(first, kind="stable")] = np.arange(len(used))
-    kept = [""] * len(used)
-    for i, at in zip(used.tolist(), rank.tolist(), strict=True):
-        kept[at] = lanes[i]
-    if len(used) > MAX_LANES:
-        notes.append(f"{len(used):,} lanes: those after the first {MAX_LANES - 1} are drawn as one")
-        rank = np.minimum(rank, MAX_LANES - 1)
-        kept = [*kept[: MAX_LANES - 1], "host/other lanes"]
-    return rank[number], kept
+    rank[order] = [place[name] for name in drawn_as]
+    return rank[number], names
+
+
+def _drawn_as(names: Sequence[str], notes: list[str]) -> list[str]:
+    """The lane that each is a part of: a stream stays with its device, and the steps stay alone.
+
+    Idle time and the critical path are told by devices and by the thread of the steps.
+    """
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) <= MAX_LANES:
+        return list(names)
+    rest = {
+        name: _OTHER if name.startswith("host/") else f"{device_of(name)} other streams"
+        for name in distinct
+    }
+    if len(set(rest.values())) >= MAX_LANES:  # devices without end: no trace of a machine's
+        rest = dict.fromkeys(distinct, _OTHER)
+    distinct.sort(key=lambda name: (name != "host/main", name.startswith("host/")))
+    last = distinct[MAX_LANES - len(set(rest.values())) :]
+    room = MAX_LANES - len({rest[name] for name in last})
+    own = set(distinct[:room])
+    left = len(distinct) - room
+    notes.append(f"{len(distinct):,} lanes: {left:,} of them are drawn together")
+    return [name if name in own else rest[name] for name in names]
 
 
 def _few_syncs(syncs: Sequence[SyncPoint], notes: list[str]) -> tuple[SyncPoint, ...]:

@@ -23,6 +23,8 @@ from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.text import safe_terminal
 from kit.trace import KINDS, Span, SyncPoint, Timeline
+from kit.trace.critical_path import critical_path
+from kit.trace.hta import hta_idle
 from kit.widgets.timeline.view import timeline_payload
 from tests.factories import empty_run, make_run, one_span_run
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated
@@ -108,10 +110,28 @@ def test_an_export_opens_as_what_it_was(tmp_path, name: str, suffix: str):
     again = kit.open_trace(exported(run, tmp_path, suffix))
     assert again.timeline.origin == "imported"
     assert Counter(again.timeline.spans) == Counter(run.timeline.spans)
+    assert set(again.timeline.lanes) == set(run.timeline.lanes)
+    assert len(again.timeline.lanes) == len(run.timeline.lanes)
     assert again.timeline.syncs == run.timeline.syncs
     assert again.step_times_ns == run.step_times_ns
     assert again.name == (run.name or f"trace.{suffix}")
     assert set(run.timeline.notes) <= set(again.timeline.notes)
+
+
+def test_a_lane_of_several_tracks_is_one_lane_again(tmp_path):
+    """Steps have a track of their own, and so have kernels that cross: numbers are of lanes."""
+    spans = [
+        Span("host/main", "step 0", "step", 0, 1000),
+        Span("host/main", "forward", "record", 0, 600),
+        Span("host/main", "item", "wait", 600, 950),
+        *(Span("device/0 k", "k", "kernel", a, b) for a, b in ((0, 300), (200, 500), (700, 900))),
+    ]
+    waits = [SyncPoint(600, 350, "item", "train.py:7")]
+    run = replace(empty_run(), timeline=Timeline.of(spans, waits))
+    again = kit.open_trace(exported(run, tmp_path)).timeline
+    assert again.lanes == run.timeline.lanes
+    assert critical_path(again) == critical_path(run.timeline)
+    assert hta_idle(again) == hta_idle(run.timeline)
 
 
 @st.composite

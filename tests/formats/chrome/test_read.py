@@ -23,6 +23,7 @@ from kit.formats.chrome.read import read_chrome
 from kit.measure.native.events import timeline_of
 from kit.trace import Span, SyncPoint, Timeline, breakdown, kernel_table
 from kit.trace.active import launches
+from kit.trace.gaps import count_devices, idle_gaps
 from kit.trace.imported import MAX_LANES, MAX_SPAN_NAME
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events, torch_trace
 
@@ -326,6 +327,20 @@ def test_more_lanes_than_can_be_drawn_become_one(tmp_path):
     t = opened(tmp_path, *many)
     assert len(t.lanes) == MAX_LANES
     assert len(kernels(t)) == 1000
+    assert count_devices(t) == 1
+
+
+def test_many_threads_take_no_lane_from_a_device_or_the_steps(tmp_path):
+    calls = [op("cudaLaunchKernel", i, 1, cat="cuda_runtime", tid=2 + i) for i in range(300)]
+    work = [op("k", 300 + 100 * i, 150, cat="kernel", args={"device": i % 2, "stream": 7 + i})
+            for i in range(4)]  # fmt: skip
+    few = opened(tmp_path, step(299, 600), *work)
+    t = opened(tmp_path, *calls, step(299, 600), *work)
+    assert len(t.lanes) <= MAX_LANES
+    assert {s.lane for s in kernels(t)} == {s.lane for s in kernels(few)}
+    assert [s.lane for s in t.spans if s.kind == "step"] == ["host/main"]
+    assert [g.lane for g in idle_gaps(t)] == [g.lane for g in idle_gaps(few)]
+    assert "305 lanes: 106 of them are drawn together" in t.notes
 
 
 @pytest.mark.parametrize(
