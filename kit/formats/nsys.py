@@ -44,6 +44,7 @@ _TABLES = frozenset(
         "StringIds",
         "NVTX_EVENTS",
         "TARGET_INFO_GPU",
+        "TARGET_INFO_CUDA_DEVICE",
         *(f"{_CUPTI}{what}" for what in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")),
     }
 )
@@ -130,6 +131,26 @@ class _Links:
         return process * _MAX_LINK + number if is_number and 0 <= process < _MAX_LINK >> 4 else -1
 
 
+class _Gpus:
+    """Numbers of GPUs: with CUDA_VISIBLE_DEVICES each process may call another one its 0."""
+
+    def __init__(self, tables: _Tables) -> None:
+        rows = tables.rows("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
+        self._gpus = {
+            (process, number): gpu
+            for process, number, gpu in islice(rows, _MAX_THREADS)
+            if type(gpu) is int and gpu >= 0
+        }
+        pairs = {(number, gpu) for (_, number), gpu in self._gpus.items()}
+        if len(pairs) == len({number for number, _ in pairs}):
+            self._gpus.clear()  # all processes mean the same one: it is called as they do
+
+    def of(self, process: Any, number: Any) -> Any:
+        """The machine's number of what a process calls so; as it is where nothing says more."""
+        own = process >> 24 & 0xFFFFFF if type(process) is int else None
+        return self._gpus.get((own, number), number)
+
+
 class _Budget:
     """How much a file may ask of SQLite, which reports to `spend` now and then."""
 
@@ -194,29 +215,29 @@ def _names(tables: _Tables) -> dict[Any, str]:
 
 def _events(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:
     """Everything that becomes a span; of the host first, so that its busiest thread is the main."""
-    links = _Links()
+    links, gpus = _Links(), _Gpus(tables)
+
+    def place(device: Any, stream: Any, process: Any, number: Any) -> tuple[Any, Any, int]:
+        return gpus.of(process, device), stream, links.of_work(process, number)
+
     yield from _on_host(tables, names, links)
     where = ("start", "end", "deviceId", "streamId", "globalPid", "correlationId")
     for start, end, device, stream, *link, whole, short in tables.rows(
         f"{_CUPTI}KERNEL", *where, "demangledName", "shortName"
     ):
         name = names.get(whole) or names.get(short) or "unnamed kernel"
-        yield _on_device("kernel", name, (start, end), (device, stream, links.of_work(*link)))
+        yield _on_device("kernel", name, (start, end), place(device, stream, *link))
     for start, end, device, stream, *link, size, kind in tables.rows(
         f"{_CUPTI}MEMCPY", *where, "bytes", "copyKind"
     ):
         name = f"Memcpy {_COPIES.get(kind, 'of another kind')}"
-        yield _on_device(
-            "gpu_memcpy", name, (start, end), (device, stream, links.of_work(*link)), bytes=size
-        )
+        yield _on_device("gpu_memcpy", name, (start, end), place(device, stream, *link), bytes=size)
     for start, end, device, stream, *link in tables.rows(f"{_CUPTI}MEMSET", *where):
-        yield _on_device(
-            "gpu_memset", "Memset", (start, end), (device, stream, links.of_work(*link))
-        )
+        yield _on_device("gpu_memset", "Memset", (start, end), place(device, stream, *link))
     for start, end, device, stream, *link, graph in tables.rows(_GRAPHS, *where, "graphId"):
         name = f"CUDA graph {graph}" if type(graph) is int else "CUDA graph"
         times = (start, end) if start != end else (None, None)  # both are 0 where CUPTI has none
-        yield _on_device("kernel", name, times, (device, stream, links.of_work(*link)))
+        yield _on_device("kernel", name, times, place(device, stream, *link))
 
 
 def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[dict[str, Any]]:

@@ -178,6 +178,28 @@ def test_each_process_counts_its_calls_for_itself(tmp_path: Path) -> None:
     assert rows == ((800, 700), (910, None), (1001, 300))
 
 
+@pytest.mark.parametrize(
+    ("known", "lanes"),
+    [
+        ("(0, 0, 7), (1, 0, 9)", {"device/0 stream 7", "device/1 stream 7"}),  # a GPU for each
+        ("(1, 0, 7), (1, 0, 9)", {"device/0 stream 7"}),  # one for both
+        ("(1, 0, 7), (0, 1, 7)", {"device/0 stream 7"}),  # CUDA's own order: the program's word
+    ],
+)
+def test_the_first_gpu_of_each_process_may_be_another_one(
+    tmp_path: Path, known: str, lanes: set[str]
+) -> None:
+    more = (
+        "update CUPTI_ACTIVITY_KIND_KERNEL set globalPid = 7 << 24;"
+        f"insert into CUPTI_ACTIVITY_KIND_KERNEL values (800, 900, 0, 1, 7, 2, {9 << 24}, 2, 2);"
+        "create table TARGET_INFO_CUDA_DEVICE (gpuId, cudaId, pid);"
+        f"insert into TARGET_INFO_CUDA_DEVICE values {known}"
+    )
+    run = kit.open_trace(nsys_report(tmp_path / "report.sqlite", more))
+    shown = run.query("select distinct lane from spans where name like 'void%' and kind = 'kernel'")
+    assert {lane for (lane,) in shown.rows} == lanes
+
+
 def test_ctrl_c_while_a_file_is_read_is_no_wrong_file(tmp_path: Path, monkeypatch) -> None:
     class Pressed(nsys._Budget):
         def spend(self) -> int:
