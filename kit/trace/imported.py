@@ -257,7 +257,9 @@ def _few_syncs(syncs: Sequence[SyncPoint], notes: list[str]) -> tuple[SyncPoint,
     """The longest waits, if there are more than can be shown."""
     if len(syncs) <= MAX_SYNCS:
         return tuple(syncs)
-    notes.append(f"{len(syncs):,} sync points: the longest {MAX_SYNCS:,} are kept")
+    notes.append(
+        f"{len(syncs):,} sync points: the longest {MAX_SYNCS:,} are kept, no other one is counted"
+    )
     longest = sorted(range(len(syncs)), key=lambda i: -syncs[i].wait_ns)[:MAX_SYNCS]
     return tuple(syncs[i] for i in sorted(longest))
 

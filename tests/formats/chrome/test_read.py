@@ -24,7 +24,7 @@ from kit.measure.native.events import timeline_of
 from kit.trace import Span, SyncPoint, Timeline, breakdown, kernel_table
 from kit.trace.active import launches
 from kit.trace.gaps import count_devices, idle_gaps
-from kit.trace.imported import MAX_LANES, MAX_SPAN_NAME
+from kit.trace.imported import MAX_LANES, MAX_SPAN_NAME, MAX_SYNCS, Spans
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events, torch_trace
 
 
@@ -341,6 +341,14 @@ def test_many_threads_take_no_lane_from_a_device_or_the_steps(tmp_path):
     assert [s.lane for s in t.spans if s.kind == "step"] == ["host/main"]
     assert [g.lane for g in idle_gaps(t)] == [g.lane for g in idle_gaps(few)]
     assert "305 lanes: 106 of them are drawn together" in t.notes
+
+
+def test_waits_that_are_too_many_are_said_not_to_be_counted():
+    part = Spans(0, "step", 0, np.array([0]), np.array([10]))
+    syncs = [SyncPoint(i, 1, "item") for i in range(MAX_SYNCS + 5)]
+    t = Spans.timeline([part], ["host/main"], ["step 0"], syncs)
+    assert len(t.syncs) == MAX_SYNCS
+    assert t.notes == ("20,005 sync points: the longest 20,000 are kept, no other one is counted",)
 
 
 @pytest.mark.parametrize(
