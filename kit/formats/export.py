@@ -189,6 +189,8 @@ class _Facts:
             found["segment"] = segment
             if segment in self.cuts:
                 found["cut"] = self.cuts[segment]
+        elif segment < -1:
+            found["launch"] = -2 - segment  # from 0 on: of a call, and of what it launched
         if node >= 0:
             found["node"] = node
             if node < len(self.nodes):

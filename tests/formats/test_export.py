@@ -24,7 +24,7 @@ from kit.runs.settings import Settings
 from kit.text import safe_terminal
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.trace.critical_path import critical_path
-from kit.trace.hta import hta_idle
+from kit.trace.hta import hta_idle, hta_queue
 from kit.widgets.timeline.view import timeline_payload
 from tests.factories import empty_run, make_run, one_span_run
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated
@@ -116,6 +116,20 @@ def test_an_export_opens_as_what_it_was(tmp_path, name: str, suffix: str):
     assert again.step_times_ns == run.step_times_ns
     assert again.name == (run.name or f"trace.{suffix}")
     assert set(run.timeline.notes) <= set(again.timeline.notes)
+
+
+def test_what_each_call_has_launched_is_known_again(tmp_path):
+    path = tmp_path / "torch.json"
+    path.write_text(json.dumps(cuda_trace()))
+    run = kit.open_trace(path)
+    again = kit.open_trace(exported(run, tmp_path)).timeline
+    assert Counter(again.spans) == Counter(run.timeline.spans)
+    assert critical_path(again) == critical_path(run.timeline)
+    queues = hta_queue(again)
+    assert {lane: queue.tolist() for lane, queue in queues.items()} == {
+        lane: queue.tolist() for lane, queue in hta_queue(run.timeline).items()
+    }
+    assert len(queues) == 2
 
 
 def test_a_lane_of_several_tracks_is_one_lane_again(tmp_path):

@@ -158,7 +158,7 @@ class Events:
             elif Role.LAUNCH <= role <= Role.WAIT:
                 link = _whole(args.get("correlation"), 1 << 62)  # of AMD's, 64 bits
             elif role >= Role.OWN and role != Role.OWN_SYNC:
-                link, node = _whole(args.get("segment")), _whole(args.get("node"))
+                link, node = _segment(args), _whole(args.get("node"))
             elif role == Role.COLLECTIVE:
                 self.messages.add(len(self.role), self.names[number], args)
             else:
@@ -280,6 +280,12 @@ def _number(value: Any) -> float:
         with suppress(ValueError):
             return float(value)
     return math.nan
+
+
+def _segment(args: Mapping[str, Any]) -> int:
+    """Of a span of our own; below -1 the number of a launch, as timelines have it."""
+    launch = _whole(args.get("launch"), (1 << 31) - 2)
+    return -2 - launch if launch >= 0 else _whole(args.get("segment"))
 
 
 def _whole(value: Any, end: int = 1 << 31) -> int:
