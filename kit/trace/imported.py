@@ -239,7 +239,7 @@ def _drawn_as(names: Sequence[str], notes: list[str]) -> list[str]:
     if len(distinct) <= MAX_LANES:
         return list(names)
     rest = {
-        name: _OTHER if name.startswith("host/") else f"{device_of(name)} other streams"
+        name: _OTHER if name.startswith("host/") else f"{device_of(name)} other lanes"
         for name in distinct
     }
     if len(set(rest.values())) >= MAX_LANES:  # devices without end: no trace of a machine's

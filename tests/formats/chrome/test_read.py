@@ -328,6 +328,7 @@ def test_more_lanes_than_can_be_drawn_become_one(tmp_path):
     assert len(t.lanes) == MAX_LANES
     assert len(kernels(t)) == 1000
     assert count_devices(t) == 1
+    assert "device/0 other lanes" in t.lanes
 
 
 def test_many_threads_take_no_lane_from_a_device_or_the_steps(tmp_path):
