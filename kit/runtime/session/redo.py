@@ -131,10 +131,14 @@ class Redo:
         """Look at the flags, oldest first: all of them, or those opened up to this step."""
         with self._lock:
             while self._open and (until_step is None or self._open[0].step <= until_step):
-                if self._open[0].flag.cell is None:
+                check = self._open[0]
+                if check.flag.cell is None:
                     self._flush("check")
-                if self._is_raised(self._open[0]):
-                    self._take_back(self._open[0])
+                is_raised = self._is_raised(check)
+                if check not in self._open:
+                    continue  # another thread has looked at it during the wait
+                if is_raised:
+                    self._take_back(check)
                 self._open.pop(0)
                 first = self._open[0].first if self._open else self._count
                 self._kept = [kept for kept in self._kept if kept.number >= first]

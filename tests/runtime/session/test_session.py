@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,6 +22,7 @@ from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.session import Session, current_session
+from kit.runtime.session.setup import Setup
 from tests.waiting import leaves_no_thread
 
 FRAME = (("train.py", 7), "", "")
@@ -270,3 +274,29 @@ def test_sessions_that_close_in_the_wrong_order_are_refused() -> None:
     inner.__exit__(None, None, None)
     outer.__exit__(None, None, None)
     assert current_session() is None
+
+
+def test_two_threads_that_wait_for_one_check_take_back_its_write_alone() -> None:
+    waits: list[float] = []
+
+    @contextlib.contextmanager
+    def while_waiting() -> Iterator[None]:
+        waits.append(session.redo.first_step)
+        if len(waits) == 1:
+            other = threading.Thread(target=session.redo.close, args=(0,))
+            other.start()
+            other.join()
+        yield
+
+    with Session(setup=Setup(while_waiting=while_waiting)) as session:
+        x, zeros = start(session), session.constant(np.zeros(4, np.float32))
+        bad, good = (binary(session, "aten.add.Tensor", x, x) for _ in range(2))
+        session.redo.open(binary(session, "aten.add.Tensor", x, x), [(bad, x)])
+        session.mark_step()
+        session.redo.open(binary(session, "aten.mul.Tensor", x, zeros), [(good, x)])
+        session.redo.close(0)
+        assert waits == [0, 0]
+        assert session.redo.first_step == 1  # the second check is open still
+        assert numbers(session, bad) == [0, 1, 2, 3]
+        assert numbers(session, good) == [0, 2, 4, 6]
+        assert session.metrics()["redo.count"] == 1
