@@ -8,6 +8,7 @@ bad numbers, so none of it can be read any more.
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Findings:
     def __init__(self, fail: Callable[[Task, DeviceCheckError], None]) -> None:
         self._fail = fail
         self._unseen: deque[_Issued] = deque()  # in the order of issue
+        self._lock = allocate_lock()  # held by a thread that takes one off that it has looked at
 
     def begin(self, task: Task) -> Callable[[Sequence[Flags]], None]:
         """A task is going to be issued; the result is called with what its probes give."""
@@ -108,11 +110,13 @@ class Findings:
             except DeviceCheckError as error:
                 self._lose(error)
                 self._fail(task, error)
-            self._unseen.popleft()
+            with self._lock:
+                if self._unseen and self._unseen[0] is issued:  # no other thread was faster
+                    self._unseen.popleft()
 
     def _lose(self, error: DeviceCheckError) -> None:
         """Nothing that was issued from the first unseen task on can be read."""
-        for issued in self._unseen:
+        for issued in list(self._unseen):  # the worker may append meanwhile
             for output in issued.task.outputs:
                 if (cell := output()) is not None and cell.error is None:
                     cell.error = error

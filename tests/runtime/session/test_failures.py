@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
 import kit
 from kit.errors import ExecutionError
+from kit.runtime.compiling.lower import Executable
+from kit.runtime.recording.bulk import Task
+from kit.runtime.session.findings import Findings
 
 
 def failing_rules(broken: dict[str, bool]) -> Any:
@@ -115,3 +120,34 @@ def test_what_fails_only_as_a_whole_is_reported_and_has_values() -> None:
         assert (torch.erf(x) + 1).tolist() == [2.0] * 3
         assert "failed whole and ran op by op: segment 0" in session.explain()
         assert session.metrics()["segment.recovered"] == 1
+
+
+def test_two_threads_that_look_at_what_probes_gave_leave_none_out() -> None:
+    findings = Findings(lambda task, error: None)
+    silent = cast(Executable, SimpleNamespace(asked=()))
+
+    class Flag:
+        """What a probe gives; another thread looks at all of task 0 while one asks for it."""
+
+        is_asked = False
+
+        def copy_to_host_async(self) -> None:
+            pass
+
+        def __array__(self, *args: Any, **kwargs: Any) -> Any:
+            return np.zeros(0, np.int64)
+
+        def is_ready(self) -> bool:
+            if not self.is_asked:
+                self.is_asked = True
+                findings.look(until=0)
+                return True
+            return False
+
+    for i in range(2):
+        task = cast(Task, SimpleNamespace(index=i, step=0, guessed=None, outputs=[]))
+        flag = Flag()
+        flag.is_asked = i == 1  # its numbers are not there yet
+        findings.begin(task)([(0, silent, flag)])
+    findings.look()
+    assert [issued.task.index for issued in findings._unseen] == [1]
