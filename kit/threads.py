@@ -20,7 +20,7 @@ __all__ = ["check_timeout", "forked", "read_stacks", "start_thread"]
 
 R = TypeVar("R")
 
-MOST_S = 1e9  # seconds, 30 years: Python's locks take nine times as many, jax's runtime twice
+_MOST_S = 1e9  # seconds, 30 years: Python's locks take nine times as many, jax's runtime twice
 _COLLECTS_IN_FRAMES = sys.version_info < (3, 12)
 _ONE_READER = threading.RLock()
 if hasattr(os, "register_at_fork"):  # a child must not begin with another thread's read
@@ -60,9 +60,9 @@ def check_timeout(seconds: Any) -> None:
         SettingsError: it is no number of seconds above 0, or more than some system can count.
     """
     is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-    if not (is_number and 0 < seconds <= MOST_S):
+    if not (is_number and 0 < seconds <= _MOST_S):
         raise SettingsError(
-            f"a timeout must be more than 0 seconds, and at most {MOST_S:g}, not {seconds!r}"
+            f"a timeout must be more than 0 seconds, and at most {_MOST_S:g}, not {seconds!r}"
         )
 
 

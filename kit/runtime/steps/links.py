@@ -29,6 +29,7 @@ from weakref import ref
 
 from kit.runtime.recording.sites import is_kits, is_users
 from kit.runtime.steps.names import (
+    MAKERS,
     MISSING,
     Held,
     attributes,
@@ -47,8 +48,7 @@ __all__ = ["Link", "links_of"]
 _LIMIT = 1000  # objects that are gone through
 _ITEMS = 100  # of a list or dict whose objects are
 _CALLED = {"forward", "__getattribute__"}  # by no name, as special methods are
-_MAKERS = {"__init__", "__new__", "__post_init__"}  # of an object whose class the code names
-_SELDOM = vars(object).keys() | _MAKERS | {"__del__"}  # they name all that an object has
+_SELDOM = vars(object).keys() | MAKERS | {"__del__"}  # they name all that an object has
 _DYNAMIC = {"getattr", "vars", "__dict__", "globals", "eval", "exec"}  # may read any attribute
 _CACHED: type = type(lru_cache(len))
 _SPACES = (SimpleNamespace, Namespace)  # of Python's own, where a program keeps its settings
@@ -217,7 +217,7 @@ class _Search:
         is_layer = type(own.get("_modules")) is dict  # its numbers and layers are asked for anyway
         is_dynamic = self._is_dynamic() and type(owner) is not ModuleType
         is_dynamic = is_dynamic or _is_box(type(owner))
-        words = self._words | _MAKERS if issubclass(type(owner), type) else self._words
+        words = self._words | MAKERS if issubclass(type(owner), type) else self._words
         for key in own.keys() if is_dynamic else words & own.keys():
             thing = own[key]
             if not (is_layer and is_plain(type(thing))):

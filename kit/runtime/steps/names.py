@@ -27,10 +27,11 @@ from weakref import WeakKeyDictionary, ref
 from kit.runtime.recording.sites import is_users
 
 __all__ = [
-    "MISSING", "Held", "attributes", "codes_in", "is_of_kit", "is_of_users", "is_plain", "named",
-    "unbound", "words_in", "wrapped_by",
+    "MAKERS", "MISSING", "Held", "attributes", "codes_in", "is_of_kit", "is_of_users", "is_plain",
+    "named", "unbound", "words_in", "wrapped_by",
 ]  # fmt: skip
 
+MAKERS = frozenset({"__init__", "__new__", "__post_init__"})  # called by no name of their own
 MISSING = object()  # in the place of a variable that has no value
 _LIMIT = 1000  # things of one variable that are compared; of a larger list, its length, too
 _SMALL = 4096  # bytes of an array of numpy's whose numbers are compared

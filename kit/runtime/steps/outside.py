@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from kit.runtime.recording.sites import format_site
-from kit.runtime.steps.names import codes_in, named, words_in
+from kit.runtime.steps.names import MAKERS, codes_in, named, words_in
 
 __all__ = ["asked"]
 
@@ -35,7 +35,7 @@ _ASKED: list[tuple[Any, set[str]]] = [
 _FUNCTIONS = (FunctionType, BuiltinFunctionType)
 _METHODS = {"read_text", "read_bytes"}  # of a path
 _BUILTIN = {"global open", "global input"}
-_MAKERS = {"__init__", "__new__", "__post_init__", "__del__"}
+_UNNAMED = MAKERS | {"__del__"}
 _BY_ITSELF = {"forward", "backward", "<lambda>"}  # called by a library, whoever names it
 
 
@@ -90,7 +90,7 @@ def _called(functions: Sequence[FunctionType]) -> Iterator[FunctionType]:
 
 def _is_called(function: FunctionType, reached: set[str], all_words: set[str]) -> bool:
     name, around = function.__name__, function.__qualname__.split(".")[-2:-1]
-    if name in _MAKERS:
+    if name in _UNNAMED:
         return not reached.isdisjoint(around)  # the class is named
     if name in reached or name in _BY_ITSELF or name.startswith("__"):
         return True
