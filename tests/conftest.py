@@ -45,7 +45,7 @@ LONG_FILES = (
     "tests/coverage/test_sample.py",
     "tests/measure/many/test_shipped.py",
     "tests/torch/parallel/test_own_step.py",
-    "tests/torch/test_replay.py",
+    "tests/torch/steps/test_model_changes.py",
     "tests/measure/many/test_batches.py",
     "tests/measure/search/test_sweeps.py",
     "tests/runtime/profiling/test_heap.py",

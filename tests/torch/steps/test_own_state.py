@@ -4,504 +4,39 @@ from __future__ import annotations
 
 import csv
 import datetime
-import enum
-import io
-import itertools
 import logging
 import os
 import random
 import re
-import sys
 import threading
 import time
-from collections import OrderedDict, UserDict, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import ModuleType, SimpleNamespace
+from collections import UserDict
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.steps import look
 from kit.runtime.steps.outside import asked
 from kit.torch.device import open_session
+from tests.torch.steps.counted import COUNTED, environment, module_in_a_package, variable
+from tests.torch.steps.drawn import DRAWN, mapped, scanned
 
 STEPS = 14
 CACHE = ExecutableCache()
-COUNT = 0
 
 
-class Names:
-    """What a program keeps its numbers in."""
-
-    n = 0
-
-    def __init__(self) -> None:
-        self.inner = {"of": [0, (0,)]}
-
-
-class Slots:
-    __slots__ = ("n",)
-
-
-def variable() -> Callable[[], int]:
-    n = 0
-
-    def count() -> int:
-        nonlocal n
-        n += 1
-        return n
-
-    return count
-
-
-def of_global() -> int:
-    global COUNT
-    COUNT += 1
-    return COUNT
-
-
-def attribute() -> Callable[[], int]:
-    names = Names()
-    names.n = 0
-
-    def count() -> int:
-        names.n += 1
-        return names.n
-
-    return count
-
-
-def of_class() -> int:
-    Names.n += 1
-    return Names.n
-
-
-def far_away() -> Callable[[], int]:
-    names = [{"all": Names()}]
-
-    def count() -> int:
-        names[0]["all"].inner["of"][0] += 1
-        return names[0]["all"].inner["of"][0]
-
-    return count
-
-
-def slots() -> Callable[[], int]:
-    names = Slots()
-    names.n = 0
-
-    def count() -> int:
-        names.n += 1
-        return names.n
-
-    return count
-
-
-def length() -> Callable[[], int]:
-    seen: list[float] = []
-
-    def count() -> int:
-        seen.append(0.0)
-        return len(seen)
-
-    return count
-
-
-def iterator() -> Callable[[], int]:
-    numbers = itertools.count(1)
-    return lambda: next(numbers)
-
-
-def mapped() -> Callable[[], int]:
-    numbers = map(int, iter(range(1, 100)))
-    return lambda: next(numbers)
-
-
-def generator() -> Callable[[], int]:
-    def numbers() -> Iterator[int]:
-        for i in range(100):
-            yield i + 1
-
-    made = numbers()
-    return lambda: next(made)
-
-
-def array() -> Callable[[], int]:
-    n = np.zeros(1, int)
-
-    def count() -> int:
-        n[0] += 1
-        return int(n[0])
-
-    return count
-
-
-def host_tensor() -> Callable[[], int]:
-    n = torch.zeros((), dtype=torch.int64)
-
-    def count() -> int:
-        n.add_(1)
-        return int(n)
-
-    return count
-
-
-class Counting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self) -> int:
-        self.calls += 1
-        return self.calls
-
-
-def module() -> Callable[[], int]:
-    return nn.Sequential(nn.Sequential(Counting()))[0][0]
-
-
-def python_random() -> Callable[[], int]:
-    made = random.Random(0)
-    return lambda: 7 if made.random() < 0.15 else 0
-
-
-PATTERN = [*range(1, 7), 7] * 3  # a step does something else where 7 comes
-
-
-def looped_over() -> Callable[[], int]:
-    """The place of a generator's `for` is in no variable of it."""
-
-    def numbers() -> Iterator[int]:
-        for each in [1] * 6 + [7] + [1] * 99:  # noqa: UP028 - a `yield from` is another place
-            yield each
-
-    made = numbers()
-    return lambda: next(made)
-
-
-def delegated() -> Callable[[], int]:
-    def numbers() -> Iterator[int]:
-        yield from [1] * 6 + [7] + [1] * 99
-
-    made = numbers()
-    return lambda: next(made)
-
-
-def cycled() -> Callable[[], int]:
-    numbers = itertools.cycle(PATTERN[:7])
-    for _ in range(7):
-        next(numbers)  # from now on it only goes through what it has kept
-    return lambda: next(numbers)
-
-
-def one_of_two() -> Callable[[], int]:
-    ahead, numbers = itertools.tee(PATTERN)
-    list(ahead)
-    return lambda: next(numbers)
-
-
-def line_of_a_file() -> Callable[[], int]:
-    lines = io.TextIOWrapper(io.BytesIO("".join(f"{n}\n" for n in PATTERN).encode()))
-    return lambda: int(next(lines))
-
-
-def byte_of_a_file() -> Callable[[], int]:
-    file = io.BytesIO(bytes(PATTERN))
-    return lambda: file.read(1)[0]
-
-
-def row_of_a_table() -> Callable[[], int]:
-    rows = csv.reader(map(str, PATTERN))
-    return lambda: int(next(rows)[0])
-
-
-def scanned() -> Callable[[], int]:
-    found = re.finditer(".", "".join(map(str, PATTERN)))
-    return lambda: int(next(found).group())
-
-
-def random_state() -> Callable[[], int]:
-    made = np.random.RandomState(0)
-    return lambda: 7 if made.rand() < 0.2 else 0
-
-
-def torch_generator() -> Callable[[], int]:
-    made = torch.Generator().manual_seed(0)
-    return lambda: 7 if torch.rand(1, generator=made).item() < 0.2 else 0
-
-
-def entropy() -> Callable[[], int]:
-    made = random.SystemRandom()
-    return lambda: int(made.random() * 0)
-
-
-def method_of_an_iterator() -> Callable[[], int]:
-    following = iter(PATTERN).__next__
-    return lambda: following()
-
-
-def method_of_numpys() -> Callable[[], int]:
-    draw = np.random.default_rng(0).random
-    return lambda: 7 if draw() < 0.2 else 0
-
-
-def functions_that_turn() -> Callable[[], int]:
-    functions = deque([lambda: 1] * 6 + [lambda: 7])
-
-    def count() -> int:
-        functions.rotate(-1)
-        return functions[-1]()
-
-    return count
-
-
-def members_that_turn() -> Callable[[], int]:
-    Kind = enum.Enum("Kind", ["OTHER", "SEVENTH"])
-    kinds = deque([Kind.OTHER] * 6 + [Kind.SEVENTH])
-
-    def count() -> int:
-        kinds.rotate(-1)
-        return 7 if kinds[-1] is Kind.SEVENTH else 1
-
-    return count
-
-
-def order_of_a_dict() -> Callable[[], int]:
-    kept = OrderedDict(enumerate(PATTERN[:7]))
-
-    def count() -> int:
-        first = next(iter(kept))
-        kept.move_to_end(first)
-        return kept[first]
-
-    return count
-
-
-def raw_bytes() -> Callable[[], int]:
-    n = bytearray(1)
-
-    def count() -> int:
-        n[0] += 1
-        return n[0]
-
-    return count
-
-
-def date() -> Callable[[], int]:
-    day = datetime.date(2024, 1, 1)
-
-    def count() -> int:
-        nonlocal day
-        day += datetime.timedelta(days=1)
-        return day.day
-
-    return count
-
-
-def context() -> Callable[[], int]:
-    n: ContextVar[int] = ContextVar("n", default=0)
-
-    def count() -> int:
-        n.set(n.get() + 1)
-        return n.get()
-
-    return count
-
-
-def of_a_thread() -> Callable[[], int]:
-    here = threading.local()
-    here.n = 0
-
-    def count() -> int:
-        here.n += 1
-        return int(here.n)
-
-    return count
-
-
-def dynamic() -> Callable[[], int]:
-    def count() -> int:
-        globals()["COUNT"] += 1
-        return int(globals()["COUNT"])
-
-    return count
-
-
-def environment() -> Callable[[], int]:
-    os.environ["KIT_TEST_COUNT"] = "0"
-
-    def count() -> int:
-        os.environ["KIT_TEST_COUNT"] = str(int(os.environ["KIT_TEST_COUNT"]) + 1)
-        return int(os.environ["KIT_TEST_COUNT"])
-
-    return count
-
-
-def own_module() -> Any:
-    """A package of the program's with a module that counts."""
-    package, inner = ModuleType("counted"), ModuleType("counted.here")
-    package.__file__ = inner.__file__ = __file__
-    sys.modules["counted"], sys.modules["counted.here"] = package, inner
-    package.here, inner.n = inner, 0  # type: ignore[attr-defined]
-
-
-def module_in_a_package() -> Callable[[], int]:
-    own_module()
-
-    def count() -> int:
-        import counted  # type: ignore[import-not-found]
-
-        counted.here.n += 1
-        return int(counted.here.n)
-
-    return count
-
-
-def computed_attribute() -> Callable[[], int]:
-    n = 0
-
-    class Numbers:
-        @property
-        def following(self) -> int:
-            nonlocal n
-            n += 1
-            return n
-
-    numbers = Numbers()
-    return lambda: numbers.following
-
-
-def inherited() -> Callable[[], int]:
-    n = 0
-
-    class Numbers:
-        @staticmethod
-        def following() -> int:
-            nonlocal n
-            n += 1
-            return n
-
-    class More(Numbers):
-        pass
-
-    return lambda: More.following()
-
-
-def far_in_a_list() -> Callable[[], int]:
-    many = [0] * 5000
-
-    def count() -> int:
-        many[4000] += 1
-        return many[4000]
-
-    return count
-
-
-def far_in_an_array() -> Callable[[], int]:
-    many = np.zeros(5000)
-
-    def count() -> int:
-        many[4000] += 1
-        return int(many[4000])
-
-    return count
-
-
-class Items(list[int]):
-    n = 0
-
-
-def attribute_of_a_list() -> Callable[[], int]:
-    items = Items()
-    items.n = 0
-
-    def count() -> int:
-        items.n += 1
-        return items.n
-
-    return count
-
-
-class Key:
-    n = 0
-
-
-def key() -> Callable[[], int]:
-    kept = {Key(): 0}
-
-    def count() -> int:
-        (only,) = kept
-        only.n += 1
-        return only.n
-
-    return count
-
-
-def clock() -> Callable[[], int]:
-    return lambda: int(time.perf_counter() * 0)
-
-
-def file_opened_anew() -> Callable[[], int]:
-    def count() -> int:
-        with open(__file__) as file:
-            return len(file.read(1))
-
-    return count
-
-
-def decorated_by_torch() -> Callable[[], int]:
-    names = {"n": 0}
-
-    @torch.no_grad()
-    def count() -> int:
-        names["n"] += 1
-        return names["n"]
-
-    return count
-
-
-def context_manager() -> Callable[[], int]:
-    names = {"n": 0}
-
-    @contextmanager
-    def counted() -> Iterator[int]:
-        names["n"] += 1
-        yield names["n"]
-
-    def count() -> int:
-        with counted() as n:
-            return n
-
-    return count
-
-
-WAYS = [decorated_by_torch, context_manager,
-        variable, of_global, attribute, of_class, far_away, slots, length, iterator, mapped,
-        generator, array, host_tensor, module, python_random, looped_over, delegated, cycled,
-        one_of_two, line_of_a_file, byte_of_a_file, row_of_a_table, scanned, random_state,
-        torch_generator, entropy, method_of_an_iterator, method_of_numpys, functions_that_turn,
-        members_that_turn, order_of_a_dict, raw_bytes, date, context, of_a_thread, dynamic,
-        environment, module_in_a_package, computed_attribute, inherited, far_in_a_list,
-        far_in_an_array, attribute_of_a_list, key, clock, file_opened_anew]  # fmt: skip
-UNNAMED = (
-    mapped,
-    environment,
-    module_in_a_package,
-    scanned,
-)  # the reason has no line
+UNNAMED = (mapped, environment, module_in_a_package, scanned)  # the reason has no line
 
 
 def values(way: Any, device: str, session: Any = None) -> list[float]:
-    global COUNT
-    COUNT = Names.n = 0
-    count = way if way in (of_global, of_class) else way()
+    count = way()
     x = torch.ones(2).to(device)
 
     def step() -> None:
@@ -514,14 +49,14 @@ def values(way: Any, device: str, session: Any = None) -> list[float]:
     return made
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("way", [*COUNTED, *DRAWN], ids=lambda f: f.__name__)
 def test_what_a_step_counts_itself_counts_in_each_step(way: Any) -> None:
     with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
         assert values(way, "kit", session) == values(way, "cpu")
         assert session.stepper.counts["replay.steps"] == 0
         said = [why for why in session.stepper.reasons if "would not" in why or "be seen" in why]
         assert said
-        assert "test_own_state.py:" in said[0] or way in UNNAMED
+        assert f"{Path(way.__code__.co_filename).name}:" in said[0] or way in UNNAMED
 
 
 def test_more_than_can_be_compared_in_time_is_not_compared_in_part(monkeypatch: Any) -> None:
@@ -535,7 +70,7 @@ def test_the_reason_names_the_variable_and_its_line() -> None:
     with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
         values(variable, "kit", session)
         line = variable.__code__.co_firstlineno + 5
-        said = f"the step changes n at test_own_state.py:{line}, and a replay would not"
+        said = f"the step changes n at counted.py:{line}, and a replay would not"
         assert said in session.explain()
 
 

@@ -1,0 +1,157 @@
+"""What a step reads and a program changes between two steps counts in the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from kit.runs.settings import Settings
+from kit.runtime.steps.functions import KnownFunction
+from kit.torch.device import open_session
+from tests.torch.steps.held import HELD
+
+
+class Trainer:
+    """A step as a method: what it reads are attributes."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def step(self) -> torch.Tensor:
+        return self.x * 2
+
+
+GLOBAL = torch.zeros(1)
+
+
+def of_variable(x: torch.Tensor, y: torch.Tensor, run: Callable[[Any], Any]) -> list[Any]:
+    def step() -> torch.Tensor:
+        return now * 2
+
+    made = []
+    for now in [x] * 8 + [y] * 8:  # noqa: B007 - the step reads it
+        made.append(run(step))
+    return made
+
+
+def of_lambdas(x: torch.Tensor, y: torch.Tensor, run: Callable[[Any], Any]) -> list[Any]:
+    made = []
+    for now in [x] * 8 + [y] * 8:
+        made.append(run(lambda: now * 2))  # noqa: B023 - it is called at once
+    return made
+
+
+def of_default(x: torch.Tensor, y: torch.Tensor, run: Callable[[Any], Any]) -> list[Any]:
+    return [run(lambda now=now: now * 2) for now in [x] * 8 + [y] * 8]
+
+
+def of_global(x: torch.Tensor, y: torch.Tensor, run: Callable[[Any], Any]) -> list[Any]:
+    global GLOBAL
+    made = []
+    for GLOBAL in [x] * 8 + [y] * 8:  # noqa: B007 - the step reads it
+        made.append(run(step_of_global))
+    return made
+
+
+@pytest.mark.parametrize("made", HELD, ids=lambda f: f.__name__)
+def test_what_is_in_a_variable_counts_in_the_next_step(made: Any) -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        change, step = made(torch.ones(2, device="kit"))
+        found = []
+        try:
+            for by in [2.0] * 8 + [5.0] * 8:
+                if len(found) == 8:
+                    assert session.stepper.counts["replay.steps"] > 2
+                if len(found) in (0, 8):
+                    change(by)
+                found.append(session.run_step(step).tolist())
+        finally:
+            change(2.0)
+        assert found == [[2.0] * 2] * 8 + [[5.0] * 2] * 8
+        assert session.stepper.counts["replay.steps"] > 5
+        assert any("between two steps" in why for why in session.stepper.reasons)
+
+
+def test_a_number_that_the_step_does_not_name_keeps_it_replayed() -> None:
+    """A trainer counts its steps beside the method that is the step."""
+    with open_session(Settings(step_mode="replay")) as session:
+        trainer = Trainer(torch.ones(2, device="kit"))
+        for trainer.count in range(8):  # type: ignore[attr-defined]
+            session.run_step(trainer.step)
+        assert session.stepper.counts["replay.steps"] == 3  # all after the fifth
+
+
+def test_a_large_list_is_compared_as_far_as_that_is_quick() -> None:
+    many: list[Any] = [0.0] * 100_000
+    many.append(many)
+
+    def step() -> Any:
+        return many
+
+    known = KnownFunction(step)
+    assert known.change(step) == ""
+    many[5] = 1.0
+    assert "many" in known.change(step)
+    known = KnownFunction(step)
+    many.append(0.0)
+    assert "many" in known.change(step)
+    many[0] = many
+    assert KnownFunction(step).change(step) == ""
+
+
+def step_of_global() -> torch.Tensor:
+    return sum(GLOBAL * k for k in (1, 1))  # type: ignore[return-value]
+
+
+def of_attribute(x: torch.Tensor, y: torch.Tensor, run: Callable[[Any], Any]) -> list[Any]:
+    trainer, made = Trainer(x), []
+    for now in [x] * 8 + [y] * 8:
+        trainer.x = now
+        made.append(run(trainer.step))
+    return made
+
+
+@pytest.mark.parametrize("steps", [of_variable, of_lambdas, of_default, of_global, of_attribute],
+                         ids=lambda f: f.__name__)  # fmt: skip
+def test_another_tensor_in_a_variable_is_read_though_the_one_before_is_alive(steps: Any) -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        x, y = torch.ones(3, device="kit"), torch.full((3,), 5.0, device="kit")
+        made = steps(x, y, session.run_step)
+        assert [one.tolist() for one in made] == [[2.0] * 3] * 8 + [[10.0] * 3] * 8
+        assert session.stepper.counts["replay.steps"] >= 6
+        name = {of_global: "global GLOBAL", of_attribute: "self.x", of_default: "default 1"}
+        said = f"what it holds has changed, between two steps: {name.get(steps, 'now')}"
+        assert session.stepper.reasons[said] == 1
+
+
+@pytest.mark.parametrize("holder", [list, dict])
+def test_a_variable_that_the_step_sets_itself_keeps_it_replayed(holder: Any) -> None:
+    """Also where it holds the state, as a step in jax's style gives it back."""
+    with open_session(Settings(step_mode="replay")) as session:
+        start = torch.ones(3, device="kit")
+        alone, state = start, holder([(0, start)])
+
+        def step() -> None:
+            nonlocal alone, state
+            alone = alone * 2
+            state = holder([(0, dict(state)[0] * 2)])
+
+        del start
+        for _ in range(12):
+            session.run_step(step)
+        assert alone.tolist() == dict(state)[0].tolist() == [2.0**12] * 3
+        assert session.stepper.counts["replay.steps"] > 0
+
+
+def test_a_number_that_changes_in_each_step_is_one_reason() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        x = torch.ones(2, device="kit")
+        for i in range(7):
+            session.run_step(lambda i=i: x.mul_(1 + i / 8))
+        (said,) = (why for why in session.stepper.reasons if "number changes" in why)
+        assert "test_replay.py:" in said
+        assert said.endswith("such as from 1.125 to 1.25")
+        assert session.stepper.reasons[said] == 5
