@@ -38,6 +38,7 @@ _MAX_LINK = 1 << 32
 _MAX_TABLES = 10_000
 _MAX_THREADS = 100_000  # half a kilobyte each
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
+_CALLS = f"{_CUPTI}RUNTIME"
 _GRAPHS = f"{_CUPTI}GRAPH_TRACE"  # each run of one as a whole: no row for what is in it
 _TABLES = frozenset(
     {
@@ -87,12 +88,15 @@ def read_nsys(path: str | os.PathLike[str], step_by: str = "") -> Imported:
 
 def _imported(tables: _Tables, step_by: str) -> Imported:
     events = Events(step_by)
+    for thread in _busiest_thread(tables):
+        events.lanes.number(_track(thread))  # the first is the main one
     names = _names(tables)
-    count = 0
+    count = runs = 0
     for event in _events(tables, names):
         count += 1
+        runs += "graph" in event["args"]
         if count > MAX_EVENTS:
-            raise TraceFileError(f"it holds more than {MAX_EVENTS:,} events: trace fewer steps")
+            raise TraceFileError(_too_many())
         events.add(event)
     if not count:
         raise TraceFileError(
@@ -100,7 +104,6 @@ def _imported(tables: _Tables, step_by: str) -> Imported:
             "`nsys export --type sqlite`"
         )
     gpus = (name for (name,) in tables.rows("TARGET_INFO_GPU", "name"))
-    runs = sum(1 for _ in tables.rows(_GRAPHS, "start"))
     notes = [f"{format_count(runs, 'run')} of CUDA graphs: {_WHOLE}"] if runs else []
     return foreign_imported(events, program=FORMAT, marks=_MARKS, devices=gpus, notes=notes)
 
@@ -147,8 +150,28 @@ class _Gpus:
 
     def of(self, process: Any, number: Any) -> Any:
         """The machine's number of what a process calls so; as it is where nothing says more."""
-        own = process >> 24 & 0xFFFFFF if type(process) is int else None
-        return self._gpus.get((own, number), number)
+        return self._gpus.get((_process(process), number), number)
+
+
+class _Streams:
+    """Names of streams: each process counts its own, those of one GPU, too."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[Any, Any], Any] = {}  # GPU and stream -> whose it is first
+
+    def of(self, process: Any, gpu: Any, stream: Any) -> Any:
+        """The stream's number, and whose it is if it is not of the first that has this number."""
+        own = _process(process)
+        if own is None or type(gpu) is not int or type(stream) is not int:
+            return stream
+        is_known = (gpu, stream) in self._first or len(self._first) < _MAX_THREADS
+        first = self._first.setdefault((gpu, stream), own) if is_known else own
+        return stream if first == own else f"{stream} (process {own})"
+
+
+def _process(number: Any) -> int | None:
+    """A process as the system numbers it, of Nsight's number for it; None: it does not say."""
+    return number >> 24 & 0xFFFFFF if type(number) is int and number > 0 else None
 
 
 class _Budget:
@@ -177,6 +200,7 @@ class _Tables:
         database.text_factory = lambda data: data.decode(errors="replace")
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT)
         database.execute("pragma trusted_schema = off")
+        database.execute("pragma temp_store = memory")  # where rows are sorted
         database.set_progress_handler(budget.spend, _EVERY)
         found = database.execute("select name from sqlite_master where type = 'table'")
         ours = [name for (name,) in islice(found, _MAX_TABLES) if name in _TABLES]
@@ -185,13 +209,18 @@ class _Tables:
             lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
         )
 
-    def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """These columns of each row, None for one that is not there; nothing without the table."""
+    def rows(self, table: str, *columns: str, in_time: bool = False) -> Iterator[tuple[Any, ...]]:
+        """These columns of each row, None for one that is not there; nothing without the table.
+
+        Args:
+            in_time: by their begin, what lasts longest first; else as the table has them.
+        """
         known = self._columns.get(table, set())
         if not known & set(columns):
             return
         chosen = ", ".join(f'"{c}"' if c in known else "null" for c in columns)
-        rows = self._database.execute(f'select {chosen} from "{table}"')
+        order = 'order by "start", "end" desc' if in_time and {"start", "end"} <= known else ""
+        rows = self._database.execute(f'select {chosen} from "{table}" {order}')
         if columns[:2] == ("start", "end"):
             rows = ((*self._clock.since(row[:2]), *row[2:]) for row in rows)  # type: ignore[assignment]
         yield from rows
@@ -214,11 +243,12 @@ def _names(tables: _Tables) -> dict[Any, str]:
 
 
 def _events(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:
-    """Everything that becomes a span; of the host first, so that its busiest thread is the main."""
-    links, gpus = _Links(), _Gpus(tables)
+    """Everything that becomes a span; of the host first."""
+    links, gpus, streams = _Links(), _Gpus(tables), _Streams()
 
     def place(device: Any, stream: Any, process: Any, number: Any) -> tuple[Any, Any, int]:
-        return gpus.of(process, device), stream, links.of_work(process, number)
+        gpu = gpus.of(process, device)
+        return gpu, streams.of(process, gpu, stream), links.of_work(process, number)
 
     yield from _on_host(tables, names, links)
     where = ("start", "end", "deviceId", "streamId", "globalPid", "correlationId")
@@ -237,31 +267,18 @@ def _events(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:
     for start, end, device, stream, *link, graph in tables.rows(_GRAPHS, *where, "graphId"):
         name = f"CUDA graph {graph}" if type(graph) is int else "CUDA graph"
         times = (start, end) if start != end else (None, None)  # both are 0 where CUPTI has none
-        yield _on_device("kernel", name, times, place(device, stream, *link))
+        yield _on_device("kernel", name, times, place(device, stream, *link), graph=True)
 
 
 def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[dict[str, Any]]:
     """Calls of CUDA, and NVTX ranges."""
-    calls: dict[Any, int] = {}
-    for (thread,) in islice(tables.rows(f"{_CUPTI}RUNTIME", "globalTid"), MAX_EVENTS):
-        calls[thread] = calls.get(thread, 0) + 1
-        if len(calls) > _MAX_THREADS:
-            raise TraceFileError(f"it has more than {_MAX_THREADS:,} threads: it is damaged")
-    main = max(calls, key=lambda thread: calls[thread], default=None)
     latest: dict[Any, tuple[Any, Any]] = {}  # thread -> number and end of its latest call
-    for is_main in (True, False):
-        for start, end, thread, link, name in tables.rows(
-            f"{_CUPTI}RUNTIME", "start", "end", "globalTid", "correlationId", "nameId"
-        ):
-            if (thread == main) is is_main and not _is_twin((link, end), latest.get(thread)):
-                latest[thread] = link, end
-                yield _event(
-                    "cuda_runtime",
-                    names.get(name),
-                    (start, end),
-                    thread,
-                    {"correlation": links.of_call(thread, link)},
-                )
+    columns = ("start", "end", "globalTid", "correlationId", "nameId")
+    for start, end, thread, link, name in tables.rows(_CALLS, *columns, in_time=True):
+        if not _is_twin((link, end), latest.get(thread)):
+            latest[thread] = link, end
+            args = {"correlation": links.of_call(thread, link)}
+            yield _event("cuda_runtime", names.get(name), (start, end), thread, args)
     for start, end, kind, text, number, thread in tables.rows(
         "NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "globalTid"
     ):
@@ -269,11 +286,23 @@ def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[
             yield _event("user_annotation", text or names.get(number), (start, end), thread, {})
 
 
+def _busiest_thread(tables: _Tables) -> list[Any]:
+    """The thread with the most calls of CUDA, if there are any."""
+    calls: dict[Any, int] = {}
+    for count, (thread,) in enumerate(tables.rows(_CALLS, "globalTid")):
+        calls[thread] = calls.get(thread, 0) + 1
+        if len(calls) > _MAX_THREADS:
+            raise TraceFileError(f"it has more than {_MAX_THREADS:,} threads: it is damaged")
+        if count >= MAX_EVENTS:  # before they are sorted
+            raise TraceFileError(_too_many())
+    return sorted(calls, key=lambda thread: -calls[thread])[:1]
+
+
 def _is_twin(call: tuple[Any, Any], before: tuple[Any, Any] | None) -> bool:
     """Is this the same call once more?
 
     Nsight Systems of 2022 writes a call twice: as the program names it, and inside of that with
-    CUDA's version at the end of the name. Both have one number.
+    CUDA's version at the end of the name. Both have one number. In time the outer one comes first.
     """
     link, end = call
     if before is None or not link or link != before[0]:
@@ -292,6 +321,14 @@ def _on_device(
 def _event(
     category: str, name: Any, times: Sequence[Any], thread: Any, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """As torch would write it; the lower 24 bits of a thread's number are the system's own."""
-    process, own = (thread >> 24, thread & 0xFFFFFF) if type(thread) is int else (None, thread)
-    return as_event(category, name, (times[0], times[1]), (process, own), args)
+    """As torch would write it."""
+    return as_event(category, name, (times[0], times[1]), _track(thread), args)
+
+
+def _track(thread: Any) -> tuple[Any, Any]:
+    """Process and thread; the lower 24 bits of a thread's number are the system's own."""
+    return (thread >> 24, thread & 0xFFFFFF) if type(thread) is int else (None, thread)
+
+
+def _too_many() -> str:
+    return f"it holds more than {MAX_EVENTS:,} events: trace fewer steps"

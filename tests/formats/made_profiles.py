@@ -12,11 +12,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-__all__ = ["chakra", "memory_snapshot", "nsys", "rocprof", "rocprofv3", "trace_viewer"]
+__all__ = ["THREAD", "chakra", "memory_snapshot", "nsys", "rocprof", "rocprofv3", "trace_viewer"]
 
 GPU, OTHER_GPU, CPU = 37946, 37947, 37944
 _TORCH = "/usr/lib/python3/site-packages/torch/nn/modules/linear.py"
-_THREAD = (7 << 24) | 12  # process 7, thread 12
+THREAD = (7 << 24) | 12  # process 7, thread 12
 _OTHER_THREAD = (7 << 24) | 13
 _NSYS_TABLES = """
 create table StringIds (id integer primary key, value text not null);
@@ -160,9 +160,9 @@ def nsys(file: Path, more: str = "", name: str = "void gemm<float>(int)") -> Pat
         for n in range(2):
             t = 1_000_000 * n
             calls = [
-                (t + 100, t + 200, _THREAD, 10 * n + 1, 3),
-                (t + 300, t + 400, _THREAD, 10 * n + 2, 1),
-                (t + 500, t + 9_000, _THREAD, 10 * n + 3, 4),
+                (t + 100, t + 200, THREAD, 10 * n + 1, 3),
+                (t + 300, t + 400, THREAD, 10 * n + 2, 1),
+                (t + 500, t + 9_000, THREAD, 10 * n + 3, 4),
             ]
             database.executemany(
                 "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, 0, ?, ?, ?, 0)", calls
@@ -176,7 +176,7 @@ def nsys(file: Path, more: str = "", name: str = "void gemm<float>(int)") -> Pat
                 (t + 150, t + 650, 10 * n + 1),
             )
             database.execute(
-                "insert into NVTX_EVENTS values (?, ?, 59, null, ?, 5)", (t, t + 990_000, _THREAD)
+                "insert into NVTX_EVENTS values (?, ?, 59, null, ?, 5)", (t, t + 990_000, THREAD)
             )
         database.execute(  # a thread that begins first, and does less
             "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (0, 5, 0, ?, 99, 1, 0)",

@@ -17,8 +17,10 @@ from kit.cli.main import main
 from kit.errors import TraceFileError
 from kit.formats import nsys
 from tests.factories import HOSTILE
+from tests.formats.made_profiles import THREAD
 from tests.formats.made_profiles import nsys as nsys_report
 
+SHARED = {"device/0 stream 7", "device/0 stream 7 (process 9)"}  # each has a stream 7
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 
 
@@ -178,12 +180,30 @@ def test_each_process_counts_its_calls_for_itself(tmp_path: Path) -> None:
     assert rows == ((800, 700), (910, None), (1001, 300))
 
 
+def test_a_call_that_is_there_twice_is_one_in_whatever_order(tmp_path: Path) -> None:
+    """The inner row stands before the outer one here, and after it in the real file of 2022."""
+    more = (
+        "insert into StringIds values (6, 'cudaLaunchKernel');"
+        "insert into CUPTI_ACTIVITY_KIND_RUNTIME "
+        f"values (290, 410, 0, {THREAD}, 2, 6, 0)"
+    )
+    run = kit.open_trace(nsys_report(tmp_path / "report.sqlite", more))
+    shown = (
+        "select name, start_ns, length_ns from spans where kind = 'dispatch' and step = 0 "
+        "and lane = 'host/main'"
+    )
+    assert run.query(shown).rows == (
+        ("cudaMemcpyAsync_v3020", 100, 100),
+        ("cudaLaunchKernel", 290, 120),
+    )
+
+
 @pytest.mark.parametrize(
     ("known", "lanes"),
     [
         ("(0, 0, 7), (1, 0, 9)", {"device/0 stream 7", "device/1 stream 7"}),  # a GPU for each
-        ("(1, 0, 7), (1, 0, 9)", {"device/0 stream 7"}),  # one for both
-        ("(1, 0, 7), (0, 1, 7)", {"device/0 stream 7"}),  # CUDA's own order: the program's word
+        ("(1, 0, 7), (1, 0, 9)", SHARED),  # one for both
+        ("(1, 0, 7), (0, 1, 7)", SHARED),  # CUDA's own order: the program's word
     ],
 )
 def test_the_first_gpu_of_each_process_may_be_another_one(
