@@ -42,6 +42,7 @@ LONG_FILES = (
     "tests/runtime/compiling/test_disk_cache.py",
     "tests/models/test_transformers.py",
     "tests/torch/scaling/test_modes.py",
+    "tests/torch/scaling/test_deferred.py",
     "tests/coverage/test_sample.py",
     "tests/measure/many/test_shipped.py",
     "tests/torch/parallel/test_own_step.py",

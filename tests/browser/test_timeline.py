@@ -1,199 +1,30 @@
-"""The timeline in a browser: what its script asks of the columns, its keys, search and size."""
+"""The timeline in a browser: its keys, search, lanes and choices."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from bokeh.embed import file_html
-from bokeh.resources import INLINE
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from kit.trace import KINDS, Span, SyncPoint, Timeline
-from kit.trace.active import launches
+from kit.trace import Span, Timeline
 from kit.widgets.base.scripts import script
 from kit.widgets.timeline.range import range_metrics
-from kit.widgets.timeline.view import timeline_model, timeline_payload
+from kit.widgets.timeline.view import timeline_payload
 from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
+from tests.browser.timelines import (
+    PLOT,
+    jsonable,
+    open_page,
+    point,
+    state,
+)
 from tests.factories import make_run
 from tests.widgets.timeline.test_columns import BAD
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
-# What the script asks of its columns, as names of the page.
-DATA_JS = "".join(
-    f"Object.assign(window, {script(f'widgets/timeline/js/data/{name}.js')});"
-    for name in ("table", "detail", "search", "launches", "metrics")
-)
 PAGE_JS = f"Object.assign(window, {script('widgets/timeline/js/page.js')});"
-
-# One bar of a row, or a pixel's share of those too narrow: as the script says, and counted by hand.
-LEVELS = """([data, a, b, width]) => {
-  const table = readTimeline(data), dust = dustOf(width);
-  return table.rows.top.length === 0 ? [] : Array.from(table.rows.top, (_, row) => {
-    const wide = levelOfDetail(table, row, a, b, width, dust);
-    const pixels = [];
-    dust.count.forEach((n, p) => {
-      if (n) pixels.push([p, n, dust.busy[p], lengthOf(table, dust.longest[p])]);
-    });
-    return [wide.map((i) => [table.start[i], table.stop[i]]), pixels];
-  });
-}"""
-ASKED = """([data, a, b]) => {
-  const table = readTimeline(data), {start, keys, key} = table;
-  const hits = Array.from(searchTimeline(table, "x HOST kernel").hits, (i) => start[i]);
-  const pairs = Array.from(launchesOf(table), (call, i) => [start[i], call < 0 ? -1 : start[call]]);
-  return [rangeMetrics(table, a, b), hits, pairs.filter((_, i) => keys.kind[key[i]] === "kernel")];
-}"""
-STATE = """() => {
-  const {view, table, finder, pick, arrows, measure, frame, lit, models} = window.kitPlot;
-  return {from: view.shownFrom, to: view.shownTo, n: table.n, hits: finder.output.textContent, pick,
-    said: frame.said.textContent, arrows: arrows.length, mark: measure.range,
-    range: frame.range.hidden ? "" : frame.range.innerText, all: view.whole(),
-    card: frame.card.hidden ? "" : frame.card.innerText, title: frame.title.textContent,
-    height: models.figure.height - frame.root.offsetHeight, lit: lit && [
-      Array.from(lit.lit).flatMap((x, k) => x ? [table.keys.kind[k]] : []), Array.from(lit.marks)],
-    focus: frame.root.getRootNode().activeElement?.className};
-}"""
 ACTIVE = "kitPlot.frame.root.getRootNode().activeElement"
-PLOT = """() => {
-  const all = (root) => [...root.querySelectorAll('*')].flatMap(
-    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
-  const host = all(document).find((e) => e.kitTimeline?.painter.painted);
-  window.kitPlot = host?.kitTimeline;
-  return Boolean(host);
-}"""
-
-
-def jsonable(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=lambda x: x.tolist()))
-
-
-def row_of(payload: dict[str, Any]) -> Any:
-    """The payload as the script gets it."""
-    flat = {}
-    for name, value in payload.items():
-        columns = value.items() if isinstance(value, dict) else ()
-        flat |= {f"{name}.{key}": [column] for key, column in columns} or {name: [value]}
-    return jsonable(flat)
-
-
-one_span = st.tuples(
-    st.sampled_from(["host/main", "device/0 a", "device/0 b", "host/loader"]),
-    st.sampled_from(["kernel", "dispatch", "record", "wait"]),
-    st.integers(0, 3000) | st.integers(0, 9),
-    st.integers(0, 300) | st.integers(0, 9),
-    st.integers(-1, 2),
-)
-many = st.integers(0, 90).map(  # as dense as a pixel of many spans
-    lambda n: [("device/0 a", "kernel", i * 7 % 11 + i * 20, i % 9, -1) for i in range(n)]
-)
-spans = st.tuples(st.lists(one_span, min_size=1, max_size=40), many).map(lambda x: [*x[0], *x[1]])
-
-
-def test_what_the_script_says_of_a_range_equals_counting(offline: Browser):
-    page = offline.page
-    page.add_script_tag(content=DATA_JS)
-
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(spans, st.floats(-200, 3000), st.floats(1, 4000), st.integers(1, 90))
-    def pixels(given_spans, a, length, width):
-        t = Timeline.of(Span(lane, "x", k, s, s + n, g) for lane, k, s, n, g in given_spans)
-        payload = timeline_payload(t)
-        b = a + length
-        drawn = page.evaluate(LEVELS, [row_of(payload), a, b, width])
-        seen = sum(len(wide) + sum(p[1] for p in dust) for wide, dust in drawn)
-        origin = int(t.start_ns.min())
-        times = [(s - origin, s - origin + n) for _, _, s, n, _ in given_spans]
-        visible = [(s, e) for s, e in times if s < b and (e > a or s >= a)]
-        assert seen == len(visible)
-        scale = width / length
-        wide = sorted([s, e] for s, e in visible if (e - s) * scale >= 3)
-        assert sorted(x for row in drawn for x in row[0]) == wide
-        by_pixel: dict[int, list[tuple[int, int]]] = {}
-        for s, e in visible:
-            if (e - s) * scale < 3:
-                pixel = 0 if s <= a else min(int((s - a) * scale), width - 1)
-                by_pixel.setdefault(pixel, []).append((s, e))
-        found: dict[int, list[float]] = {}
-        for _, dust in drawn:
-            for p, n, busy, longest in dust:
-                was = found.setdefault(p, [0, 0.0, 0])
-                found[p] = [was[0] + n, was[1] + busy, max(was[2], longest)]
-        assert found.keys() == by_pixel.keys()
-        for p, these in by_pixel.items():
-            clipped = sum((min(e, b) - max(s, a)) * scale for s, e in these)
-            assert found[p] == [len(these), pytest.approx(clipped), max(e - s for s, e in these)]
-
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(
-        spans,
-        st.integers(-100, 3000),
-        st.integers(0, 3000),
-        st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 400)), max_size=5),
-    )
-    def metrics(given_spans, a, length, waits):
-        t = Timeline.of(
-            (Span(lane, "x", k, s, s + n, g) for lane, k, s, n, g in given_spans),
-            [SyncPoint(at, n, "item") for at, n in waits],
-        )
-        told, hits, pairs = page.evaluate(ASKED, [row_of(timeline_payload(t)), a, a + length])
-        wanted = range_metrics(t, a, a + length)
-        assert {k: v for k, v in told["devices"] if v} == {
-            k: v for k, v in wanted.busy_ns.items() if v
-        }
-        assert (told["recording"], told["hidden"]) == (wanted.recording_ns, wanted.hidden_ns)
-        assert (told["waits"], told["waited"]) == (wanted.waits, wanted.waited_ns)
-        assert [tuple(x) for x in told["idle"]] == list(wanted.idle_ns.items())
-        kernels = np.flatnonzero(t.kind == KINDS.index("kernel"))
-        called, _ = launches(t, kernels)
-        origin = int(t.start_ns.min())
-        assert hits == sorted(
-            s - origin for lane, k, s, _, _ in given_spans if "host" in lane and k == "kernel"
-        )
-        assert sorted(pairs) == sorted(
-            [int(s) - origin, int(c) - origin if c >= 0 else -1]
-            for s, c in zip(t.start_ns[kernels], called, strict=True)
-        )
-
-    pixels()
-    metrics()
-    assert offline.errors() == []
-
-
-def open_page(browser: Browser, folder: Path, payload: dict[str, Any]) -> None:
-    path = folder / "timeline.html"
-    path.write_text(file_html(timeline_model(payload)[0], INLINE))
-    browser.page.goto(path.as_uri())
-    browser.page.wait_for_function(PLOT)
-
-
-def state(browser: Browser) -> dict[str, Any]:
-    browser.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
-    found: dict[str, Any] = browser.page.evaluate(STATE)
-    return found
-
-
-def point(browser: Browser, kind: str, nth: int = 0) -> tuple[float, float]:
-    """Where the nth span of a kind is on the page."""
-    at = browser.page.evaluate(
-        """([kind, nth]) => {
-          const {table: {n, keys, key, start, stop, rows, first}, view, frame} = window.kitPlot;
-          const spans = [...Array(n).keys()].filter((i) => keys.kind[key[i]] === kind);
-          const i = spans.sort((i, j) => start[i] - start[j])[nth];
-          const row = first.findLastIndex((begin) => begin <= i);
-          const left = Math.max(view.x(start[i]), view.gutter);
-          const right = Math.min(view.x(stop[i]), view.right);
-          const at = frame.canvas.getBoundingClientRect();
-          return [at.x + (left + right) / 2, at.y + view.y(rows.top[row]) + rows.height[row] / 2];
-        }""",
-        [kind, nth],
-    )
-    return float(at[0]), float(at[1])
 
 
 def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
@@ -455,40 +286,6 @@ def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Brows
     assert marks[0] == 1
     assert len(page.evaluate("window.heard")) == 1  # a highlight is not a choice
     assert (offline.outside, offline.errors()) == ([], [])
-
-
-def test_a_million_spans_come_apart_on_zooming(offline: Browser, tmp_path: Path):
-    n = 1_000_000
-    start = np.arange(n, dtype=np.int64) * 100
-    none = np.full(n, -1, np.int32)
-    many = Timeline(
-        lanes=("device/0 a", "device/0 b"), names=tuple(f"k{i}" for i in range(50)),
-        lane=(np.arange(n) % 2).astype(np.int32), kind=np.full(n, KINDS.index("kernel"), np.int32),
-        name=(np.arange(n) % 50).astype(np.int32), start_ns=start, stop_ns=start + 60,
-        segment=none, node=none,
-    )  # fmt: skip
-    open_page(offline, tmp_path, timeline_payload(many))
-    page = offline.page
-    assert state(offline)["n"] == n
-    page.mouse.move(*point(offline, "kernel", n // 2))
-    assert "spans here, the longest is k" in state(offline)["card"]
-    drawn = """() => {
-      const {table, view} = window.kitPlot, dust = dustOf(1000), rows = [0, 1];
-      const wide = rows.map(
-        (row) => levelOfDetail(table, row, view.shownFrom, view.shownTo, 1000, dust).length);
-      return [wide, dust.count.reduce((sum, x) => sum + x, 0)];
-    }"""
-    page.add_script_tag(content=DATA_JS)
-    assert page.evaluate(drawn) == [[0, 0], n // 2]
-    page.locator("canvas.main").focus()
-    while (now := state(offline))["to"] - now["from"] > 10_000:
-        page.keyboard.press("w")
-    wide, dust = page.evaluate(drawn)
-    assert sum(wide) == pytest.approx((now["to"] - now["from"]) / 100, abs=4)
-    assert dust == 0
-    page.keyboard.press(".")
-    assert "took 60 ns" in state(offline)["said"]
-    assert offline.errors() == []
 
 
 NOTEBOOK = """

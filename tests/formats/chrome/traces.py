@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cuda_trace", "damaged", "mutated", "random_events", "torch_trace"]
+from kit.formats.chrome.read import read_chrome
+from kit.trace import Span, Timeline
+
+__all__ = ["cuda", "cuda_trace", "damaged", "kernels", "mutated", "op", "opened", "random_events",
+           "shown", "step", "torch_trace", "written"]  # fmt: skip
 
 
 def torch_trace(path: Path, *, steps: int = 2, accumulate: int = 1, name: str = "kit step ",
@@ -187,3 +192,40 @@ def random_events(rng: random.Random, count: int) -> bytes:
         return json.dumps(head["traceEvents"]).encode()
     head["deviceProperties"] = rng.choice([[{"name": 5}], [3], "x", {}, [{"name": "GPU"}]])
     return json.dumps(head).encode()
+
+
+def written(folder: Path, content: Any, name: str = "trace.json") -> Path:
+    """A file of this content: bytes, a text, or what becomes JSON."""
+    path = folder / name
+    if not isinstance(content, bytes):
+        content = (content if isinstance(content, str) else json.dumps(content)).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+def op(name: str = "aten::mm", ts: Any = 10, dur: Any = 5, **more: Any) -> dict[str, Any]:
+    """One event of torch's."""
+    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur,
+            **more}  # fmt: skip
+
+
+def step(ts: Any, dur: Any, number: int = 0) -> dict[str, Any]:
+    return op(f"ProfilerStep#{number}", ts, dur, cat="user_annotation")
+
+
+def opened(folder: Path, *events: Any) -> Timeline:
+    return read_chrome(written(folder, {"traceEvents": list(events)})).timeline
+
+
+def shown(timeline: Timeline, kind: str, zero: int = 0) -> list[tuple[str, int, int]]:
+    """(name, start, stop) of the spans of one kind."""
+    return [(s.name, s.start_ns - zero, s.stop_ns - zero) for s in timeline.spans if s.kind == kind]
+
+
+def cuda(folder: Path, **how: Any) -> Timeline:
+    return read_chrome(written(folder, cuda_trace(**how))).timeline
+
+
+def kernels(timeline: Timeline) -> list[Span]:
+    """What ran; a trace that marks no steps has a step around it."""
+    return [s for s in timeline.spans if s.kind == "kernel"]

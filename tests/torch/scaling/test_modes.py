@@ -13,72 +13,18 @@ from torch import nn
 
 import kit
 from kit.errors import ScalerError, SettingsError
-from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import current_session
 from kit.torch.device import open_session
 from kit.torch.scaling.choose import make_scaler
-from kit.torch.scaling.deferred import DeferredScaler
-from kit.workloads import mlp
-
-DYNAMIC = ("dynamic, host check", "dynamic, on device", "dynamic, deferred")
-CACHE = ExecutableCache()  # one small task, many times
-GROWTH = {"init_scale": 2.0**8, "growth_interval": 3}
-WAYS = {
-    "lazy": kit.Settings(mode="lazy"),
-    "bulked": kit.Settings(bulk_forward=3, bulk_backward=4),
-    "op by op": kit.Settings(mode="imperative", segment_mode="launch"),
-    "speculate": kit.Settings(mode="lazy", step_mode="speculate"),
-    "replay": kit.Settings(mode="lazy", step_mode="replay"),
-}
-
-
-class Task:
-    """A small regression whose loss is infinite where `bad` says so."""
-
-    def __init__(self, mode: str, device: str, optimizer: Any, options: dict[str, Any]) -> None:
-        torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
-        self.model = model.to(device)
-        self.x, self.y = torch.randn(8, 4).to(device), torch.randn(8, 1).to(device)
-        self.ones = {b: torch.tensor(float("inf") if b else 1.0).to(device) for b in (False, True)}
-        self.optimizer = optimizer(self.model.parameters(), **options)
-        self.scaler = make_scaler(mode, device, **GROWTH)
-        self.device = device
-
-    def step(self, bad: bool, *, clip: bool = False) -> torch.Tensor:
-        loss = ((self.model(self.x) - self.y) ** 2).mean() * self.ones[bad]
-        self.scaler.scale(loss).backward()
-        if clip:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad()
-        if (session := current_session()) is not None and self.device == "kit":
-            session.mark_step()
-        return loss.detach()
-
-    def weights(self) -> list[torch.Tensor]:
-        return [p.detach().cpu() for p in self.model.parameters()]
-
-
-def train(
-    mode: str, device: str, bad: list[bool], *, clip: bool = False, optimizer: Any = None,
-    options: dict[str, Any] | None = None, read_scale: bool = True,
-) -> tuple[list[torch.Tensor], list[float]]:  # fmt: skip
-    chosen = optimizer or torch.optim.AdamW
-    task = Task(mode, device, chosen, {"lr": 0.02} if options is None else options)
-    scales = []
-    for b in bad:
-        task.step(b, clip=clip)
-        if read_scale:
-            scales.append(task.scaler.get_scale())
-    return task.weights(), [*scales, task.scaler.get_scale()]
-
-
-def assert_equal(got: Any, expected: Any) -> None:
-    assert got[1] == expected[1]
-    torch.testing.assert_close(got[0], expected[0], rtol=1e-4, atol=1e-5)
+from tests.torch.scaling.task import (
+    CACHE,
+    DYNAMIC,
+    GROWTH,
+    WAYS,
+    Task,
+    assert_equal,
+    train,
+)
 
 
 @given(seed=st.integers(0, 2**32 - 1), share=st.sampled_from([0.1, 0.2]))
@@ -92,134 +38,6 @@ def test_five_hundred_steps_with_infs_at_random_equal_native_grad_scaler(
     for mode in DYNAMIC:
         with open_session(WAYS["lazy"], cache=CACHE):
             assert_equal(train(mode, "kit", bad), expected)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@given(
-    bad=st.lists(st.booleans(), min_size=1, max_size=14),
-    clip=st.booleans(),
-    read_scale=st.booleans(),  # a read settles what is open: both must be right
-)
-@settings(max_examples=4, deadline=None)
-def test_deferred_equals_native_however_the_steps_are_cut(
-    way: str, bad: list[bool], clip: bool, read_scale: bool
-) -> None:
-    expected = train("dynamic, host check", "cpu", bad, clip=clip)
-    with open_session(WAYS[way], cache=CACHE):
-        got = train("dynamic, deferred", "kit", bad, clip=clip, read_scale=read_scale)
-    assert got[1][-1] == expected[1][-1]
-    torch.testing.assert_close(got[0], expected[0], rtol=1e-4, atol=1e-5)
-
-
-OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
-    (torch.optim.AdamW, {"lr": 0.02, "fused": True}),
-    (torch.optim.Adam, {"lr": 0.02, "amsgrad": True}),
-    (torch.optim.SGD, {"lr": 0.05}),
-    (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "dampening": 0.5}),
-    (torch.optim.RMSprop, {"lr": 0.01, "momentum": 0.9}),
-    (torch.optim.Adagrad, {"lr": 0.05}),
-    (torch.optim.NAdam, {"lr": 0.01}),
-    (torch.optim.Rprop, {}),
-]
-
-
-@pytest.mark.parametrize("first", [0, 2], ids=["first step skipped", "later steps skipped"])
-@pytest.mark.parametrize(("optimizer", "options"), OPTIMIZERS, ids=str)
-def test_every_optimizer_is_taken_back_exactly(
-    optimizer: Any, options: dict[str, Any], first: int
-) -> None:
-    bad = [i % 5 == first or i == first + 1 for i in range(16)]
-    native = {k: v for k, v in options.items() if k != "fused"}
-    expected = train("dynamic, host check", "cpu", bad, optimizer=optimizer, options=native)
-    with open_session(WAYS["lazy"], cache=CACHE):
-        got = train("dynamic, deferred", "kit", bad, optimizer=optimizer, options=options)
-    assert_equal(got, expected)
-
-
-class Averaged(torch.optim.Optimizer):
-    """Replaces its state in each step, as many optimizers from outside torch do."""
-
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {"lr": 0.05})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for p in self.param_groups[0]["params"]:
-            state = self.state[p]
-            state["mean"] = 0.9 * state.get("mean", torch.ones_like(p)) + 0.1 * p.grad
-            p.sub_(0.05 * state["mean"])
-
-
-@pytest.mark.parametrize("first", [0, 2])
-def test_state_that_is_replaced_and_not_written_is_taken_back_too(first: int) -> None:
-    bad = [i % 4 == first for i in range(12)]
-    expected = train("dynamic, host check", "cpu", bad, optimizer=Averaged, options={})
-    with open_session(WAYS["lazy"], cache=CACHE):
-        got = train("dynamic, deferred", "kit", bad, optimizer=Averaged, options={})
-    assert_equal(got, expected)
-
-
-def test_nothing_is_read_by_the_two_modes_that_do_not_wait() -> None:
-    bad = [i % 4 == 2 for i in range(12)]
-    for mode, syncs in (
-        ("dynamic, on device", 0),
-        ("dynamic, deferred", 0),
-        ("dynamic, host check", 12),
-    ):
-        with kit.Session(WAYS["lazy"]) as session:
-            task = Task(mode, "kit", torch.optim.AdamW, {})
-            for b in bad:
-                task.step(b)
-            assert len(session.syncs) == syncs, mode
-
-
-def test_the_deferred_check_says_how_often_it_looked_and_took_back() -> None:
-    bad = [i in (3, 7) for i in range(10)]
-    with kit.Session(WAYS["lazy"]) as session:
-        task = Task("dynamic, deferred", "kit", torch.optim.AdamW, {})
-        for b in bad:
-            task.step(b)
-        task.weights()
-        metrics, said = session.metrics(), session.explain()
-    assert metrics["check.count"] == 10
-    assert metrics["redo.count"] == 2
-    assert "10 checks looked at a step later; 2 steps were taken back" in said
-    assert metrics["redo.segments"] >= 2
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_what_reads_the_weights_after_a_wrong_step_is_taken_back_as_well(way: str) -> None:
-    """An average of the weights, a clamp in place, a copy, random numbers drawn in between."""
-
-    def run(mode: str, device: str) -> list[torch.Tensor]:
-        task = Task(mode, device, torch.optim.AdamW, {"lr": 0.1})
-        weight = task.model[0].weight
-        average, clamped = torch.zeros_like(weight.detach()), None
-        for i in range(9):
-            task.step(i in (2, 3, 6))
-            with torch.no_grad():
-                average.mul_(0.9).add_(weight, alpha=0.1)
-                weight[0].clamp_(-0.3, 0.3)
-            clamped = weight.detach().clone()
-            if i % 4 == 1:
-                assert torch.isfinite(clamped.sum()).item()
-        assert clamped is not None
-        return [*task.weights(), average.cpu(), clamped.cpu()]
-
-    expected = run("dynamic, host check", "cpu")
-    with open_session(WAYS[way], cache=CACHE):
-        got = run("dynamic, deferred", "kit")
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_loss_that_is_read_in_each_step_is_never_one_of_a_wrong_step() -> None:
-    bad = [i in (2, 3, 6) for i in range(9)]
-    native = Task("dynamic, host check", "cpu", torch.optim.AdamW, {"lr": 0.1})
-    expected = [float(native.step(b)) for b in bad]
-    with open_session(WAYS["lazy"], cache=CACHE):
-        task = Task("dynamic, deferred", "kit", torch.optim.AdamW, {"lr": 0.1})
-        got = [task.step(b).item() for b in bad]
-    torch.testing.assert_close(torch.tensor(got), torch.tensor(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_random_numbers_are_those_of_the_other_modes() -> None:
@@ -270,29 +88,6 @@ def test_a_saved_scaler_goes_on_where_it_was() -> None:
         other.load_state_dict(state)
         assert other.state_dict() == state
         assert state["scale"] == 2.0**7
-
-
-def test_unchecked_steps_keep_no_more_than_one_step_alive() -> None:
-    with kit.Session(WAYS["bulked"]) as session:
-        task = Task("dynamic, deferred", "kit", torch.optim.AdamW, {})
-        for _ in range(6):
-            task.step(False)
-        few = len(session.redo._kept)
-        for _ in range(20):
-            task.step(False)
-        assert len(session.redo._kept) == few
-
-
-def test_a_plan_of_a_deferred_step_is_that_of_the_step() -> None:
-    plans = [kit.plan(mlp, kit.Settings(loss_scaling=mode)) for mode in DYNAMIC[1:]]
-    assert [plan.notes for plan in plans] == [(), ()]
-    assert abs(plans[0].counted - plans[1].counted) < 6  # the scale after the step, foreseen
-
-
-def test_natively_deferred_means_the_same_weights_on_the_device() -> None:
-    bad = [i % 4 == 2 for i in range(12)]
-    expected = train("dynamic, host check", "cpu", bad)
-    assert_equal(train("dynamic, deferred", "cpu", bad), expected)
 
 
 # -- precision ---------------------------------------------------------------------------------
@@ -402,37 +197,6 @@ def test_a_scale_given_by_hand_is_taken(mode: str) -> None:
         task.scaler.step(task.optimizer)
         task.scaler.update(32.0)
         assert task.scaler.get_scale() == 32.0
-
-
-def test_a_deferred_step_is_one_segment() -> None:
-    with kit.Session(WAYS["lazy"]) as session:
-        task = Task("dynamic, deferred", "kit", torch.optim.AdamW, {})
-        for _ in range(4):
-            task.step(False)
-        before = session.metrics()["segment.count"]
-        for _ in range(5):
-            task.step(False)
-        assert session.metrics()["segment.count"] - before == 5
-
-
-def test_an_optimizer_that_counts_in_python_is_refused_by_name() -> None:
-    class Counting(Averaged):
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> None:
-            super().step(closure)
-            for p in self.param_groups[0]["params"]:
-                self.state[p]["calls"] = self.state[p].get("calls", 0) + 1
-
-    with open_session(cache=CACHE):
-        task = Task("dynamic, deferred", "kit", Counting, {})
-        task.step(False)
-        with pytest.raises(SettingsError, match="Counting keeps 'calls' in a Python number"):
-            task.step(False)
-
-
-def test_the_deferred_scaler_is_one_of_kit_only() -> None:
-    assert isinstance(make_scaler("dynamic, deferred", "kit"), DeferredScaler)
-    assert not isinstance(make_scaler("dynamic, deferred", "cpu"), DeferredScaler)
 
 
 @pytest.mark.parametrize("mode", DYNAMIC)

@@ -1,0 +1,194 @@
+"""Files that are no trace, or a damaged one: each opens, or says why not."""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.errors import TraceFileError
+from kit.formats.chrome import json as reader
+from kit.formats.chrome.json import MAX_HEAD_CHARS, MAX_VALUE_CHARS, read_events
+from kit.formats.chrome.read import read_chrome
+from tests.formats.chrome.traces import (
+    cuda_trace,
+    damaged,
+    kernels,
+    mutated,
+    op,
+    opened,
+    random_events,
+    written,
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"PK\x03\x04", "not JSON"),
+        (b"\x00\x01\x02", "not JSON"),
+        (b"hello", "not JSON"),
+        (b"5", "not JSON"),
+        (b"{}", "no 'traceEvents'"),
+        (b'{"a": 1}', "no list 'traceEvents'"),
+        (b'{"traceEvents": {}}', "no list 'traceEvents'"),
+        (b'{"traceEvents": 5', "cut off"),
+        (b'{"traceEvents": [', "cut off"),
+        (b'{"traceEvents": [{"ph": "X", "na', "cut off"),
+        (b'{"traceEvents": [{"ph": "X"}', "cut off"),
+        (b'{"traceEvents": [{"ph": "X"},', "cut off"),
+        (b'{"traceEvents": [{"ph": "X"}]', "cut off"),
+        (b'{"traceEvents": [{"ph": X}]}', "not JSON"),
+        (b'{"traceEvents": [{"ph": "X"} {}]}', "not JSON"),
+        (b'{"traceEvents": [{"ph": "X"}], 5: 6}', "not JSON"),
+        (b'{"traceEvents": [' + b"[" * 100_000, "nested too deeply|cut off"),
+        (b'{"traceEvents": []}', "neither torch.profiler's nor kit's"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "v8", "name": "gc", "ts": 1}]}', "neither"),
+        (
+            b'{"otherData": {"format": "overlap-kit trace", "version": 9}, "traceEvents": []}',
+            "version 9",
+        ),
+        ("[1]".encode("utf-16"), "neither torch.profiler's nor kit's"),
+        (b"\n\x10B\x02\x08\x01P\x01" + bytes(99), "No protobuf is read, such as Perfetto's"),
+    ],
+    ids=range(24),
+)
+def test_a_file_that_is_no_trace_says_what_it_is(tmp_path, content: bytes, message: str):
+    with pytest.raises(TraceFileError, match=message) as raised:
+        read_chrome(written(tmp_path, content))
+    assert "trace.json" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "args"),
+    [
+        ("FEE", "torch.mm", {}),  # of viztracer
+        ("kernel", "sched_switch", {"cpu": 3}),  # of Linux
+        ("runtime", "gc", {}),
+        ("memcpy", "memcpy", {}),
+        ("operator", "FullyConnected", {}),  # of MXNet
+        ("Kernel", "ampere_sgemm", {"stream": "7", "op_name": "MatMul"}),  # of ONNX Runtime
+        ("action processing", "Compiling a.cc", {}),  # of bazel
+        (None, "Source", {"detail": "a.h"}),  # of clang's -ftime-trace
+    ],
+)
+def test_another_programs_trace_is_refused_whatever_its_categories_are_called(
+    tmp_path, category: Any, name: str, args: dict[str, Any]
+):
+    """Linux's events were the kernels of a GPU that was busy for 43 % of a step."""
+    with pytest.raises(TraceFileError, match=r"its events.* are neither torch.profiler's"):
+        opened(tmp_path, *(op(name, 10 * i, 5, cat=category, args=args) for i in range(3)))
+
+
+def test_a_file_that_is_not_there_is_an_oserror(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_chrome(tmp_path / "nothing.json")
+
+
+def test_a_list_that_lacks_its_end_is_read_as_the_format_allows(tmp_path):
+    t = read_chrome(written(tmp_path, b"[" + json.dumps(op()).encode() + b",\n")).timeline
+    assert len(kernels(t)) == 1
+    assert any("no end" in note for note in t.notes)
+
+
+def test_a_gzip_file_that_was_cut_off_is_an_error(tmp_path):
+    path = written(tmp_path, cuda_trace(), "t.json.gz")
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(TraceFileError, match="gzip packing is damaged"):
+        read_chrome(path)
+
+
+def test_a_gzip_file_with_a_wrong_byte_is_an_error(tmp_path):
+    path = written(tmp_path, cuda_trace(), "t.json.gz")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    with pytest.raises(TraceFileError):
+        read_chrome(path)
+
+
+@pytest.mark.parametrize("begin", [b" ", b'"a', b"[["], ids=["spaces", "a text", "brackets"])
+def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path, begin: bytes):
+    packer = zlib.compressobj(9, wbits=31)
+    data = packer.compress(b'{"traceEvents": [' + begin)
+    data += packer.compress(begin[-1:] * (160 << 20))
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(data + packer.flush())
+    with pytest.raises(TraceFileError, match=r"times its size|value of more than|too deeply"):
+        read_chrome(path)
+
+
+def test_one_event_of_millions_of_tiny_values_is_refused_and_is_said_where(tmp_path):
+    """Three characters of it take 64 bytes of memory."""
+    data = b'{"traceEvents": [[' + b"[]," * (MAX_VALUE_CHARS * 2 // 3) + b"[]]]}"
+    path = written(tmp_path, data)
+    with pytest.raises(TraceFileError, match=r"value of more than .* at character 17$"):
+        read_chrome(path)
+
+
+def test_what_is_kept_beside_the_events_is_bounded_in_all(tmp_path):
+    one = b"[" + b"1," * (MAX_HEAD_CHARS // 6) + b"1]"
+    parts = b"".join(b'"k%d": %s, ' % (i, one) for i in range(5))
+    head = read_events(written(tmp_path, b"{" + parts + b'"traceEvents": []}'), lambda event: None)
+    assert list(head) == ["k0", "k1"]
+
+
+@given(
+    events=st.lists(
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+            ),
+            max_leaves=6,
+        ),
+        max_size=8,
+    ),
+    indent=st.none() | st.integers(0, 3),
+    chunk=st.integers(1, 50),
+)
+def test_events_are_read_as_json_would_whatever_the_window(
+    tmp_path_factory, events: list[Any], indent: int | None, chunk: int
+):
+    path = tmp_path_factory.mktemp("window") / "t.json"
+    whole = {"before": [1, "]"], "traceEvents": events, "after": 12345}
+    path.write_text(json.dumps(whole, indent=indent))
+    found: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "_CHUNK", chunk)
+        head = read_events(path, found.append)
+    assert json.dumps(found) == json.dumps(events)
+    assert head == {"before": [1, "]"], "after": 12345}
+
+
+@given(data=st.binary(max_size=300))
+def test_random_bytes_are_a_trace_file_error(tmp_path_factory, data: bytes):
+    path = tmp_path_factory.mktemp("bytes") / "t.json"
+    path.write_bytes(data)
+    with pytest.raises(TraceFileError):
+        read_chrome(path)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_damaged_file_opens_or_says_why_not(tmp_path, seed: int):
+    rng = random.Random(seed)
+    good = cuda_trace()
+    for data in (
+        damaged(good, rng),
+        mutated(json.dumps(good).encode(), rng),
+        random_events(rng, rng.choice([1, 20, 300])),
+    ):
+        try:
+            t = read_chrome(written(tmp_path, data)).timeline
+        except TraceFileError:
+            continue
+        assert (t.stop_ns >= t.start_ns).all()
+        assert all(s.wait_ns >= 0 for s in t.syncs)
+        assert isinstance(t.syncs, tuple)

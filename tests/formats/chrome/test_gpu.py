@@ -1,0 +1,116 @@
+"""Chrome traces of a GPU: its streams, launches, waits and steps, and what it does not tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kit.formats.chrome.read import read_chrome
+from kit.trace import SyncPoint, breakdown, kernel_table
+from kit.trace.active import launches
+from tests.formats.chrome.traces import (
+    cuda,
+    cuda_trace,
+    op,
+    opened,
+    shown,
+    step,
+    written,
+)
+
+
+def test_kernels_and_copies_of_a_gpu_lie_on_their_streams(tmp_path):
+    t = cuda(tmp_path)
+    kernels = [s for s in t.spans if s.kind == "kernel"]
+    assert {s.lane for s in kernels} == {"device/0 stream 7", "device/0 stream 20"}
+    assert len(kernels) == 8
+    assert not any("aten" in s.name or "ProfilerStep" in s.name for s in kernels)
+
+
+def test_launches_and_transfers_are_dispatch_on_the_thread_that_called(tmp_path):
+    t = cuda(tmp_path)
+    launches = {(s.lane, s.name) for s in t.spans if s.kind == "dispatch"}
+    assert launches == {
+        ("host/main", "cudaLaunchKernel"),
+        ("host/main", "cudaMemcpyAsync"),
+        ("host/pt_autograd_0", "cudaLaunchKernel"),
+    }
+
+
+def test_a_kernel_is_linked_to_the_call_that_launched_it(tmp_path):
+    timeline = cuda(tmp_path)
+    kernels = np.flatnonzero(timeline.where(kind="kernel"))
+    starts, spans = launches(timeline, kernels)
+    assert {timeline.names[timeline.name[i]] for i in spans.tolist()} == {
+        "cudaLaunchKernel",
+        "cudaMemcpyAsync",
+    }
+    assert (starts < timeline.start_ns[kernels]).all()
+    assert len({*spans.tolist()}) == len(kernels)
+
+
+def test_kernels_of_many_launches_are_one_row_of_the_table(tmp_path):
+    rows = kernel_table(cuda(tmp_path))
+    assert {(r.name, r.count, r.segment) for r in rows if "sgemm" in r.name} == {
+        ("sgemm_128x64<float>", 2, -1),
+        ("sgemm_64x64<float>", 2, -1),
+    }
+
+
+def test_waits_of_a_gpu_have_cause_line_and_span(tmp_path):
+    t = cuda(tmp_path)
+    assert [(s.cause, s.site, s.via, s.wait_ns) for s in t.syncs] == 2 * [
+        ("copy_to_device", "train.py:41", "", 25_000),
+        ("item", "train.py:41", "torch/_tensor.py:900", 300_000),
+    ]
+    waits = [(s.start_ns, s.stop_ns - s.start_ns) for s in t.spans if s.kind == "wait"]
+    assert waits == [(s.at_ns, s.wait_ns) for s in t.syncs]
+    assert "1 wait outside of the steps left out" in t.notes
+
+
+def test_a_step_of_a_gpu_trace_has_its_phases_and_its_input(tmp_path):
+    t = cuda(tmp_path)
+    zero = int(t.intervals(kind="step")[0, 0])
+    phases = shown(t, "record", zero)[:3]
+    assert phases == [
+        ("forward", 0, 200_000),
+        ("backward", 200_000, 300_000),
+        ("update", 300_000, 900_000),
+    ]
+    assert [x[1:] for x in shown(t, "input", zero)] == [(2_000, 22_000), (1_002_000, 1_022_000)]
+    rows = breakdown(t)
+    assert sum(r.exposed_ms for r in rows) == pytest.approx(0.9)
+
+
+def test_a_device_clock_that_is_behind_is_said_and_not_hidden(tmp_path):
+    assert not any("clock" in note for note in cuda(tmp_path).notes)
+    late = cuda(tmp_path, skew_us=-50.0)
+    assert any(
+        "4 of 8 kernels begin before the call that launched them, by up to 46.0 us" in note
+        for note in late.notes
+    )
+
+
+def test_the_device_is_named(tmp_path):
+    imported = read_chrome(written(tmp_path, cuda_trace()))
+    assert imported.environment["device"] == "cuda (NVIDIA H200)"
+
+
+def test_calls_without_kernels_are_a_gpu_whose_kernels_were_not_seen(tmp_path):
+    trace = cuda_trace()
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("pid") == 7]
+    t = read_chrome(written(tmp_path, trace)).timeline
+    assert not t.where(kind="kernel").any()
+    assert any("saw no GPU kernel" in note for note in t.notes)
+
+
+def test_a_kernel_without_a_time_is_a_gpu_whose_kernels_are_not_known(tmp_path):
+    kernel = op("gemm", "x", cat="kernel", pid=0, tid=7)
+    t = opened(tmp_path, step(0, 100), op(), kernel)
+    assert not t.where(kind="kernel").any()
+    assert "no kernel has a time: what the GPU did is not known" in t.notes
+    assert not any("no GPU was traced" in note for note in t.notes)
+
+
+def test_syncs_are_sync_points(tmp_path):
+    assert all(type(s) is SyncPoint for s in cuda(tmp_path).syncs)
