@@ -58,7 +58,8 @@ class Executor:
         self.is_tracing = False
         self.compiler = Compiler(device, rules, cache, checks, self.counts, self._note_span)
         self.engine = Engine(setting=self._setting)
-        self.held: list[Task] | None = None  # instead of running them; until somebody needs one
+        self.is_holding = False  # what is pushed is only planned
+        self.held: list[Task] = []  # of a plan; they run before what is pushed or awaited after it
         self.recovered: list[str] = []  # segments that failed whole, and not op by op
         self._launch = launch
         self._waits = device.platform == "cpu"
@@ -77,9 +78,19 @@ class Executor:
         """Hand a task over; returns at once."""
         if self.is_tracing:
             task.seen.origins = tuple(map(Origin, task.leaves))
-        if self.held is not None:
+        if self.is_holding:
             self.held.append(task)
             return
+        if self.held:
+            self._run_held()
+        self._submit(task)
+
+    def _run_held(self) -> None:
+        while self.held:
+            self._submit(self.held[0])
+            del self.held[0]
+
+    def _submit(self, task: Task) -> None:
         if not self._launch:
             self.compiler.expect(task)
         reads = {leaf.task.variable: None for leaf in task.leaves if leaf.task is not None}
@@ -99,10 +110,7 @@ class Executor:
     def wait(self, task: Task) -> None:
         """Block until the task has run, or on a GPU has been issued."""
         if self.held and task.operation is None:
-            held, self.held = self.held, None
-            for waiting in held:
-                self.push(waiting)
-            self.held = []
+            self._run_held()
         if task.operation is not None:
             self.engine.wait(task.operation)
 

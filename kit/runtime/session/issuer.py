@@ -68,7 +68,7 @@ class Issuer:
 
     def has(self, task: Task) -> bool:
         """True if the executor has got the task."""
-        return task.operation is not None or task in (self.executor.held or ())
+        return task.operation is not None or task in self.executor.held
 
     def displace(self, task: Task) -> None:
         """The task that was placed last will not come."""

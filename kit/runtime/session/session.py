@@ -444,6 +444,7 @@ class Session:
     def plan(self, step: Callable[[], Any], *, steps: int = 3) -> OpStream:
         """Record steps without running them; gives the ops of the last one, to be cut by `plan`.
 
-        What a step reads is computed all the same, and a note says where; nothing else will run.
+        What a step reads is computed all the same, and a note says where. All else runs only if the
+        program goes on in this session.
         """
         return self.tracer.plan(step, self.mark_step, steps=steps)

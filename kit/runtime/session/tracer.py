@@ -57,34 +57,31 @@ class Tracer:
     @contextlib.contextmanager
     def tracing(self, *, lead_in: int) -> Iterator[Tracing]:
         """Trace the steps of the block, each of which ends with a call of `end_step`."""
-        reads = self._reads
+        reads, spans, executor = self._reads, self._issuer.spans, self._issuer.executor
         reads.wait_all()
-        spans, executor = self._issuer.spans, self._issuer.executor
-        spans.start(lead_in)
-        self._streams.current.phase = ""
-        executor.spans.clear()
-        executor.is_tracing = self._policy.is_tracing = True
-        first_sync = len(reads.syncs)
-        tracing = Tracing(spans.end_step)
-        with profiled() as profile, _no_collection():
-            try:
+        try:
+            spans.start(lead_in)
+            self._streams.current.phase = ""
+            executor.spans.clear()
+            executor.is_tracing = self._policy.is_tracing = True
+            first_sync = len(reads.syncs)
+            tracing = Tracing(spans.end_step)
+            with profiled() as profile, _no_collection():
                 with elsewhere() as waited:
                     yield tracing
                 spans.stop()
                 reads.wait_all()
-            finally:
-                executor.is_tracing = self._policy.is_tracing = False
-                spans.stop()
-        tracing.steps = freeze_trace(
-            spans.tasks,
-            [*spans.spans, *executor.spans, *(away.span for away in waited)],
-            profile,
-            reads.syncs[first_sync:],
-            self._stepper.describe(),
-            waited_at=[*reads.places, *(away.site for away in waited)],
-        )
-        self.forget()
-        self._issuer.forget()
+            tracing.steps = freeze_trace(
+                spans.tasks,
+                [*spans.spans, *executor.spans, *(away.span for away in waited)],
+                profile,
+                reads.syncs[first_sync:],
+                self._stepper.describe(),
+                waited_at=[*reads.places, *(away.site for away in waited)],
+            )
+        finally:
+            self.forget()
+            self._issuer.forget()
 
     @contextlib.contextmanager
     def span(self, kind: str, name: str, *, at_least_ns: int) -> Iterator[None]:
@@ -98,26 +95,33 @@ class Tracer:
                 self._issuer.spans.add(name, kind, start, stop, self._streams.here.lane)
 
     def forget(self) -> None:
-        """Let go of what was collected in a trace."""
-        for task, _ in self._issuer.spans.tasks:
+        """Collect no more, and let go of what was collected."""
+        spans, executor = self._issuer.spans, self._issuer.executor
+        executor.is_tracing = self._policy.is_tracing = False
+        spans.stop()
+        for task, _ in spans.tasks:
             task.seen.origins = ()  # each names an older task, and so on
-        self._issuer.spans.clear()
-        self._issuer.executor.spans.clear()
+        spans.clear()
+        executor.spans.clear()
 
     def plan(
         self, step: Callable[[], Any], end_step: Callable[[], None], *, steps: int
     ) -> OpStream:
         """Record steps without running them; see `Session.plan`."""
         spans, executor, syncs = self._issuer.spans, self._issuer.executor, self._reads.syncs
-        executor.held, executor.is_tracing, self._policy.is_planning = [], True, True
-        for _ in range(steps):  # the first makes the optimizer's state
-            spans.start(0)
-            first_sync = len(syncs)
-            step()
-            end_step()
-        spans.stop()
-        tasks = [task for task, _ in spans.tasks]
-        graph, segments, nodes = freeze_step(tasks)
+        try:
+            executor.is_holding = executor.is_tracing = self._policy.is_planning = True
+            for _ in range(steps):  # the first makes the optimizer's state
+                spans.start(0)
+                first_sync = len(syncs)
+                step()
+                end_step()
+            tasks = [task for task, _ in spans.tasks]
+            graph, segments, nodes = freeze_step(tasks)
+        finally:
+            executor.is_holding = self._policy.is_planning = False
+            self.forget()
+            self._issuer.forget()
         pairs = [(nodes[task.index], task.cut.bulk) for task in tasks]
         calls = [ids[k] for ids, bulk in pairs for k in bulk.calls if k < len(ids)]
         views = [
@@ -127,10 +131,6 @@ class Tracer:
             f"{s.cause} at {s.site or 'an unknown line'} reads a value: what is before it was run"
             for s in syncs[first_sync:]
         )
-        executor.held, executor.is_tracing = [], False
-        executor.spans.clear()
-        spans.clear()
-        self._issuer.forget()
         return OpStream.of(graph, segments, calls=calls, views=views, notes=notes)
 
 

@@ -218,6 +218,34 @@ def test_a_trace_has_steps_kernels_and_the_graph_they_come_from() -> None:
     assert [s.cause for s in timeline.syncs] == ["item", "item"]
 
 
+@pytest.mark.parametrize("is_traced", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_program_goes_on_after_a_traced_or_planned_step(is_traced: bool, fails: bool) -> None:
+    with Session() as session:
+        x = start(session)
+
+        def step() -> None:
+            nonlocal x
+            x = scaled(session, x, 2.0)
+            session.flush("mark_step")
+            if fails:
+                raise ValueError("of the step's own")
+
+        with pytest.raises(ValueError, match="own") if fails else contextlib.nullcontext():
+            if is_traced:
+                session.trace(lambda end_step: step())
+            else:
+                session.plan(step, steps=1)
+        executor, spans = session.issuer.executor, session.issuer.spans
+        policy = session.policy
+        assert not any([executor.is_tracing, policy.is_tracing, policy.is_planning])
+        assert [*spans.tasks, *spans.spans, *executor.spans] == []
+        assert is_traced or "execute.count" not in session.metrics()
+        y = binary(session, "aten.add.Tensor", x, x)
+        assert numbers(session, y) == [0, 4, 8, 12]
+        assert numbers(session, x) == [0, 2, 4, 6]
+
+
 @pytest.mark.alone
 def test_kernels_lie_inside_the_dispatch_of_their_segment() -> None:
     with Session(Settings(mode="lazy")) as session:
