@@ -340,7 +340,7 @@ class _Trace:
         link, name = self.events.column("link"), self.events.column("name")
         up = {int(link[i]) for i in self.kernels.tolist() if "HtoD" in self.names[name[i]]}
         calls = self._of(Role.TRANSFER, Role.WAIT).tolist()
-        return {self.nesting.op[i] for i in calls if int(link[i]) in up and link[i] >= 0}
+        return {self.nesting.op[i] for i in calls if int(link[i]) in up and link[i] > 0}
 
     def _cause(self, wait: int, to_device: set[int]) -> str:
         """Why the host waited, by the op that asked; words of `kit.measure.native.events`."""

@@ -68,6 +68,18 @@ def test_waits_of_a_gpu_have_cause_line_and_span(tmp_path):
     assert "1 wait outside of the steps left out" in t.notes
 
 
+def test_a_copy_without_a_correlation_is_linked_to_no_other(tmp_path):
+    """0 means none: a copy to the host was one to the device, since another had gone there."""
+    trace = cuda_trace()
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X" and event["args"].get("correlation") in (1, 11):
+            event["args"]["correlation"] = 0
+        if "HtoD" in event["name"] and event["ts"] > 2000:
+            event["name"] = "Memcpy DtoH (Device -> Pageable)"
+    syncs = read_chrome(written(tmp_path, trace)).timeline.syncs
+    assert "copy_to_device" not in {s.cause for s in syncs}
+
+
 def test_a_step_of_a_gpu_trace_has_its_phases_and_its_input(tmp_path):
     t = cuda(tmp_path)
     zero = int(t.intervals(kind="step")[0, 0])
