@@ -22,7 +22,7 @@ from urllib.parse import quote
 from kit.errors import TraceFileError
 from kit.files import check_plain
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.foreign import Clock, as_event, foreign_imported
+from kit.formats.chrome.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.formats.chrome.json import MAX_EVENTS
 from kit.text import format_count
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
@@ -34,7 +34,6 @@ _MAX_OPERATIONS = 4_000_000_000
 _EVERY = 1_000_000
 _MAX_TEXT = 1 << 20
 _MAX_CHARS = 1 << 30  # of all names
-_MAX_LINK = 1 << 32
 _MAX_TABLES = 10_000
 _MAX_THREADS = 100_000  # half a kilobyte each
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
@@ -120,18 +119,13 @@ class _Links:
     def of_call(self, thread: Any, number: Any) -> int:
         """Of a call on this thread."""
         process = thread >> 24 if type(thread) is int else None
-        return self._joined(self._processes.setdefault(process, len(self._processes)), number)
+        return link_of(self._processes.setdefault(process, len(self._processes)), number)
 
     def of_work(self, process: Any, number: Any) -> int:
         """Of what ran on a device; -1 if it is not known which process had launched it."""
         if type(process) is int and process > 0:
-            return self._joined(self._processes.get(process >> 24, -1), number)
-        return self._joined(0 if len(self._processes) == 1 else -1, number)
-
-    @staticmethod
-    def _joined(process: int, number: Any) -> int:
-        is_number = type(number) is int and 0 < number < _MAX_LINK
-        return process * _MAX_LINK + number if is_number and 0 <= process < _MAX_LINK >> 4 else -1
+            return link_of(self._processes.get(process >> 24, -1), number)
+        return link_of(0 if len(self._processes) == 1 else -1, number)
 
 
 class _Gpus:
@@ -151,22 +145,6 @@ class _Gpus:
     def of(self, process: Any, number: Any) -> Any:
         """The machine's number of what a process calls so; as it is where nothing says more."""
         return self._gpus.get((_process(process), number), number)
-
-
-class _Streams:
-    """Names of streams: each process counts its own, those of one GPU, too."""
-
-    def __init__(self) -> None:
-        self._first: dict[tuple[Any, Any], Any] = {}  # GPU and stream -> whose it is first
-
-    def of(self, process: Any, gpu: Any, stream: Any) -> Any:
-        """The stream's number, and whose it is if it is not of the first that has this number."""
-        own = _process(process)
-        if own is None or type(gpu) is not int or type(stream) is not int:
-            return stream
-        is_known = (gpu, stream) in self._first or len(self._first) < _MAX_THREADS
-        first = self._first.setdefault((gpu, stream), own) if is_known else own
-        return stream if first == own else f"{stream} (process {own})"
 
 
 def _process(number: Any) -> int | None:
@@ -244,11 +222,11 @@ def _names(tables: _Tables) -> dict[Any, str]:
 
 def _events(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:
     """Everything that becomes a span; of the host first."""
-    links, gpus, streams = _Links(), _Gpus(tables), _Streams()
+    links, gpus, streams = _Links(), _Gpus(tables), Streams()
 
     def place(device: Any, stream: Any, process: Any, number: Any) -> tuple[Any, Any, int]:
         gpu = gpus.of(process, device)
-        return gpu, streams.of(process, gpu, stream), links.of_work(process, number)
+        return gpu, streams.of(_process(process), gpu, stream), links.of_work(process, number)
 
     yield from _on_host(tables, names, links)
     where = ("start", "end", "deviceId", "streamId", "globalPid", "correlationId")

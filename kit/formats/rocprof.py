@@ -18,8 +18,8 @@ from typing import Any
 
 from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.foreign import Clock, as_event, foreign_imported
-from kit.formats.chrome.json import read_events, read_parts
+from kit.formats.chrome.foreign import Clock, Streams, as_event, foreign_imported, link_of
+from kit.formats.chrome.json import BEGINS, read_events, read_parts
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
 
 __all__ = ["read_rocprof", "read_rocprofv3"]
@@ -38,6 +38,7 @@ _NOT_MET = (
 _GPU = re.compile(r"(?:\d+ )?GPU ?(\d*)$")
 _PROCESSES = {"COPY": "gpu_memcpy", "CPU HIP API": "hip_runtime"}
 _RANGES = "Markers and Ranges"
+Numbers = tuple[int, int]  # of a process in the file, and of what it has counted
 
 
 def read_rocprofv3(path: str | os.PathLike[str], step_by: str = "") -> Imported:
@@ -68,103 +69,139 @@ def _named(path: str | os.PathLike[str], read: Callable[[], Imported]) -> Import
 
 
 class _Names:
-    """What the records of a file have numbers for."""
+    """What the records of a file have numbers for: each process counts for itself."""
 
     def __init__(self) -> None:
-        self.kernels: dict[int, str] = {}
-        self.operations: list[list[str]] = []  # by kind of record
-        self.gpus: dict[int, tuple[int, str]] = {}  # handle of an agent -> number, name
-        self.markers: dict[int, str] = {}  # by correlation
+        self.process = 0  # the one that is being read, in the order of the file
+        self._kernels: dict[Numbers, str] = {}
+        self._operations: dict[Numbers, list[str]] = {}  # by kind of record
+        self._gpus: dict[Numbers, tuple[int, str]] = {}  # handle of an agent -> number, name
+        self._markers: dict[Numbers, str] = {}  # by correlation
+        self._kinds = self._agents = 0  # of this process
+        self._pids: dict[int, int] = {}
         self._chars = 0
 
     @property
     def parts(self) -> dict[tuple[str, ...], Callable[[Any], None]]:
         """Where these stand in the file, and what takes them."""
         return {
+            (_TOOL, BEGINS): self.begin,
+            (_TOOL, "metadata"): self._metadata,
             (_TOOL, "kernel_symbols"): self._kernel,
             (_TOOL, "strings", "buffer_records"): self._kind,
             (_TOOL, "strings", "marker_api"): self._marker,
             (_TOOL, "agents"): self._agent,
         }
 
+    def begin(self, _: object) -> None:
+        """The next process."""
+        self.process += 1
+        self._kinds = self._agents = 0
+
+    @property
+    def pid(self) -> int:
+        """The system's number of the process; its place where the file does not say."""
+        return self._pids.get(self.process, self.process)
+
+    def kernel(self, info: dict[str, Any]) -> str:
+        """The name of a kernel that was dispatched."""
+        number = self.process, _number(info.get("kernel_id"))
+        return self._kernels.get(number) or "unnamed kernel"
+
+    def gpu(self, *agents: Any) -> tuple[int, str]:
+        """Number and name of the first of these agents that is a GPU."""
+        found = (self._gpus.get((self.process, _handle(agent))) for agent in agents)
+        return next(filter(None, found), (0, ""))
+
+    def marker(self, record: dict[str, Any]) -> str:
+        """The text of a range."""
+        return self._markers.get((self.process, _correlation(record)), "")
+
     def operation(self, record: dict[str, Any]) -> str:
         """The name of the call that a record is of; "" if the file does not say."""
-        kind, number = record.get("kind"), record.get("operation")
-        if type(kind) is not int or not 0 <= kind < len(self.operations):
-            return ""
-        names = self.operations[kind]
-        return names[number] if type(number) is int and 0 <= number < len(names) else ""
+        number = _number(record.get("operation"))
+        names = self._operations.get((self.process, _number(record.get("kind"))), [])
+        return names[number] if 0 <= number < len(names) else ""
 
     def _kept(self, value: Any) -> str:
         text = cut_name(value, MAX_SPAN_NAME)
         self._chars += len(text) + 100
-        if self._chars > _MAX_CHARS or len(self.kernels) + len(self.markers) > _MAX_NAMES:
+        if self._chars > _MAX_CHARS or len(self._kernels) + len(self._markers) > _MAX_NAMES:
             raise TraceFileError("its names take more memory than those of a trace would")
         return text
+
+    def _metadata(self, said: Any) -> None:
+        if type(said) is dict and type(said.get("pid")) is int and len(self._pids) < 10_000:
+            self._pids[self.process] = said["pid"]
 
     def _kernel(self, symbol: Any) -> None:
         if type(symbol) is dict and type(symbol.get("kernel_id")) is int:
             whole = symbol.get("formatted_kernel_name") or symbol.get("kernel_name")
-            self.kernels[symbol["kernel_id"]] = self._kept(whole)
+            self._kernels[self.process, symbol["kernel_id"]] = self._kept(whole)
 
     def _kind(self, kind: Any) -> None:
         names = kind.get("operations") if type(kind) is dict else None
         names = names if type(names) is list else []
-        if len(self.operations) < 1000:
-            self.operations.append([self._kept(name) for name in names[:10_000]])
+        if len(self._operations) < 100_000 and self._kinds < 1000:
+            found = [self._kept(name) for name in names[:10_000]]
+            self._operations[self.process, self._kinds] = found
+        self._kinds += 1
 
     def _marker(self, marker: Any) -> None:
         if type(marker) is dict and type(marker.get("key")) is int:
-            self.markers[marker["key"]] = self._kept(marker.get("value"))
+            self._markers[self.process, marker["key"]] = self._kept(marker.get("value"))
 
     def _agent(self, agent: Any) -> None:
-        if type(agent) is not dict or agent.get("type") != _GPU_AGENT or len(self.gpus) > 1000:
+        if type(agent) is not dict or agent.get("type") != _GPU_AGENT or len(self._gpus) > 10_000:
             return
         number, handle = agent.get("logical_node_type_id"), _handle(agent.get("id"))
-        number = number if type(number) is int else len(self.gpus)
-        self.gpus[handle] = number, cut_name(agent.get("product_name") or agent.get("name"))
+        number = number if type(number) is int else self._agents
+        self._agents += 1
+        name = cut_name(agent.get("product_name") or agent.get("name"))
+        self._gpus[self.process, handle] = number, name
 
 
 def _records(path: str | os.PathLike[str], step_by: str) -> Imported:
     """Two readings: of names, and of what has them; the file may have either first."""
     names = _Names()
     read_parts(path, names.parts)
-    events, clock = Events(step_by), Clock()
+    names.process = 0
+    events, clock, streams = Events(step_by), Clock(), Streams()
     used: dict[int, str] = {}  # the GPUs that have run something
+
+    def on_device(record: dict[str, Any], gpu: tuple[int, str], stream: Any, **more: Any) -> Any:
+        used[gpu[0]] = gpu[1]
+        stream = streams.of(names.pid, gpu[0], stream)
+        return (gpu[0], stream), {"device": gpu[0], "stream": stream, **link(record), **more}
+
+    def link(record: dict[str, Any]) -> dict[str, int]:
+        return {"correlation": link_of(max(names.process - 1, 0), _correlation(record))}
 
     def kernel(record: dict[str, Any]) -> None:
         info = record.get("dispatch_info")
         info = info if type(info) is dict else {}
-        number, gpu = names.gpus.get(_handle(info.get("agent_id")), (0, ""))
-        used[number] = gpu
-        name = names.kernels.get(_number(info.get("kernel_id"))) or "unnamed kernel"
-        stream = _handle(info.get("queue_id"))
-        args = {"device": number, "stream": stream, "correlation": _correlation(record)}
-        times = clock.since(_times(record))
-        events.add(as_event("kernel", name, times, (number, stream), args))
+        place = on_device(record, names.gpu(info.get("agent_id")), _handle(info.get("queue_id")))
+        events.add(as_event("kernel", names.kernel(info), clock.since(_times(record)), *place))
 
     def copy(record: dict[str, Any]) -> None:
-        source, target = (_handle(record.get(f"{end}_agent_id")) for end in ("src", "dst"))
-        number, gpu = names.gpus.get(target) or names.gpus.get(source) or (0, "")
-        used[number] = gpu
+        gpu = names.gpu(record.get("dst_agent_id"), record.get("src_agent_id"))
+        place = on_device(record, gpu, "copies", bytes=record.get("bytes"))
         name = _copy_name(names.operation(record))
-        args = {"device": number, "stream": "copies", "correlation": _correlation(record)}
-        args["bytes"] = record.get("bytes")
-        times = clock.since(_times(record))
-        events.add(as_event("gpu_memcpy", name, times, (number, "copies"), args))
+        events.add(as_event("gpu_memcpy", name, clock.since(_times(record)), *place))
 
     def call(record: dict[str, Any]) -> None:
-        args, times = {"correlation": _correlation(record)}, clock.since(_times(record))
-        events.add(as_event("hip_runtime", names.operation(record), times, _thread(record), args))
+        name, times = names.operation(record), clock.since(_times(record))
+        events.add(as_event("hip_runtime", name, times, _thread(record), link(record)))
 
     def marker(record: dict[str, Any]) -> None:
-        text = names.markers.get(_correlation(record), "")
         times = clock.since(_times(record))
-        events.add(as_event("user_annotation", text, times, _thread(record), {}))
+        events.add(as_event("user_annotation", names.marker(record), times, _thread(record), {}))
 
     takers = {"hip_api": call, "marker_api": marker, "kernel_dispatch": kernel, "memory_copy": copy}
-    read_parts(path, {(_TOOL, "buffer_records", name): _of_records(taker, events)
-                      for name, taker in takers.items()})  # fmt: skip
+    parts: dict[tuple[str, ...], Callable[[Any], None]] = {(_TOOL, BEGINS): names.begin}
+    for name, taker in takers.items():
+        parts[_TOOL, "buffer_records", name] = _of_records(taker, events)
+    read_parts(path, parts)
     if not used:
         raise TraceFileError(
             "it has no kernels and no copies: record them with `rocprofv3 --kernel-trace "

@@ -79,6 +79,37 @@ def test_calls_copies_and_ranges_of_rocprofv3_are_shown(tmp_path: Path) -> None:
     assert "2 kernels by calls" in summary(run)
 
 
+def test_each_process_of_a_file_has_names_calls_and_streams_of_its_own(tmp_path: Path) -> None:
+    """Both have a kernel 7, a call 4, a range 30 and a stream 18, and number their calls anew."""
+    made = rocprofv3()
+    later = re.sub(r"63857982(\d{6})", r"63858982\1", json.dumps(rocprofv3()))
+    other = json.loads(later.replace("gemm", "conv").replace("train", "test"))
+    (tool,) = other["rocprofiler-sdk-tool"]
+    tool["metadata"] = {"pid": 4711}
+    tool["strings"]["buffer_records"][0]["operations"] = ["hipExtLaunchKernel", "hipMemcpy"]
+    tool["agents"][1]["logical_node_type_id"] = 5
+    del tool["buffer_records"]["kernel_dispatch"][1], tool["buffer_records"]["hip_api"][1]
+    made["rocprofiler-sdk-tool"].append(tool)
+    run = opened(tmp_path / "a_results.json", made)
+    found = shown(run)
+    assert {each for each in found if "gemm" in each[2] or "conv" in each[2]} == {
+        ("device/0 stream 18", "kernel", "gemm<float>(int)", 1_003),
+        ("device/1 stream 18", "kernel", "gemm<float>(int)", 1_500),
+        ("device/5 stream 18", "kernel", "conv<float>(int)", 1_003),
+    }
+    calls = {each[2] for each in found if each[1] == "dispatch"}
+    assert calls == {"hipLaunchKernel", "hipExtLaunchKernel"}
+    between = (
+        "select c.name, k.start_ns - c.start_ns from spans k join spans c on k.launch = c.launch "
+        "and c.kind = 'dispatch' where k.kind = 'kernel' and k.name like 'conv%'"
+    )
+    assert run.query(between).rows == (("hipExtLaunchKernel", 500),)
+    tool["agents"][1]["logical_node_type_id"] = 0
+    assert ("device/0 stream 18 (process 4711)", "kernel", "conv<float>(int)", 1_003) in shown(
+        opened(tmp_path / "b_results.json", made)
+    )
+
+
 def test_times_of_a_machine_that_runs_for_years_are_exact(tmp_path: Path) -> None:
     """rocprofv3 counts from the machine's start: of a kernel of 1,003 ns a float kept 1,000."""
     text = json.dumps(rocprofv3())

@@ -16,10 +16,12 @@ from kit.formats.chrome.steps import HOW
 from kit.formats.chrome.torch import read_torch
 from kit.trace.imported import Imported, cut_name
 
-__all__ = ["Clock", "as_event", "foreign_imported"]
+__all__ = ["Clock", "Streams", "as_event", "foreign_imported", "link_of"]
 
 _MAX_DEVICES = 64
 _MAX_NS = 1 << 63
+_MAX_LINK = 1 << 32
+_MAX_STREAMS = 100_000
 
 
 class Clock:
@@ -41,6 +43,31 @@ class Clock:
     def _shifted(self, value: Any) -> Any:
         is_time = type(value) in (int, float) and abs(value) < _MAX_NS
         return value - (self._zero or 0) if is_time else value
+
+
+class Streams:
+    """Names of streams: each process counts its own, those of one GPU, too."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[Any, Any], Any] = {}  # GPU and stream -> whose it is first
+
+    def of(self, process: int | None, gpu: Any, stream: Any) -> Any:
+        """The stream as it is called, and whose it is if another process called one so before."""
+        is_name = type(stream) is int or (isinstance(stream, str) and len(stream) < 40)
+        if process is None or type(gpu) is not int or not is_name:
+            return stream
+        is_known = (gpu, stream) in self._first or len(self._first) < _MAX_STREAMS
+        first = self._first.setdefault((gpu, stream), process) if is_known else process
+        return stream if first == process else f"{stream} (process {process})"
+
+
+def link_of(process: int, number: Any) -> int:
+    """The number that joins a call and what it launched: each process counts its calls anew.
+
+    -1: it has none, or the process (from 0 on) is not known.
+    """
+    is_number = type(number) is int and 0 < number < _MAX_LINK
+    return process * _MAX_LINK + number if is_number and 0 <= process < _MAX_LINK >> 4 else -1
 
 
 def as_event(

@@ -24,7 +24,7 @@ from typing import IO, Any
 from kit.errors import TraceFileError
 from kit.files import open_plain
 
-__all__ = ["MAX_EVENTS", "MAX_TEXT_BYTES", "read_events", "read_parts"]
+__all__ = ["BEGINS", "MAX_EVENTS", "MAX_TEXT_BYTES", "read_events", "read_parts"]
 
 MAX_TEXT_BYTES = 4 << 30  # unpacked
 MAX_RATIO = 300  # gzip packs real traces 10 to 40 times, at most; zeros 1000 times
@@ -46,6 +46,7 @@ _NEXT_KEY = re.compile(r"[ \t\n\r]*([,}])[ \t\n\r]*")
 _SPACES_AFTER = re.compile(r"([ \t\n\r]*)")
 _BEFORE_DELIMITER = re.compile(r"[ \t\n\r]*(?=([,\]}]))")
 _MAX_NESTING = 12  # of lists and objects that are walked through; what is deeper is one value
+BEGINS = "["
 _COLON = re.compile(r"[ \t\n\r]*(:)[ \t\n\r]*")
 _decode = json.JSONDecoder().raw_decode
 
@@ -85,14 +86,15 @@ def read_events(path: str | os.PathLike[str], add: Callable[[Any], None]) -> dic
 
 
 Path = tuple[str, ...]
+Parts = Mapping[Path, Callable[[Any], None]]
 
 
-def read_parts(path: str | os.PathLike[str], parts: Mapping[Path, Callable[[Any], None]]) -> None:
+def read_parts(path: str | os.PathLike[str], parts: Parts) -> None:
     """Call a function with each element of lists that lie inside of a JSON file's object.
 
     Args:
         parts: the names on the way to a list, and what takes its elements; what is no list is
-            given whole. Lists on the way are walked through: their places are no names.
+            given whole. Of a list on the way, `BEGINS` in the place of a name: its next element.
 
     Raises:
         TraceFileError, OSError: as `read_events`.
@@ -107,9 +109,7 @@ def read_parts(path: str | os.PathLike[str], parts: Mapping[Path, Callable[[Any]
             raise _damaged_packing(error) from None
 
 
-def _walk(
-    window: _Window, path: Path, parts: Mapping[Path, Callable[[Any], None]], depth: int
-) -> None:
+def _walk(window: _Window, path: Path, parts: Parts, depth: int) -> None:
     """Read one value, and hand out what was asked for of it."""
     take = parts.get(path)
     is_on_way = take is None and any(part[: len(path)] == path for part in parts)
@@ -134,17 +134,18 @@ def _walk(
         take(value)
 
 
-def _walk_through(
-    window: _Window, path: Path, parts: Mapping[Path, Callable[[Any], None]], depth: int
-) -> None:
+def _walk_through(window: _Window, path: Path, parts: Parts, depth: int) -> None:
     """Each value of an object or of a list."""
     is_object = window.peek() == "{"
     window.at += 1
     if window.peek() == ("}" if is_object else "]"):
         window.at += 1
         return
+    begins = None if is_object else parts.get((*path, BEGINS))
     while True:
         inside = path
+        if begins is not None:
+            begins(None)
         if is_object:
             key, window.at = window.value(_COLON)
             if not isinstance(key, str):
