@@ -15,7 +15,7 @@ from kit.text import safe_html
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, section, sentence
-from kit.widgets.base.theme import COLORS
+from kit.widgets.base.theme import COLORS, error_html
 
 __all__ = ["AGAIN", "AdviceView", "advice_html", "change_text"]
 
@@ -87,16 +87,22 @@ class AdviceView(View):
         self._on_try = on_try
         self._text = HTML(layout=Layout(flex="1 1 560px", min_width="0"))
         self.buttons = HBox(layout=Layout(flex_flow="row wrap", grid_gap="6px"))
+        self.error = HTML()
         beside = {"display": "flex", "flex_flow": "row wrap", "align_items": "center"}
         super().__init__(
-            [self._text, self.buttons], layout=Layout(width="auto", grid_gap="2px 10px", **beside)
+            [self._text, self.buttons, self.error],
+            layout=Layout(width="auto", grid_gap="2px 10px", **beside),
         )
 
     @traitlets.observe("run")
     def _redraw(self, change: dict[str, Any]) -> None:
-        run = change["new"]
-        found = None if run is None else verdict(run)
-        self._text.value = "" if run is None else _html(found)
+        run, found = change["new"], None
+        self.error.value = ""
+        try:
+            found = None if run is None else verdict(run)
+            self._text.value = "" if run is None else _html(found)
+        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
+            self._text.value = error_html("advice", error)
         offered = () if self._on_try is None or found is None else found.advice[:MOST]
         texts = {f"Try {change_text(a.change)}": a.change for a in offered if a.change}
         if self._on_try is not None and found is not None and found.limit.doubt:
@@ -113,7 +119,13 @@ class AdviceView(View):
             layout=Layout(width="auto"),
             style={"font_family": FONT},
         )
-        assert self._on_try is not None, "buttons are made only with `on_try`"
-        act = self._on_try
-        button.on_click(lambda _: act(change))
+        button.on_click(lambda _: self._try(change))
         return button
+
+    def _try(self, change: Mapping[str, Any]) -> None:
+        assert self._on_try is not None, "buttons are made only with `on_try`"
+        try:
+            self.error.value = ""
+            self._on_try(change)
+        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
+            self.error.value = error_html("advice", error)

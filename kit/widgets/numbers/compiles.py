@@ -26,6 +26,7 @@ from kit.widgets.base.tables import (
     sentence,
     table,
 )
+from kit.widgets.base.theme import error_html
 from kit.widgets.graph.diff import Side, sides
 from kit.widgets.graph.pair import pair_html
 from kit.widgets.graph.view import GraphView
@@ -219,13 +220,19 @@ class CompileView(View):
         self.store()
 
     def _chosen(self, change: Any) -> None:
-        i = self.choice.value
-        if i is None:
-            self.diff.value = ""
-            return
-        diff = self._source.compile_diff(i)
-        self.diff.value = diff_html(diff)
-        if self.graphs is None:
-            self.graphs = GraphPair()
-            self.children = [self.table, self.choice, self.graphs, self.diff]
-        self.graphs.show(diff)
+        """Show the graphs of what is chosen, or why they cannot be shown; never another's."""
+        text, display = "", "none"
+        try:
+            if self.choice.value is not None:
+                diff = self._source.compile_diff(self.choice.value)
+                text = diff_html(diff)
+                if self.graphs is None:
+                    self.graphs = GraphPair()
+                    self.children = [self.table, self.choice, self.graphs, self.diff]
+                self.graphs.show(diff)
+                display = ""
+        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
+            text = error_html("compiles", error)
+        self.diff.value = text
+        if self.graphs is not None:
+            self.graphs.layout.display = display

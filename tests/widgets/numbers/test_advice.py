@@ -56,6 +56,21 @@ def test_a_button_tries_its_change() -> None:
     assert view.buttons.children == ()
 
 
+def test_what_a_button_raises_is_said_until_it_works() -> None:
+    answers: list[Any] = [ValueError("<no batch>"), None]
+
+    def answer(change: Any) -> None:
+        if error := answers.pop(0):
+            raise error
+
+    view = AdviceView(answer)
+    view.run = run_with()
+    view.buttons.children[0].click()
+    assert "ValueError: &lt;no batch&gt;" in view.error.value
+    view.buttons.children[0].click()
+    assert view.error.value == ""
+
+
 def test_the_buttons_of_a_run_before_are_gone() -> None:
     """ipywidgets keeps each widget that is not closed, and a button keeps what it calls."""
     before, view = alive(Widget), AdviceView(lambda change: None)

@@ -101,6 +101,22 @@ def test_both_graphs_stand_beside_each_other_with_what_differs_marked() -> None:
     view.close()
 
 
+def test_graphs_that_cannot_be_shown_leave_no_others_in_their_place() -> None:
+    class Forgetful(Source):
+        def compile_diff(self, i: int) -> GraphDiff:
+            return [None, None, super().compile_diff(i)][i] or {}[i]
+
+    view = CompileView(Forgetful(note(0, "first"), note(1), note(2)))
+    assert view.graphs is not None
+    view.choice.value = 1
+    assert "compiles</b>: KeyError: 1" in view.diff.value
+    assert view.graphs.layout.display == "none"
+    view.choice.value = 2
+    assert "arg1=2" in view.diff.value
+    assert view.graphs.layout.display == ""
+    view.close()
+
+
 def test_what_is_added_is_marked_on_its_side_and_its_group_is_open() -> None:
     leaf = Node("input", (), (), (F,))
     x, y, z = (Node(f"aten.{op}", ((i, 0),), (), (F,), scope="Net.a") for i, op in enumerate("xyz"))
