@@ -7,6 +7,7 @@ the model again at each move of a slider: nothing is run, and the answer comes i
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,8 @@ from kit.runs.change import Difference, error_of, step_text
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction
-from kit.text import format_ms, format_percent, safe_html, safe_label
+from kit.text import format_ms, format_percent, safe_html, safe_label, safe_terminal
+from kit.trace import SyncPoint
 from kit.widgets.base import tables
 from kit.widgets.base.controls import bulk_slider, labelled
 from kit.widgets.base.live_plot import LivePlot
@@ -32,6 +34,7 @@ from kit.widgets.timeline.view import apply_timeline, timeline_model, timeline_p
 __all__ = ["WhatIfView", "modelled_run", "whatif_figure", "whatif_html"]
 
 SPEEDS = (0.5, 1.0, 2.0, 4.0, 10.0, 100.0)
+MOST = 12  # places that wait, with a box for each
 _AHEAD = 2  # batches
 _NOT_CUT = (
     "bulk sizes stand still: this program ran natively, where ops are not cut into segments. A run "
@@ -150,6 +153,16 @@ def _speed_slider() -> SelectionSlider:
     return SelectionSlider(options=stops, value=1.0, layout=Layout(width="auto"))
 
 
+def _without_box(sync: SyncPoint) -> Checkbox:
+    text = f"without {sync.cause} at {sync.site or sync.via or 'an unknown line'}"
+    return Checkbox(
+        value=False,
+        indent=False,
+        layout=Layout(width="auto"),
+        description=safe_label(safe_terminal(text)),  # cut in the middle: it keeps its line
+    )
+
+
 class WhatIfView(View):
     """Sliders over the model of one run; `view.prediction` is what it says now.
 
@@ -178,19 +191,12 @@ class WhatIfView(View):
         )  # fmt: skip
         for slider in (self.forward, self.backward):
             slider.disabled = self._model.native is not None
-        places = {(s.site, s.via, s.cause): s for s in self._model.syncs}
-        self._syncs = tuple(places.values())
-        self.without = tuple(
-            Checkbox(
-                value=False,
-                indent=False,
-                layout=Layout(width="auto"),
-                description=safe_label(
-                    f"without {s.cause} at {s.site or s.via or 'an unknown line'}", 60
-                ),
-            )
-            for s in self._syncs
-        )
+        waits: dict[tuple[str, str, str], list[SyncPoint]] = defaultdict(list)
+        for sync in self._model.syncs:
+            waits[sync.site, sync.via, sync.cause].append(sync)
+        places = sorted(waits.values(), key=lambda place: -sum(s.wait_ns for s in place))
+        self._syncs, self._unasked = [place[0] for place in places[:MOST]], len(places[MOST:])
+        self.without = tuple(map(_without_box, self._syncs))
         self.figure, self.sources = timeline_model(timeline_payload(self._drawn()))
         self.text, self.error = HTML(), HTML()
         controls = [
@@ -245,6 +251,11 @@ class WhatIfView(View):
         lines = [f"{now.headline()}; {ratio:.2f} times as fast", *now.assumptions]
         if self._model.native is not None:
             lines.insert(1, _NOT_CUT)
+        if self._unasked:
+            lines.append(
+                f"boxes are for the {MOST} places that wait longest; "
+                f"kit.predict(run, without=...) asks about the other {self._unasked:,}, too"
+            )
         body = "<br>".join(safe_html(line, 400) for line in lines)
         self.text.value = (
             f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">{body}</div>'

@@ -139,6 +139,23 @@ def test_a_sync_point_of_no_known_line_has_a_box_that_says_so():
     assert box.description == f"without {syncs[0].cause} at an unknown line"
 
 
+def test_of_many_places_that_wait_the_dearest_have_boxes_and_the_others_are_counted():
+    run = measured(syncs=30)
+    sites = [
+        f"/home/someone/a_project/with_a_long_name/source/train_loop.py:{i}" for i in range(30)
+    ]
+    syncs = tuple(
+        replace(s, site=sites[i % 30], cause="unlowered op aten.nonzero", wait_ns=1000 + i % 30)
+        for i, s in enumerate(run.timeline.syncs)
+    )
+    view = WhatIfView(replace(run, timeline=replace(run.timeline, syncs=syncs), sync_points=()))
+    names = [box.description for box in view.without]
+    assert [name[-3:] for name in names] == [f":{i}" for i in range(29, 17, -1)]
+    assert "kit.predict(run, without=...) asks about the other 18, too" in view.text.value
+    view.without[0].value = True
+    assert view.prediction.syncs == 29
+
+
 def test_a_failure_is_shown_under_the_view():
     view = WhatIfView(measured())
     view.speed.set_trait("options", [("1 x", 1.0), ("none", -1.0)])
