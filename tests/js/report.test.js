@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {missingText, movedText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
-import {apart, reasons} from "../../kit/reports/js/sweep.js";
+import {apart, reasons, ticksIn} from "../../kit/reports/js/sweep.js";
 import {readAddress, writeAddress} from "../../kit/reports/js/link.js";
 import {readLooked, writeLooked} from "../../kit/widgets/base/js/link.js";
 import {numbersIn} from "../../kit/widgets/base/js/listing.js";
@@ -41,6 +41,12 @@ test("a sweep has a line for each mode, and leaves out what was not measured", (
 });
 
 const NOTHING = {shown: null, range: null, nodes: [], sites: [], label: "", open: []};
+
+test("a line of a chart stands at the number that is written at it", () => {
+  const found = [137, 104.9, 1, 0.034, 0.001, 12_345, 61_000].map(ticksIn);
+  assert.deepEqual(found, [[0, 50, 100], [0, 50, 100], [0, 0.5, 1], [0, 0.01, 0.02, 0.03], [0, 0.0005, 0.001],
+    [0, 5000, 10_000], [0, 20_000, 40_000, 60_000]]);
+});
 
 test("what made a run of a sweep doubtful is said with its settings", () => {
   const busy = cells.map((cell, i) => (i === 3 ? {...cell, doubt: "a busy machine"} : cell));

@@ -1,10 +1,11 @@
 // Charts of the step time over the settings that are numbers.
 import {element} from "../../widgets/base/js/dom.js";
 import {formatNs} from "../../widgets/base/js/format.js";
+import {ticksOf} from "../../widgets/timeline/js/paint/axis.js";
 import {sweepLines} from "./grid.js";
 
 const SERIES = ["#2f6db5", "#d1701f", "#2a9d6f", "#a3479b", "#7a6a2f", "#c23b4b"];
-const BOX = {height: 170, left: 40, right: 14, top: 12, bottom: 26};
+const BOX = {height: 170, left: 46, right: 14, top: 12, bottom: 26};
 const LETTER = 6.6; // of a text under the axis
 const NARROW = 360;
 const WIDTHS = [800, 560]; // of one chart alone, of each of two: so they fill a wide page
@@ -27,7 +28,7 @@ export function sweepCharts(index, shown) {
     const lines = sweepLines(index, k, split, shown.at);
     const parts = [caption, chart(axis, lines, shown, {k, width})];
     if (split >= 0) parts.push(key(axes[split].values, lines, shown.at[k]));
-    const known = lines.flat().every((point) => point.low < point.high);
+    const known = lines.flat().every(({low, high, doubt}) => doubt || low < high);
     if (!known) parts.push(note("\u25cb too few steps to know what a rerun may take."));
     const why = reasons(axes, k, split, lines);
     if (why.length) {
@@ -46,6 +47,12 @@ export function reasons(axes, along, split, lines) {
   const name = (/** @type {number} */ k, /** @type {number} */ at) => `${axes[k].label} ${axes[k].values[at]}`;
   return lines.flatMap((line, n) => line.filter(({doubt}) => doubt).map(({place, doubt}) =>
     `${[name(along, place), ...(split < 0 ? [] : [name(split, n)])].join(", ")}: ${doubt}`));
+}
+
+/** Round numbers from 0 to the longest of the step times: what stands at a line is where it is.
+ * @param {number} longest milliseconds @returns {number[]} */
+export function ticksIn(longest) {
+  return ticksOf(0, longest * 1e6, 4).ticks.map((ns) => ns / 1e6);
 }
 
 /** Places whose texts stand apart under an axis; the last one always does.
@@ -87,10 +94,9 @@ function chart(axis, lines, shown, {k, width}) {
   const x = (/** @type {number} */ v) => left + (width - left - right) * (count > 1 ? v / (count - 1) : 0.5);
   const y = (/** @type {number} */ ms) => Math.max(height - bottom - (height - top - bottom) * (ms / most), 0);
   const root = svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `step time by ${axis.label}`});
-  for (const part of [0, 0.5, 1]) {
-    const ms = longest * part;
+  for (const ms of ticksIn(longest)) {
     root.append(svg("line", {class: "axis", x1: left, x2: width - right, y1: y(ms), y2: y(ms)}),
-      svg("text", {x: left - 11, y: y(ms) + 4, "text-anchor": "end"}, String(Number(ms.toPrecision(2)))));
+      svg("text", {x: left - 11, y: y(ms) + 4, "text-anchor": "end"}, String(ms)));
   }
   for (const n of apart(axis.values, x)) {
     root.append(svg("text", {x: x(n), y: height - 8, "text-anchor": "middle"}, axis.values[n]));
