@@ -93,7 +93,7 @@ def _file(path: Path) -> tuple[Path, list[str]]:
         raise TraceFileError(
             f"{str(path)!r} holds no *.xplane.pb: jax.profiler.trace(directory) writes one when "
             "its block ends. A folder with a trace for each rank is opened by kit.open_ranks, or "
-            "`kit view FOLDER`"
+            "by `kit view FOLDER` if the names of saved runs say their ranks (step_rank1.kitrun)"
         )
     newest = [f for f in found if f.parent == found[-1].parent]
     notes = []

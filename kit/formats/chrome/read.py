@@ -162,6 +162,7 @@ def _exported(events: Events, own: dict[str, Any]) -> Imported:
         {cut_name(k): cut_name(v) for k, v in list(texts)[:100]},
         cut_name(own.get("name", "")),
         tuple(times or ()) if is_times else None,
+        Member(has_clock=False),  # as a saved run: its times count from its own begin
     )
 
 

@@ -19,6 +19,7 @@ _RANKS = tuple(
     re.compile(word + _NUMBER, re.IGNORECASE)
     for word in (r"(?<!local)(?<!local[\s_.-])rank", "worker", "gpu")
 )
+_OF_FOLDER = re.compile(rf"{_RANKS[0].pattern}$", re.IGNORECASE)
 
 Path_ = str | os.PathLike[str]
 
@@ -61,8 +62,11 @@ def is_folder_of_ranks(path: Path) -> bool:
 
 
 def rank_in_name(file: Path) -> int:
-    """3 of "rank3.json" and of "trace_rank-3.pt.trace.json.gz"; -1 if it says none."""
-    matches = (pattern.search(file.name) for pattern in _RANKS)
+    """3 of "trace_rank-3.pt.trace.json.gz" and of "rank_3/step.kitrun"; -1 if it says none."""
+    matches = (
+        *(pattern.search(file.name) for pattern in _RANKS),
+        _OF_FOLDER.search(file.parent.name),
+    )
     return next((int(match[1]) for match in matches if match), -1)
 
 

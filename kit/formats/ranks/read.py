@@ -152,9 +152,9 @@ def _without_clock(traces: Sequence[RankTrace]) -> list[str]:
         return []
     whose = "all ranks" if len(without) == len(traces) else f"{format_count(len(without), 'rank')}"
     return [
-        f"no common clock: the files of {whose} are saved runs, whose times count from the begin "
-        "of each. Who came last and who waited is not said of them; open the traces that their "
-        "profiler wrote"
+        f"no common clock: the files of {whose} were saved or exported by the kit: their times "
+        "count from the begin of each. Who came last and who waited is not said of them; open the "
+        "traces that their profiler wrote"
     ]
 
 

@@ -154,7 +154,8 @@ def _clocks(
     traces: Sequence[RankTrace], matched: Matched, together: NDArray[np.bool_]
 ) -> list[Clock]:
     """The clock of each rank; a rank whose file keeps none is set by nothing."""
-    clocks = [Clock(0, math.nan, "no common clock: a saved run keeps none")] * len(traces)
+    none = Clock(0, math.nan, "no common clock: a saved or exported run keeps none")
+    clocks = [none] * len(traces)
     clocked = np.array([r for r, trace in enumerate(traces) if trace.has_clock], np.intp)
     rows = np.ix_(together, clocked)
     found = align(

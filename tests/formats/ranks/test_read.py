@@ -7,6 +7,7 @@ import json
 import math
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from kit.formats.chrome.collectives import Messages
 from kit.formats.ranks import read
 from kit.formats.ranks.files import is_folder_of_ranks, rank_files, rank_in_name
 from kit.reports.ranks import ranks_html
+from kit.runs.run import Run
 from kit.workloads.made_ranks import LAYERS, Job, made_traces, write_ranks
 from tests.factories import make_run
 from tests.formats.chrome.traces import damaged
@@ -229,8 +231,16 @@ def test_open_trace_of_a_folder_of_ranks_says_what_opens_it(folder: Path):
 def test_the_runs_of_a_sweep_are_no_ranks(tmp_path: Path):
     make_run().save(tmp_path / "batch_size=2.kitrun")
     assert not is_folder_of_ranks(tmp_path)
+    with pytest.raises(TraceFileError, match=r"\(step_rank1\.kitrun\)"):
+        kit.open_trace(tmp_path)
     (tmp_path / "batch_size=2.kitrun").rename(tmp_path / "rank0.kitrun")
     assert is_folder_of_ranks(tmp_path)
+    (tmp_path / "rank0.kitrun").unlink()
+    for rank in (4, 5):
+        (tmp_path / f"bert_rank{rank}").mkdir()
+        make_run().save(tmp_path / f"bert_rank{rank}" / "step.kitrun")
+    assert is_folder_of_ranks(tmp_path)
+    assert [row.rank for row in kit.open_ranks(tmp_path).ranks] == [4, 5]
 
 
 def test_a_missing_a_cut_and_a_doubled_rank_are_named_and_the_rest_is_shown(
@@ -272,6 +282,8 @@ def test_the_file_says_its_rank_then_its_name_then_nothing(folder: Path, tmp_pat
         ("worker0_local_rank1_rank5.pt.trace.json.gz", 5),
         ("gpu-2.json", 2),
         ("frankfurt.json", -1),
+        ("rank_4/step.kitrun", 4),
+        ("rank_4gpus/step.kitrun", -1),
     ],
 )
 def test_a_rank_in_a_name_is_no_count_of_gpus_and_no_local_rank(name: str, rank: int):
@@ -287,12 +299,14 @@ def test_saved_runs_are_ranks_too(tmp_path: Path):
 
 
 @pytest.mark.parametrize("saved", [(0, 1, 2, 3), (3,)])
+@pytest.mark.parametrize("save", [Run.save, kit.export_trace])
 def test_no_rank_is_called_late_by_the_times_of_saved_runs(
-    folder: Path, tmp_path: Path, saved: tuple[int, ...]
+    folder: Path, tmp_path: Path, saved: tuple[int, ...], save: Callable[[Run, Path], Path]
 ):
+    suffix = "kitrun" if save is Run.save else "json"
     for rank in range(4):
         if rank in saved:
-            kit.open_trace(folder / f"rank{rank}.json").save(tmp_path / f"rank{rank}.kitrun")
+            save(kit.open_trace(folder / f"rank{rank}.json"), tmp_path / f"rank{rank}.{suffix}")
         else:
             shutil.copy(folder / f"rank{rank}.json", tmp_path)
     ranks = kit.open_ranks(tmp_path)
