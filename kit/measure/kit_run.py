@@ -49,21 +49,16 @@ def measure(
     with opened as session:
         allocated = of_xla(session.device)
         step = chosen(context())
-        before = 0
-
-        def start_timing() -> None:
-            nonlocal before
-            before = len(session.syncs)
-
+        syncs = session.reads.follow()
         timed = timed_steps(
             lambda: session.run_step(step),
             settings,
             # `run_step` ends the steps
-            Pace(session.wait_all, quiet=partial(watch.begin, cancelled), start=start_timing),
+            Pace(session.wait_all, quiet=partial(watch.begin, cancelled), start=syncs.clear),
             progress=progress,
             cancelled=cancelled,
         )
-        syncs = tuple(session.syncs[before:])
+        waits = tuple(syncs)
         metrics = memory_metrics(allocated, of_xla(session.device))
         metrics |= session.metrics() | session.overheads()
         if progress is not None:
@@ -85,7 +80,7 @@ def measure(
             settings=settings,
             losses=losses,
             step_times_ns=tuple(timed.times),
-            sync_points=syncs,
+            sync_points=waits,
             metrics=metrics,
             name=chosen.name,
             environment={**session.environment(), **versions},

@@ -449,12 +449,18 @@ def test_an_error_in_a_step_ends_the_replay_and_the_session_goes_on() -> None:
         assert session.run_step(step).tolist() == [3.5, 3.5]
 
 
-def test_a_wrong_guess_changes_nothing() -> None:
+@pytest.mark.parametrize("is_other_tensor", [False, True])
+def test_a_wrong_guess_changes_nothing(is_other_tensor: bool) -> None:
     with open_session(Settings(mode="lazy", step_mode="speculate")) as session:
         weight = torch.zeros(2, device="kit")
+        up, down = torch.full((2,), 1.5, device="kit"), torch.full((2,), -0.5, device="kit")
+        session.mark_step()
 
         def step(sign: float) -> Any:
-            weight.add_(1.5) if sign > 0 else weight.sub_(0.5)
+            if is_other_tensor:
+                weight.add_(up if sign > 0 else down)
+            else:
+                weight.add_(1.5) if sign > 0 else weight.sub_(0.5)
             weight.sum().item()  # else there is nothing to guess for
             return weight.clone()
 
@@ -468,6 +474,7 @@ def test_a_wrong_guess_changes_nothing() -> None:
         metrics = session.metrics()
         assert metrics["speculate.wrong"] >= 2
         assert metrics["speculate.right"] >= 2
+        assert all(session.stepper.reasons)
 
 
 def test_a_parameters_memory_is_taken_over_by_its_next_version() -> None:

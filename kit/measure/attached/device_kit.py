@@ -40,7 +40,8 @@ class KitRecorder:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._first_sync = self._last_sync = 0
+        self._waits = session.reads.follow()
+        self._last_sync = 0
         self._syncs: tuple[SyncPoint, ...] | None = (
             None  # of the measured steps, once these are over
         )
@@ -57,13 +58,14 @@ class KitRecorder:
     def begin_clock(self) -> None:
         """From here on the steps count, and what they wait for."""
         self._session.wait_all()
-        self._first_sync = self._last_sync = len(self._session.syncs)
+        self._waits.clear()
+        self._last_sync = 0
 
     def tick(self, is_last: bool) -> None:
         """A step has ended; what still runs belongs to the last one."""
         if is_last:
             self._session.wait_all()
-        self._last_sync = len(self._session.syncs)
+        self._last_sync = len(self._waits)
 
     def begin_trace(self) -> bool:
         """The steps from now on are traced; the first ones only fill the pipeline."""
@@ -116,5 +118,6 @@ class KitRecorder:
 
     def _note_measured(self) -> None:
         session = self._session
-        self._syncs = tuple(session.syncs[self._first_sync : self._last_sync])
+        self._syncs = tuple(self._waits[: self._last_sync])
+        self._waits = []
         self._metrics = session.metrics() | session.overheads()

@@ -218,7 +218,7 @@ def measure(
     if steps != ENOUGH:
         check_whole_number(SettingsError, "steps", steps)
     processes, watch = net.processes, Watch()
-    before: list[int] = []  # sync points of the warm-up, by session
+    waits = [session.reads.follow() for session in net.sessions]
 
     def agree() -> None:
         watch.begin(cancelled)
@@ -226,7 +226,8 @@ def measure(
             _agree(net, processes, "the first measured step")
 
     def start() -> None:
-        before[:] = [len(session.syncs) for session in net.sessions]
+        for of_session in waits:
+            of_session.clear()
 
     timed = timed_steps(
         step,
@@ -242,12 +243,13 @@ def measure(
         progress=progress,
         cancelled=cancelled,
     )
-    waits = [tuple(s.syncs[n:]) for s, n in zip(net.sessions, before, strict=True)]
+    most = max(waits, key=len)
+    waited = tuple(most)
     metrics = added(session.metrics() for session in net.sessions)
     if processes is not None:
         _agree(net, processes, "the end of the measured steps")
     host, clocks = _traced(net, step)
-    seen = Seen(host, timed.times, max(waits, key=len), metrics, net.capture, (watch.end(),))
+    seen = Seen(host, timed.times, waited, metrics, net.capture, (watch.end(),))
     notes: tuple[str, ...] = ()
     where: dict[str, str] = {}
     if processes is not None:

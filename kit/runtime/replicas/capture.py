@@ -43,13 +43,15 @@ class Capture:
 
 
 def capture(
-    sessions: Sequence[ReplicaSession], reductions: Sequence[Span], syncs: Sequence[int]
+    sessions: Sequence[ReplicaSession],
+    reductions: Sequence[Span],
+    syncs: Sequence[Sequence[SyncPoint]],
 ) -> Capture:
     """Freeze what these sessions have recorded while they were watched, and let go of it.
 
     Args:
         reductions: spans of the collectives.
-        syncs: how many sync points each session had before.
+        syncs: the sync points of each session meanwhile.
     """
     steps = _steps(sessions[0])
     chosen = sorted(steps)[min(1, len(steps) - 1)] if steps else 0  # the first fills the pipeline
@@ -64,10 +66,10 @@ def capture(
     for session in sessions:
         spans += session.lanes(_numbers(session, programs))
         session.tracer.forget()
-    waited = [tuple(s.syncs[before:]) for s, before in zip(sessions, syncs, strict=True)]
+    most = max(syncs, key=len)
     return Capture(
         spans=spans,
-        syncs=max(waited, key=len),
+        syncs=tuple(most),
         graph=graph,
         segments=segments,
         programs=programs,

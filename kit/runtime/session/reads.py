@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import jax
 import numpy as np
@@ -18,7 +19,13 @@ from kit.runtime.session.streams import ThreadStreams
 from kit.runtime.steps.stepper import Stepper
 from kit.trace import SyncPoint
 
-__all__ = ["Reads"]
+__all__ = ["KEPT", "Reads"]
+
+KEPT = 4096  # sync points, and lines of them, that a session remembers
+
+
+class _Followed(list[SyncPoint]):
+    """A list that can be watched for its end."""
 
 
 class Reads:
@@ -29,8 +36,8 @@ class Reads:
         note_error: called with each error that a read is going to raise.
 
     Attributes:
-        syncs: the sync points so far.
-        places: their files and lines.
+        syncs: the latest sync points.
+        places: their files and lines, and those of earlier ones.
     """
 
     def __init__(
@@ -39,12 +46,19 @@ class Reads:
     ) -> None:  # fmt: skip
         self.syncs: list[SyncPoint] = []
         self.places: dict[Site, None] = {}
+        self._followed: list[ref[_Followed]] = []
         self._lock = lock
         self._streams = streams
         self._issuer = issuer
         self._stepper = stepper
         self._redo = redo
         self._note_error = note_error
+
+    def follow(self) -> list[SyncPoint]:
+        """The sync points from now on, all of them: added for as long as somebody has the list."""
+        made = _Followed()
+        self._followed.append(ref(made, self._followed.remove))
+        return made
 
     def read(self, value: Value, *, cause: str, frame: Frame) -> Any:
         """The numbers of a value, as a numpy array of its own: a sync point."""
@@ -129,12 +143,17 @@ class Reads:
         stop = issuer.waits.until_ns
         site, via, _ = frame
         where = format_site(site)
-        self.places[site] = None
+        if len(self.places) < KEPT:
+            self.places[site] = None
         self._stepper.payoff.note_wait()
         self._stepper.note_obstacle(
             f"the step waits for the device: {cause} at {where or 'unknown'}"
         )
-        self.syncs.append(SyncPoint(start, stop - start, cause, where, via))
+        sync = SyncPoint(start, stop - start, cause, where, via)
+        for followed in [self.syncs, *(known() for known in tuple(self._followed))]:
+            if followed is not None:
+                followed.append(sync)
+        del self.syncs[:-KEPT]
         issuer.counts["sync.count"] += 1
         issuer.counts["sync.ns"] += stop - start
         issuer.spans.add(f"{cause} at {where}" if where else cause, "wait", start, stop)

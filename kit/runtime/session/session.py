@@ -350,7 +350,7 @@ class Session:
 
     @property
     def syncs(self) -> list[SyncPoint]:
-        """Where the program has waited for the device so far."""
+        """Where the program has waited for the device; the latest few thousand."""
         return self.reads.syncs
 
     def read(self, value: Value, *, cause: str, frame: Frame) -> Any:

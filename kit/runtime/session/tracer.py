@@ -64,7 +64,7 @@ class Tracer:
             self._streams.current.phase = ""
             executor.spans.clear()
             executor.is_tracing = self._policy.is_tracing = True
-            first_sync = len(reads.syncs)
+            syncs = reads.follow()
             tracing = Tracing(spans.end_step)
             with profiled() as profile, _no_collection():
                 with elsewhere() as waited:
@@ -75,7 +75,7 @@ class Tracer:
                 spans.tasks,
                 [*spans.spans, *executor.spans, *(away.span for away in waited)],
                 profile,
-                reads.syncs[first_sync:],
+                syncs,
                 self._stepper.describe(),
                 waited_at=[*reads.places, *(away.site for away in waited)],
             )
@@ -108,12 +108,12 @@ class Tracer:
         self, step: Callable[[], Any], end_step: Callable[[], None], *, steps: int
     ) -> OpStream:
         """Record steps without running them; see `Session.plan`."""
-        spans, executor, syncs = self._issuer.spans, self._issuer.executor, self._reads.syncs
+        spans, executor, syncs = self._issuer.spans, self._issuer.executor, self._reads.follow()
         try:
             executor.is_holding = executor.is_tracing = self._policy.is_planning = True
             for _ in range(steps):  # the first makes the optimizer's state
                 spans.start(0)
-                first_sync = len(syncs)
+                syncs.clear()
                 step()
                 end_step()
             tasks = [task for task, _ in spans.tasks]
@@ -129,7 +129,7 @@ class Tracer:
         ]
         notes = dict.fromkeys(
             f"{s.cause} at {s.site or 'an unknown line'} reads a value: what is before it was run"
-            for s in syncs[first_sync:]
+            for s in syncs
         )
         return OpStream.of(graph, segments, calls=calls, views=views, notes=notes)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from kit.runtime.recording.bulk import Cell, Task, same_task
 from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer
-from kit.runtime.steps.recording import Draw, Reasons, Recording, Source, leaf_of, task_difference
+from kit.runtime.steps.recording import Draw, Recording, Source, leaf_of
 
 __all__ = ["Guesses"]
 
@@ -21,14 +21,11 @@ class Guesses:
             steps.
     """
 
-    def __init__(
-        self, issuer: Issuer, payoff: Payoff, counts: Counter[str], reasons: Reasons
-    ) -> None:
+    def __init__(self, issuer: Issuer, payoff: Payoff, counts: Counter[str]) -> None:
         self.most = 0
         self._issuer = issuer
         self._payoff = payoff
         self._counts = counts
-        self._reasons = reasons
         self._tasks: list[Task] = []
         self._results: list[list[Cell]] = []  # of the tasks, kept alive until confirmed
         self._confirmed = 0  # tasks that the recording has reached
@@ -91,7 +88,6 @@ class Guesses:
             and guess.guessed == task.leaves
         )
         if not is_right:
-            self._reasons.note(task_difference(guess, task))
             self.abandon()
             return None
         self._confirmed += 1

@@ -34,11 +34,12 @@ __all__ = [
     "numbers_in",
     "reads_of",
     "source_of",
-    "task_difference",
     "type_of",
 ]
 
 _SUCH_AS = ", such as "  # follow numbers, which are others in each step
+_MOST_REASONS = 100
+_OTHERS = "of something else each time"
 
 Fetch = Callable[[], Any]
 Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
@@ -51,7 +52,8 @@ class Reasons(Counter[str]):
         """One step was recorded because of this."""
         place, such_as, _ = why.partition(_SUCH_AS)
         known = [one for one in self if such_as and one.startswith(place + such_as)]
-        self[known[0] if known else why] += 1
+        told = known[0] if known else why
+        self[told if told in self or len(self) < _MOST_REASONS else _OTHERS] += 1
 
 
 class Draw(float):
@@ -190,7 +192,7 @@ def difference(last: Recording, now: Recording, *, replay: bool) -> str:
     if len(last.tasks) != len(now.tasks):
         return f"the step was cut into {len(now.tasks)} segments instead of {len(last.tasks)}"
     for old, new in zip(last.tasks, now.tasks, strict=True):
-        if why := task_difference(old, new):
+        if why := _task_difference(old, new):
             return why
     if last.sources != now.sources or last.calls != now.calls:
         return "the step reads arrays that the step before did not read, or from elsewhere"
@@ -212,13 +214,13 @@ def alike(last: Recording, now: Recording) -> int:
     """How many segments at the start of two steps are the same, and read from the same places."""
     count = 0
     for old, new, *sources in zip(last.tasks, now.tasks, last.sources, now.sources, strict=False):
-        if task_difference(old, new) or sources[0] != sources[1]:
+        if _task_difference(old, new) or sources[0] != sources[1]:
             break
         count += 1
     return count
 
 
-def task_difference(old: Task, new: Task) -> str:
+def _task_difference(old: Task, new: Task) -> str:
     """In what two segments differ, in words; empty if one can stand for the other."""
     if old.cut.key != new.cut.key:
         return f"the graph is another one ({new.cut.bulk.phase}, {len(new.cut.bulk.ops)} ops)"

@@ -77,7 +77,7 @@ class Stepper:
         self._looks = Looks()
         self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
         self.payoff = Payoff()
-        self._guesses = Guesses(issuer, self.payoff, self.counts, self.reasons)
+        self._guesses = Guesses(issuer, self.payoff, self.counts)
 
     def run(self, step: Callable[[], Any]) -> Any:
         """Run one step and end it; gives what the step returns."""

@@ -286,7 +286,7 @@ class Replicas:
         """
         self._check_open()
         self.wait_all()
-        before = [len(session.syncs) for session in self.sessions]
+        syncs = [session.reads.follow() for session in self.sessions]
         self._collectives.spans, self._collectives.is_tracing = [], True
         self._run([partial(session.watch, True) for session in self.sessions])
         try:
@@ -300,7 +300,7 @@ class Replicas:
                 if is_alive:  # in their threads, which else would have recorded until now
                     self._hand_out([partial(session.watch, False) for session in self.sessions])
                 self._collectives.is_tracing = False
-                self.capture = capture(self.sessions, self._collectives.spans, before)
+                self.capture = capture(self.sessions, self._collectives.spans, syncs)
                 self._collectives.spans = []
 
     def backward_shape(self) -> tuple[int, list[tuple[int, int]]]:
