@@ -303,6 +303,8 @@ test("a range is measured: busy devices, hidden recording, waits, idle time", ()
   assert.deepEqual(found.idle, [["late dispatch", 20]]);
   assert.deepEqual(rowsOf(table, 5, 65, 0, ""), [["lane 1 busy", "58 %, 35 ns"],
     ["recording hidden", "57 % of 35 ns"], ["sync points", "1, 10 ns waited"], ["idle: late dispatch", "20 ns"]]);
+  const two = {...table, gaps: {start: [0, 0], length: [9, 9], part: [0, 0], cause: [0, 0], device: ["device/0", "device/1"]}};
+  assert.deepEqual(rowsOf(two, 0, 9, 0, "").at(-1), ["idle, all devices: late dispatch", "18 ns"]);
 });
 
 test("what is shown stays inside of what there is, whatever is asked", () => {

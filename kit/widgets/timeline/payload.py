@@ -253,11 +253,12 @@ def _summary(run: Run) -> str:
     kernels = int((timeline.kind == KINDS.index("kernel")).sum())
     is_small = len(timeline) <= 200_000  # of more, it takes longer to say than to draw
     busy = headline(timeline).device_busy_fraction if is_small else math.nan
+    of = "the steps" if (timeline.kind == _STEP).any() else "it"
     waits = [s.wait_ns for s in timeline.syncs]
     texts = [
         f"Timeline of {format_ns(timeline.duration_ns)}, {_steps(timeline)}, {kernels:,} "
         f"kernels among {len(timeline):,} spans on {len(timeline.lanes)} lanes.",
-        f"The device is busy for {busy:.0%} of the steps." if not math.isnan(busy) else "",
+        f"The device is busy for {busy:.0%} of {of}." if not math.isnan(busy) else "",
         f"{len(waits):,} sync points, {format_ns(sum(waits))} waited in all."
         if waits
         else "No sync points.",

@@ -23,7 +23,7 @@ from ipywidgets import HTML, VBox
 from kit.errors import TimelineError, TraceFileError
 from kit.runs.run import Run
 from kit.text import format_ns, safe_label
-from kit.trace import Timeline
+from kit.trace import Timeline, count_devices
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View, static_page
@@ -263,10 +263,12 @@ class TimelineView(View):
         self._show_pins(self.run.unpin(place))
 
     def _show_pins(self, run: Run) -> None:
-        """Show the same run with other pins; what is on the screen stays."""
+        """Show the same run with other pins; what is on the screen and what is picked stays."""
         shown, marked = dict(self.sources["shown"].data), self.range_ns
+        picked = self.selection, self.segment, self.node
         self.run = run
         self.range_ns = marked  # a new run is shown whole; this one is where it was
+        self.selection, self.segment, self.node = picked
         self.sources["shown"].data = shown
 
     def use_as_step(self, start_ns: int, stop_ns: int) -> None:
@@ -343,8 +345,8 @@ class TimelineView(View):
         """What a picked span or sync point stands for; `segment` and `node` are set on the way."""
         self.segment = self.node = None
         if kind == "sync":
-            syncs = self._payload["syncs"]
-            mine = self.run is not None and not syncs["part"][index]
+            parts = self._payload["syncs"]["part"]  # a click may be of the picture before
+            mine = 0 <= index < len(parts) and not parts[index]
             site = self.run.timeline.syncs[index].site if mine and self.run else ""
             return self._links.of_site(site) if site else NOTHING
         keys, key = self._payload["keys"], self._payload["spans"]["key"]
@@ -393,4 +395,5 @@ def _told_idle(timeline: Timeline, start_ns: int, stop_ns: int) -> str:
     if int(near.where(kind="kernel").sum()) > MAX_LIVE_KERNELS:
         return "idle by cause\tsee view.range_metrics(), which takes a while"
     idle = range_metrics(timeline, start_ns, stop_ns).idle_ns
-    return "\n".join(f"idle: {cause}\t{format_ns(ns)}" for cause, ns in idle.items())
+    head = "idle, all devices" if count_devices(timeline) > 1 else "idle"
+    return "\n".join(f"{head}: {cause}\t{format_ns(ns)}" for cause, ns in idle.items())

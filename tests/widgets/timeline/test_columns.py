@@ -366,6 +366,11 @@ def test_the_picture_is_told_in_words():
     for fact in ("3 steps", "120 kernels", "The device is busy for", "3 sync points"):
         assert fact in summary
     assert timeline_payload(None)["summary"].startswith("An empty timeline")
+    alone = Timeline.of([Span("device/0", "k", "kernel", 0, 10)])
+    summary = timeline_payload(replace(run, timeline=alone))["summary"]
+    assert (
+        "0 steps, 1 kernels among 1 spans on 1 lanes. The device is busy for 100% of it" in summary
+    )
 
 
 def test_the_title_says_workload_device_and_origin():

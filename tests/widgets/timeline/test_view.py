@@ -66,6 +66,10 @@ def test_clicking_a_dispatch_selects_its_segment_and_a_sync_point_its_line():
     pick(view, "sync", 1)
     assert view.selection.sites == {run.timeline.syncs[1].site}
     assert view.segment is None
+    for late in (("sync", 99), ("sync", -5), ("span", 9_999)):  # of the picture before
+        pick(view, *late)
+        assert not view.selection
+    assert view.children[-1].value == ""
 
 
 def test_a_selection_from_elsewhere_is_handed_to_the_browser_and_not_set_again():
@@ -314,7 +318,10 @@ def test_a_text_is_pinned_to_the_begin_of_the_range_and_the_picture_stays():
     assert view.sources["asked"].data["can"] == ["pin"]
     view.range_ns = (2_000, 9_000)
     view.sources["shown"].data = {"start": [0], "stop": [50_000]}
+    pick(view, "span", bar_of(view, "kernel"))
+    picked = view.selection, view.segment, view.node
     ask(view, "pin", "late")
+    assert (view.selection, view.segment, view.node) == picked != (NOTHING, None, None)
     assert [(pin.at_ns - origin, pin.text) for pin in view.run.pins] == [(2_000, "late")]
     assert view.range_ns == (2_000, 9_000)
     assert view.sources["shown"].data == {"start": [0], "stop": [50_000]}

@@ -133,7 +133,8 @@ export function rowsOf(table, from, to, part, told) {
       `${percent(metrics.hidden, metrics.recording)} of ${formatNs(metrics.recording)}`]);
   }
   rows.push(["sync points", metrics.waits ? `${metrics.waits}, ${formatNs(metrics.waited)} waited` : "none"]);
-  for (const [cause, ns] of metrics.idle) rows.push([`idle: ${cause}`, formatNs(ns)]);
+  const idle = metrics.isOfMany ? "idle, all devices" : "idle";
+  for (const [cause, ns] of metrics.idle) rows.push([`${idle}: ${cause}`, formatNs(ns)]);
   if (!metrics.knowsIdle && !table.parts.outline[part]) {
     if (told) rows.push(...told.split("\n").map((line) => line.split("\t")));
     else rows.push(["idle by cause", "too many kernels to say so here"]);

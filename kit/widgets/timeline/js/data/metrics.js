@@ -55,6 +55,7 @@ export function rangeMetrics(table, from, to, part = 0) {
     hidden: total(intersection(record, busy)) - total(intersection(away, busy)),
     ...waitsIn(table, from, to, part),
     idle: idleIn(table, from, to, part),
+    isOfMany: devices.length > 1 || devicesOf(table, part) > 1,
     knowsIdle: Boolean(table.parts.gaps_known[part])};
 }
 
@@ -95,6 +96,11 @@ function waitsIn({syncs}, from, to, part) {
     waited += Math.max(0, Math.min(at[i] + wait[i], to) - Math.max(at[i], from));
   }
   return {waits, waited};
+}
+
+/** How many devices were ever idle. @param {import("./table.js").Table} table @param {number} part */
+function devicesOf({gaps}, part) {
+  return new Set(Array.from(gaps.device).filter((_, i) => gaps.part[i] === part)).size;
 }
 
 /** Nanoseconds by cause, the largest first.
