@@ -238,8 +238,11 @@ def median_run(runs: Sequence[Run]) -> Run:
 
 
 def doubt_of(*runs: Run) -> str:
-    """Why a change between these runs may be another program's; "" if it is not."""
-    return next((said for run in runs if (said := doubt(run.conditions))), "")
+    """Why a change between these runs may be another program's; "" if it is not.
+
+    Of several reasons the last run's: that is the new one, above whose numbers it stands, too.
+    """
+    return next((said for run in reversed(runs) if (said := doubt(run.conditions))), "")
 
 
 class StepTimes:

@@ -15,6 +15,7 @@ from kit.reports.html import report_html
 from kit.reports.markdown import report_markdown
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import verdict
+from kit.runs.change import step_difference
 from kit.runs.conditions import DISTURBED, KNOWN, UNKNOWN_CONDITIONS, Conditions, doubt
 from kit.widgets.base.tables import headline_html, run_notes_html
 from kit.widgets.numbers.advice import AGAIN, AdviceView, advice_html
@@ -88,6 +89,11 @@ def test_a_disturbed_run_says_so_and_withholds_verdict_and_advice_wherever_it_is
         assert "measure again when nothing else runs" in text
     assert "others used 1.3 of 2 cores, load 3.2, 4 garbage collections" in run_notes_html(busy)
     assert "-bound" not in report_html([busy])
+
+
+def test_a_change_between_disturbed_runs_gives_the_reason_that_stands_above_the_new_one() -> None:
+    old, new = (replace(make_run(), conditions=replace(BUSY, others=n)) for n in (1.1, 1.3))
+    assert step_difference(old, new).doubt == new.doubt != old.doubt
 
 
 def test_the_explorers_advice_offers_to_measure_a_disturbed_run_again() -> None:

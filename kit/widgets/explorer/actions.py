@@ -77,7 +77,7 @@ class FailureBox(HTML):
     """The last exception, under the controls; `lock` is held while it changes."""
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
-        self._lock = lock
+        self._lock, self._of_control = lock, ""
         super().__init__(layout=Layout(width="auto"))
 
     def show(self, error: BaseException, trace: str = "") -> None:
@@ -86,11 +86,15 @@ class FailureBox(HTML):
             self.value = failure_html(error, trace)
 
     def guard(self, act: Callable[[], Any]) -> None:
-        """Do what a control asks for, and show what it raises."""
+        """Do what a control asks for, and show what it raises until one works again."""
         try:
             act()
+            with self._lock:
+                if self.value == self._of_control:  # else it is of a run, and the next one answers
+                    self.value = ""
         except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
             self.show(error)
+            self._of_control = self.value
 
 
 def status_html(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Lock
 
 import pytest
 from ipywidgets import HTML
@@ -13,7 +14,7 @@ from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction, predict
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import NOTHING, Links
-from kit.widgets.explorer.actions import ActionBar
+from kit.widgets.explorer.actions import ActionBar, FailureBox
 from kit.widgets.explorer.foresight import Foresight
 from kit.widgets.explorer.log import RunLog
 from kit.widgets.explorer.pictures import Pictures
@@ -67,6 +68,17 @@ def test_a_bar_can_cancel_only_what_runs_and_announces_only_news():
     for button in (bar.run, bar.cancel, bar.save):
         button.click()
     assert pressed == ["run", "cancel", "save"]
+
+
+def test_what_a_control_raised_is_shown_until_one_works_and_a_runs_failure_stays():
+    box = FailureBox(Lock())
+    box.guard(lambda: {}["no folder"])
+    assert "no folder" in box.value
+    box.guard(lambda: None)
+    assert box.value == ""
+    box.show(ValueError("the run failed"))
+    box.guard(lambda: None)
+    assert "the run failed" in box.value
 
 
 def test_pictures_show_a_model_in_two_views_and_take_it_back():
