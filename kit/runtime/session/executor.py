@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from _thread import allocate_lock
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -61,6 +62,7 @@ class Executor:
         self.is_holding = False  # what is pushed is only planned
         self.held: list[Task] = []  # of a plan; they run before what is pushed or awaited after it
         self.recovered: list[str] = []  # segments that failed whole, and not op by op
+        self._asking = allocate_lock()  # held while it changes whether a task is asked for
         self._launch = launch
         self._waits = device.platform == "cpu"
         self.findings = Findings(self._note_failure)
@@ -324,20 +326,24 @@ class Executor:
 
     def _note_failure(self, task: Task, error: BaseException) -> None:
         """`wait_all` raises it, if the program has asked for the task or does so later."""
-        task.failures = (*task.failures, error)
-        if task.guessed is None:
-            self.engine.report(error, task.operation)
+        with self._asking:
+            task.failures = (*task.failures, error)
+            if task.guessed is None:
+                self.engine.report(error, task.operation)
 
     def confirm(self, task: Task) -> None:
         """The program has asked for a task that was a guess."""
-        for error in task.failures:
-            self.engine.report(error, task.operation)
+        with self._asking:
+            task.guessed = None
+            for error in task.failures:
+                self.engine.report(error, task.operation)
 
     def retract(self, task: Task) -> None:
         """The program no longer asks for a task: another one takes its place."""
-        task.guessed = []  # as of a guess that was wrong
-        for error in task.failures:
-            self.engine.forgive(error)
+        with self._asking:
+            task.guessed = []  # as of a guess that was wrong
+            for error in task.failures:
+                self.engine.forgive(error)
 
 
 def _explained(task: Task, error: BaseException, culprit: int | None = None) -> BaseException:

@@ -74,6 +74,10 @@ class Issuer:
         """The task that was placed last will not come."""
         self._position = task.position
 
+    def confirm(self, task: Task) -> None:
+        """The program has asked for a task that was a guess."""
+        self.executor.confirm(task)
+
     def cancel(self, task: Task) -> None:
         """A guess was wrong: it need not run."""
         if task.operation is not None:

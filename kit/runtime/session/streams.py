@@ -149,7 +149,6 @@ class ThreadStreams:
             else:
                 for value, output in zip(kept, chosen.outputs, strict=True):
                     value.cell = output()
-                self._issuer.executor.confirm(chosen)
             is_issued = True
             self._end(stream, bulk, chosen)
         except BaseException:

@@ -91,7 +91,7 @@ class Guesses:
             self.abandon()
             return None
         self._confirmed += 1
-        guess.guessed = None
+        self._issuer.confirm(guess)
         self._payoff.judge(guess, is_right=True)
         self._counts["speculate.right"] += 1
         return guess

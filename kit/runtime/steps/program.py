@@ -31,6 +31,9 @@ class Issuer(Protocol):
     def has(self, task: Task) -> bool:
         """True if the executor has got the task."""
 
+    def confirm(self, task: Task) -> None:
+        """The program has asked for a task that was a guess."""
+
     def cancel(self, task: Task) -> None:
         """A guess was wrong: it need not run."""
 

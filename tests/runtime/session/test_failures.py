@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ import torch
 import kit
 from kit.errors import ExecutionError
 from kit.runtime.compiling.lower import Executable
-from kit.runtime.recording.bulk import Task
+from kit.runtime.recording.bulk import Cell, Task
 from kit.runtime.session.findings import Findings
 
 
@@ -151,3 +152,33 @@ def test_two_threads_that_look_at_what_probes_gave_leave_none_out() -> None:
         findings.begin(task)([(0, silent, flag)])
     findings.look()
     assert [issued.task.index for issued in findings._unseen] == [1]
+
+
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_a_failure_is_reported_once_or_not_while_the_program_decides(is_asked_for: bool) -> None:
+    with kit.Session() as session:
+        executor = session.issuer.executor
+        decide = executor.confirm if is_asked_for else executor.retract
+        other = threading.Thread(target=lambda: decide(task))
+
+        class Decided(Task):
+            """A task about which another thread decides just as the worker looks at it."""
+
+            @property  # type: ignore[override]
+            def guessed(self) -> Any:
+                seen = self.known
+                if threading.current_thread() is not other and not other.ident:
+                    other.start()
+                    other.join(0.05)
+                return seen
+
+            @guessed.setter
+            def guessed(self, to: Any) -> None:
+                self.known = to
+
+        task = Decided(0, cast(Any, None))
+        task.guessed = [Cell(None)] if is_asked_for else None
+        executor._note_failure(task, ValueError("once"))
+        other.join()
+        assert len(executor.engine._failures) == is_asked_for
+        executor.engine.take_failure()
