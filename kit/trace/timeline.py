@@ -214,15 +214,36 @@ class Timeline:
 def each_step(timeline: Timeline) -> tuple[Timeline, ...]:
     """The timeline of each traced step alone, cut at its edges; steps of several devices at the
     same time are one."""
+    steps = _apart(timeline.intervals(kind="step"))
+    low, high = np.array(steps, np.int64).reshape(-1, 2).T
+    # a span lies in the steps from the first that ends after its begin on, as far as they begin
+    # before its end
+    first = np.searchsorted(high, timeline.start_ns, "right")
+    count = (np.searchsorted(low, timeline.stop_ns, "left") - first).clip(0)
+    spans = _grouped(first, count, len(steps))
+    at = np.array([s.at_ns for s in timeline.syncs], np.int64)
+    step = np.searchsorted(low, at, "right") - 1
+    is_inside = (step >= 0) & (at < np.append(high, 0)[step])
+    syncs = _grouped(step, is_inside.astype(np.int64), len(steps))
     found = []
-    for low, high in _apart(timeline.intervals(kind="step")):
-        inside = (timeline.stop_ns > low) & (timeline.start_ns < high)
+    for (begin, end), inside, waits in zip(steps, spans, syncs, strict=True):
         columns = {name: getattr(timeline, name)[inside] for name in COLUMNS}
-        columns["start_ns"] = columns["start_ns"].clip(low)
-        columns["stop_ns"] = columns["stop_ns"].clip(max=high)
-        syncs = tuple(s for s in timeline.syncs if low <= s.at_ns < high)
-        found.append(replace(timeline, syncs=syncs, **columns))
+        columns["start_ns"] = columns["start_ns"].clip(begin)
+        columns["stop_ns"] = columns["stop_ns"].clip(max=end)
+        waited = tuple(timeline.syncs[i] for i in waits.tolist())
+        found.append(replace(timeline, syncs=waited, **columns))
     return tuple(found)
+
+
+def _grouped(
+    first: NDArray[np.intp], count: NDArray[np.int64], groups: int
+) -> list[NDArray[np.intp]]:
+    """The members of each group, in order; each is in so many groups from its first one on."""
+    member = np.repeat(np.arange(len(first)), count)
+    place = np.arange(len(member)) - np.repeat(np.cumsum(count) - count, count)
+    group = first[member] + place
+    edges = np.cumsum(np.bincount(group, minlength=groups))
+    return np.split(member[np.argsort(group, kind="stable")], edges)[:groups]
 
 
 def _apart(intervals: NDArray[np.int64]) -> list[tuple[int, int]]:

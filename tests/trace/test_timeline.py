@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import TimelineError
-from kit.trace import COLUMNS, KINDS, ORIGINS, Span, SyncPoint, Timeline
+from kit.trace import COLUMNS, KINDS, ORIGINS, Span, SyncPoint, Timeline, each_step
 from tests.factories import make_run
 
 SPANS = st.builds(
@@ -22,6 +24,31 @@ SPANS = st.builds(
     st.integers(0, 1000),
     st.tuples(st.integers(-1, 9), st.integers(-1, 9)),
 )
+
+
+STEPS = st.builds(
+    lambda start, length: Span("host/main", "s", "step", start, start + length),
+    st.integers(-1000, 1000),
+    st.integers(0, 500),
+)
+
+
+@given(st.lists(STEPS), st.lists(SPANS), st.lists(st.integers(-1000, 1000)))
+def test_a_step_alone_is_what_lies_in_it_cut_at_its_edges(steps, spans, at):
+    t = Timeline.of([*steps, *spans], syncs=[SyncPoint(x, 1, "item") for x in at])
+    alone, hulls = each_step(t), []
+    for low, high in sorted((s.start_ns, s.stop_ns) for s in t.spans if s.kind == "step"):
+        if hulls and low < hulls[-1][1]:
+            hulls[-1] = hulls[-1][0], max(high, hulls[-1][1])
+        else:
+            hulls.append((low, high))
+    for (low, high), one in zip(hulls, alone, strict=True):
+        assert one.spans == [
+            replace(s, start_ns=max(s.start_ns, low), stop_ns=min(s.stop_ns, high))
+            for s in t.spans
+            if s.stop_ns > low and s.start_ns < high
+        ]
+        assert [s.at_ns for s in one.syncs] == [x for x in sorted(at) if low <= x < high]
 
 
 @given(st.lists(SPANS))
