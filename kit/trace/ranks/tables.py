@@ -9,13 +9,13 @@ why. Arrivals that are closer than the clocks are known, and own times that are,
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kit.trace.active import Ints, without
+from kit.trace.active import Ints, Mask, without
 from kit.trace.communication import BYTES_UNKNOWN, Channel, copy_totals, joined, within
 from kit.trace.ranks.clocks import TOGETHER, Clock, align
 from kit.trace.ranks.match import NUMBERED, Matched, match
@@ -130,19 +130,20 @@ def compare_ranks(traces: Sequence[RankTrace]) -> Compared:
     """The tables of some ranks, in the order of their numbers."""
     traces = sorted(traces, key=lambda trace: trace.rank)
     matched = match(traces)
-    together = np.array([key[0].operation in TOGETHER for key in matched.keys], dtype=bool)
-    clocks = _clocks(traces, matched, together)
-    fit = _fit(matched, clocks)
-    rows = tuple(_collective(traces, matched, clocks, i) for i in np.flatnonzero(fit).tolist())
-    waits = [_Waits(traces, r, clocks, matched, fit) for r in range(len(traces))]
+    clocks = _clocks(traces, matched)
+    together = _Together(matched, clocks)
+    fit = np.flatnonzero(together.fit).tolist()
+    rows = tuple(_collective(traces, matched, clocks, i) for i in fit)
+    waits = [_Waits(trace, r, clocks[r], together) for r, trace in enumerate(traces)]
+    came_last = Counter(row.last for row in rows)
     notes = [*matched.notes, *_far_off(traces, clocks, matched)]
-    if bad := int((~fit).sum()):
+    if bad := len(matched.keys) - len(fit):
         notes.append(
             f"{bad:,} collectives end on one rank before they begin on another, by more than the "
             "clocks are wrong: they are not the same ones, and were not compared"
         )
     return Compared(
-        tuple(_rank(*each, rows) for each in zip(traces, clocks, waits, strict=True)),
+        tuple(_rank(*each, came_last) for each in zip(traces, clocks, waits, strict=True)),
         tuple(_steps(traces, waits)),
         rows,
         tuple(row for trace in traces for row in _copies(trace)),
@@ -150,10 +151,9 @@ def compare_ranks(traces: Sequence[RankTrace]) -> Compared:
     )
 
 
-def _clocks(
-    traces: Sequence[RankTrace], matched: Matched, together: NDArray[np.bool_]
-) -> list[Clock]:
+def _clocks(traces: Sequence[RankTrace], matched: Matched) -> list[Clock]:
     """The clock of each rank; a rank whose file keeps none is set by nothing."""
+    together = np.array([key[0].operation in TOGETHER for key in matched.keys], dtype=bool)
     none = Clock(0, math.nan, "no common clock: a saved or exported run keeps none")
     clocks = [none] * len(traces)
     clocked = np.array([r for r, trace in enumerate(traces) if trace.has_clock], np.intp)
@@ -202,19 +202,28 @@ def _copies(trace: RankTrace) -> Iterator[CopyRow]:
         yield CopyRow(trace.rank, total.what, total.count, total.size_bytes, ms, total.rate)
 
 
-def _fit(matched: Matched, clocks: Sequence[Clock]) -> NDArray[np.bool_]:
-    """Which collectives can be one: on known clocks, no rank ends before another has begun."""
-    offset = np.array([clock.offset_ns for clock in clocks], np.int64)
-    error = np.array([clock.error_ns for clock in clocks])
-    known = matched.seen & ~np.isnan(error)
-    never = np.iinfo(np.int64).max // 2
-    error_ns = np.nan_to_num(error).astype(np.int64)
-    earliest = np.where(known, matched.start + offset - error_ns, -never).max(
-        axis=1, initial=-never
-    )
-    end = np.where(known, matched.stop + offset + error_ns, never).min(axis=1, initial=never)
-    fits: NDArray[np.bool_] = (earliest <= end) & (known.sum(axis=1) > 1)
-    return fits
+class _Together:
+    """What ranks did together, on the reference's clock.
+
+    Shape:
+        known: (collectives, ranks); fit, last: (collectives,)
+    """
+
+    def __init__(self, matched: Matched, clocks: Sequence[Clock]) -> None:
+        offset = np.array([clock.offset_ns for clock in clocks], np.int64)
+        error = np.array([clock.error_ns for clock in clocks])
+        self.matched = matched
+        self.known = matched.seen & ~np.isnan(error)
+        self.worst_ns = float(np.nan_to_num(error).max(initial=0.0))
+        error_ns = np.nan_to_num(error).astype(np.int64)
+        never = np.iinfo(np.int64).max // 2
+        start = np.where(self.known, matched.start + offset, -never)
+        self.last = start.max(axis=1, initial=-never)  # when the last rank came
+        # Which can be one: no rank ends before another has begun, however wrong the clocks are.
+        earliest = (start - error_ns).max(axis=1, initial=-never)
+        stop = np.where(self.known, matched.stop + offset + error_ns, never)
+        end = stop.min(axis=1, initial=never)
+        self.fit: Mask = (earliest <= end) & (self.known.sum(axis=1) > 1)
 
 
 def bus_bytes(channel: Channel, size_bytes: int, ranks: int, *, is_even: bool = True) -> float:
@@ -273,36 +282,26 @@ def _collective(
 class _Waits:
     """What one rank waited for others, step by step. Shape: each (steps,)."""
 
-    def __init__(
-        self,
-        traces: Sequence[RankTrace],
-        r: int,
-        clocks: Sequence[Clock],
-        matched: Matched,
-        fit: NDArray[np.bool_],
-    ) -> None:
-        trace, clock = traces[r], clocks[r]
-        offset = np.array([c.offset_ns for c in clocks], np.int64)
-        known = matched.seen & np.array([c.is_known for c in clocks])
-        mine = fit & known[:, r]
+    def __init__(self, trace: RankTrace, r: int, clock: Clock, together: _Together) -> None:
+        mine = together.fit & together.known[:, r]
         self.is_known = clock.is_known and bool(mine.any())
-        aligned = np.where(known, matched.start + offset, np.iinfo(np.int64).min)[mine]
         shift = clock.offset_ns + trace.zero_ns  # from the rank's own timeline to the reference's
-        last = aligned.max(axis=1, initial=np.iinfo(np.int64).min) - shift
-        start = matched.start[mine, r] - trace.zero_ns
-        stop = matched.stop[mine, r] - trace.zero_ns
+        last = together.last[mine] - shift
+        start = together.matched.start[mine, r] - trace.zero_ns
+        stop = together.matched.stop[mine, r] - trace.zero_ns
         waited = np.stack([start, np.maximum(start, np.minimum(last, stop))], axis=1)
         self.exposed = within(common(joined(waited), trace.exposed), trace.steps)
         count = np.searchsorted(np.sort(start), trace.steps)
-        worst = max((c.error_ns for c in clocks if c.is_known), default=0.0)
-        self.error = (count[:, 1] - count[:, 0]) * (np.nan_to_num(clock.error_ns) + worst)
+        self.error = (count[:, 1] - count[:, 0]) * (
+            np.nan_to_num(clock.error_ns) + together.worst_ns
+        )
         compared = joined(np.stack([start, stop], axis=1))
         # in what was not compared, a receive or a collective of an uneven step, it may have waited
         self.unknown = within(without(trace.exposed, compared), trace.steps)
         self.own = trace.steps[:, 1] - trace.steps[:, 0] - self.exposed
 
 
-def _rank(trace: RankTrace, clock: Clock, waits: _Waits, rows: Sequence[CollectiveRow]) -> RankRow:
+def _rank(trace: RankTrace, clock: Clock, waits: _Waits, came_last: Counter[int]) -> RankRow:
     parts, count = trace.parts, len(trace.steps)
 
     def mean(values: Ints) -> float:
@@ -321,20 +320,18 @@ def _rank(trace: RankTrace, clock: Clock, waits: _Waits, rows: Sequence[Collecti
         memory_ms=mean(parts.memory),
         idle_ms={cause: mean(ns) for cause, ns in parts.causes.items()},
         overlap=1 - int(parts.exposed.sum()) / sent if sent else math.nan,
-        last=sum(row.last == trace.rank for row in rows),
+        last=came_last[trace.rank],
         clock=clock,
     )
 
 
 def _steps(traces: Sequence[RankTrace], waits: Sequence[_Waits]) -> list[StepRow]:
     """The steps that at least two ranks have, in the order of the first rank that has each."""
-    names = dict.fromkeys(name for trace in traces for name in trace.step_names)
-    rows = []
-    for name in names:
-        at = {r: t.step_names.index(name) for r, t in enumerate(traces) if name in t.step_names}
-        if len(at) > 1:
-            rows.append(_step(name, traces, waits, at))
-    return rows
+    places: dict[str, dict[int, int]] = {}  # of each name its first step on each rank
+    for r, trace in enumerate(traces):
+        for i, name in enumerate(trace.step_names):
+            places.setdefault(name, {}).setdefault(r, i)
+    return [_step(name, traces, waits, at) for name, at in places.items() if len(at) > 1]
 
 
 def _step(
