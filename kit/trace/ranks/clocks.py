@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kit.trace.active import Ints, Mask
 
@@ -46,8 +46,9 @@ class Clock:
 def align(ranks: list[int], start: Ints, stop: Ints, seen: Mask) -> list[Clock]:
     """A clock for each rank, the reference being the one with most collectives.
 
-    Ranks that share no collective with the reference are set by one that does: the errors add up.
-    Those that share none with any keep the clock of their file, with an error that is not known.
+    Ranks that share fewer than `ENOUGH` collectives with the reference may be set by one that does:
+    the errors add up, and the way with the least error is taken. Those that share none with any
+    keep the clock of their file, with an error that is not known.
 
     Args:
         ranks: what each column is called.
@@ -63,40 +64,35 @@ def align(ranks: list[int], start: Ints, stop: Ints, seen: Mask) -> list[Clock]:
         return []
     first = int(seen.sum(axis=0).argmax())
     clocks[first] = Clock(0, 0.0, "the reference")
-    best: dict[int, tuple[float, Clock]] = {}
-    added, left = first, set(range(count)) - {first}
-    while left:
-        for r in left:
-            step = _between(start, stop, seen, added, r)
-            if step is None:
-                continue
-            offset, error, shared = step
-            whole = error + clocks[added].error_ns
-            if r not in best or whole < best[r][0]:
-                how = f"{shared:,} collective{'s' * (shared != 1)} with rank {ranks[added]}"
-                best[r] = whole, Clock(clocks[added].offset_ns + offset, whole, how)
-        reachable = left & best.keys()
-        if not reachable:
-            break
-        added = min(reachable, key=lambda r: best[r][0])
-        clocks[added] = best[added][1]
-        left.discard(added)
+    near = [(0.0, first)]  # a heap of ranks with a clock, by its error
+    unsure, left = set(range(count)) - {first}, set(range(count))
+    while near and unsure:
+        one = heappop(near)[1]
+        if one not in left:
+            continue
+        left.discard(one)
+        unsure.discard(one)
+        shared = seen[seen[:, one]].sum(axis=0).tolist()
+        for r in [r for r in unsure if shared[r]]:
+            offset, error = _between(start, stop, seen, one, r)
+            error += clocks[one].error_ns
+            if not error >= clocks[r].error_ns:  # also where none is known yet
+                how = f"{shared[r]:,} collective{'s' * (shared[r] != 1)} with rank {ranks[one]}"
+                clocks[r] = Clock(clocks[one].offset_ns + offset, error, how)
+                heappush(near, (error, r))
+            if shared[r] >= ENOUGH:  # no other way is looked for
+                unsure.discard(r)
     return clocks
 
 
-def _between(
-    start: Ints, stop: Ints, seen: NDArray[np.bool_], one: int, other: int
-) -> tuple[int, float, int] | None:
-    """The offset from `other` to `one`, its error, and how many collectives say so."""
+def _between(start: Ints, stop: Ints, seen: Mask, one: int, other: int) -> tuple[int, float]:
+    """The offset from `other` to `one`, and its error, of ranks that share a collective."""
     both = seen[:, one] & seen[:, other]
-    shared = int(both.sum())
-    if not shared:
-        return None
     ends = stop[both, one] - stop[both, other]
     offset = round(float(np.median(ends - ends[0]))) + int(ends[0])  # exact for times since 1970
-    if shared < ENOUGH:
+    if len(ends) < ENOUGH:
         low = int((start[both, one] - stop[both, other]).max())
         high = int((stop[both, one] - start[both, other]).min())
-        return offset, float(max(offset - low, high - offset, 0)), shared
+        return offset, float(max(offset - low, high - offset, 0))
     agree = np.quantile(np.abs(ends - offset), WITHIN, method="higher")
-    return offset, float(agree), shared
+    return offset, float(agree)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.trace.ranks.clocks import align
+from kit.trace.ranks.clocks import ENOUGH, align
 
 EPOCH = 1_790_857_026_000_000_000
 OFFSETS = st.lists(st.integers(-(10**9), 10**9), min_size=2, max_size=5)
@@ -43,6 +43,25 @@ def test_the_stated_error_holds_nine_of_ten_ends(offsets, count, seed):
     for r, clock in enumerate(clocks[1:], start=1):
         apart = np.abs(stop[:, r] + clock.offset_ns - stop[:, 0])
         assert sum(d <= clock.error_ns for d in apart.tolist()) >= math.floor(0.9 * count)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), max_size=40), st.integers(0, 99))
+def test_ranks_that_share_enough_are_set_as_if_there_were_no_others(seen, seed):
+    rows = np.array(seen, bool).reshape(-1, 6)
+    start, stop = _made([0, 5, 70_000, -900, 3, 10**9], 5_000, len(rows), seed)
+    clocks = align(list(range(6)), start, stop, rows)
+    first = next(r for r, clock in enumerate(clocks) if clock.how == "the reference")
+    reached = {first}
+    for _ in range(6):
+        reached |= {r for row in rows if row[[*reached]].any() for r in np.flatnonzero(row)}
+    assert {r for r, clock in enumerate(clocks) if clock.is_known} == reached
+    for r in reached - {first}:
+        both = rows[:, first] & rows[:, r]
+        if both.sum() >= ENOUGH:
+            pair = np.ix_(both, [first, r])
+            alone = align([first, r], start[pair], stop[pair], np.ones((both.sum(), 2), bool))
+            assert clocks[r] == alone[1]
 
 
 def test_ranks_without_a_common_collective_are_set_through_a_third():
