@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
@@ -270,10 +271,10 @@ class _Profile:
             range(len(threads)),
             key=lambda i: (-sum(e.step >= 0 for e in threads[i][1]), -len(threads[i][1])),
         )
+        taken = Counter(name for name, _ in threads)
         for rank, i in enumerate(order):
             name, events = threads[i]
-            taken = sum(n == name for n, _ in threads)
-            lane = f"host/{name}" if taken == 1 else f"host/{name} {rank + 1}"
+            lane = f"host/{name}" if taken[name] == 1 else f"host/{name} {rank + 1}"
             self._thread("host/main" if not rank else lane, events)
 
     def _thread(self, lane: str, events: list[_Event]) -> None:
@@ -286,7 +287,7 @@ class _Profile:
             kind = "step" if event.step >= 0 else _kind(event.name)
             if self._is_waiting_in_calls and _BLOCKS.fullmatch(event.name):
                 kind = "wait"
-            inside = {k for _, k in open_}
+            inside = {k for _, k in open_} if kind else set()
             if kind and kind not in inside and not (kind == "input" and "dispatch" in inside):
                 name = f"step {event.step}" if kind == "step" else event.name
                 if kind == "wait":
