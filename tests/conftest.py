@@ -32,6 +32,7 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 LONG_FILES = (
     "tests/browser/test_notebook.py",
     "tests/measure/many/test_launch.py",
+    "tests/measure/many/test_deaths.py",
     "tests/test_notebooks.py",
     "tests/gpu_check/test_whole.py",
     "tests/reliability/test_interrupts.py",

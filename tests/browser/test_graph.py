@@ -22,7 +22,7 @@ from kit.widgets.graph.layout import place
 from kit.widgets.graph.view import graph_model, graph_payload, graph_wasm
 from tests.browser.labserver import Browser, Lab
 from tests.factories import make_run
-from tests.widgets.graph.test_layout import AVAL, bert, check_placed, keys, run_of, scene_of
+from tests.widgets.graph.scenes import AVAL, bert, check_placed, keys, run_of, scene_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 

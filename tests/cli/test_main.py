@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ from kit.cli.script import error_text
 from kit.errors import SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.workloads.made_ranks import Job, write_ranks
+from tests.cli.calls import Kit, write
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace
 
@@ -79,31 +77,6 @@ def mine(ctx):
     return lambda: data
 """
 SMALL = ["--set", "steps=2&warmup=1"]
-
-Said = tuple[int, str, str]
-Kit = Callable[..., Said]
-
-
-@pytest.fixture
-def kit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kit:
-    """`kit(*arguments)` in a folder of its own: exit status, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
-
-    def call(*arguments: object) -> Said:
-        try:
-            status = cli.main([str(a) for a in arguments])
-        except SystemExit as ended:
-            status = ended.code if isinstance(ended.code, int) else 1
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return call
-
-
-def write(name: str, text: str) -> str:
-    Path(name).write_text(text)
-    return name
 
 
 def process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -325,129 +298,6 @@ def test_a_run_before_and_one_after_are_both_in_the_report(kit: Kit, tmp_path: P
     page = (tmp_path / "r.html").read_text()
     assert '"values": ["before", "after"]' in page
     assert len(re.findall(r'id="run-[0-9]+"', page)) == 2
-
-
-def slowed(run: Run, factor: float) -> Run:
-    return replace(run, step_times_ns=tuple(round(factor * t) for t in run.step_times_ns))
-
-
-@pytest.mark.parametrize(
-    ("factor", "arguments", "status", "said"),
-    [
-        (1.0, [], 0, "no change beyond the spread"),
-        (1.0, ["--fail-over", "5%"], 0, "passed: nothing is slower by more than 5%"),
-        (1.3, [], 0, "30% ± "),
-        (1.3, ["--fail-over", "5%"], 1, "FAILED: slower by more than 5% and than the spread"),
-        (1.3, ["--fail-over", "0.5"], 0, "passed"),
-        (0.7, ["--fail-over", "0"], 0, "passed"),
-        (1.3, ["--fail-over", "5%", "--markdown"], 1, "| step | 1.55 ms | 2.02 ms | **30% ± "),
-    ],
-)
-def test_a_diff_says_what_changed_and_fails_over_the_bar(
-    kit: Kit, factor: float, arguments: list[str], status: int, said: str
-):
-    make_run().save("old.kitrun")
-    slowed(make_run(), factor).save("new.kitrun")
-    found, out, err = kit("diff", "old.kitrun", "new.kitrun", *arguments)
-    assert (found, err) == (status, "")
-    assert "old (bulked)" in out
-    assert said in out
-
-
-def test_folders_are_compared_cell_by_cell_and_what_has_no_partner_is_said(kit: Kit):
-    for folder, sizes, factor in (("old", (2, 4, 8), 1.0), ("new", (4, 8, 16), 1.4)):
-        Path(folder).mkdir()
-        for size in sizes:
-            run = make_run(Settings(batch_size=size), seed=size)
-            slowed(run, factor if size == 8 else 1.0).save(f"{folder}/{size}.kitrun")
-    status, out, _ = kit("diff", "old", "new", "--fail-over", "10%")
-    assert status == 1
-    assert "batch size 4: 1.54 ms -> 1.54 ms, no change beyond the spread" in out
-    assert "== batch size 8 ==" in out
-    assert "only in the old: batch size 2" in out
-    assert "only in the new: batch size 16" in out
-    assert out.rstrip().endswith("than the spread: batch size 8")
-
-
-def test_foreign_traces_are_compared(kit: Kit):
-    for name in ("a.json", "b.json"):
-        write(name, json.dumps(cuda_trace()))
-    status, out, err = kit("diff", "a.json", "b.json")
-    assert (status, err) == (0, "")
-    assert "step: 900 µs -> 900 µs, no change seen (± " in out
-
-
-def test_what_cannot_be_compared_ends_a_diff_with_2(kit: Kit):
-    make_run(Settings(batch_size=2)).save("a.kitrun")
-    write("bad.kitrun", "no run")
-    for folder, sizes in (("old", (2, 4)), ("new", (8, 16))):
-        Path(folder).mkdir()
-        for size in sizes:
-            make_run(Settings(batch_size=size)).save(f"{folder}/{size}.kitrun")
-    for pair, said in (
-        (("a.kitrun", "bad.kitrun"), "not a run that can be read"),
-        (("a.kitrun", "none.kitrun"), "No such file"),
-        (("old", "new"), "no run on one side has the name and the settings"),
-    ):
-        status, out, err = kit("diff", *pair)
-        assert (status, out) == (2, "")
-        assert said in err
-    status, _, err = kit("diff", "a.kitrun", "a.kitrun", "--fail-over", "5")
-    assert status == 2
-    assert "did you mean 5%?" in err
-
-
-def test_a_table_by_launcher_is_of_one_trace(kit: Kit):
-    write_ranks(Path("ranks"), Job(ranks=2))
-    for name, why in (("ranks", "give the file of one rank"), ("snap.pickle", "no steps")):
-        status, out, err = kit("view", name, "--by", "op")
-        assert (status, out) == (1, "")
-        assert why in err
-
-
-def test_jupyterlab_is_started_on_the_notebook_and_on_this_machine_only(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-):
-    started: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda program, command: started.append(command))
-    monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "")
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "")
-    monkeypatch.delenv("MALLOC_ARENA_MAX")
-    Path("notebooks").mkdir()
-    write("notebooks/01_where_does_the_step_go.ipynb", "{}")
-    kit("lab")
-    kit("lab", "notebooks/01_where_does_the_step_go.ipynb", "--port", "9", "--no-browser")
-    for command in started:
-        assert command[1:4] == ["-m", "jupyterlab", "--ip=127.0.0.1"]
-        url = "--LabApp.default_url=/lab/tree/notebooks/01_where_does_the_step_go.ipynb"
-        assert url in command
-    assert "--no-browser" not in started[0]
-    assert os.environ["MALLOC_ARENA_MAX"] == "1"  # for its kernels
-    assert {"--no-browser", "--port=9"} <= set(started[1])
-    monkeypatch.delenv("DISPLAY")
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert "JupyterLab prints below" in kit("lab")[2]
-    assert "--no-browser" in started[2]
-    kit("lab", write("50% #1?.ipynb", "{}"))
-    assert "--LabApp.default_url=/lab/tree/50%25%20%231%3F.ipynb" in started[3]
-
-
-def test_where_no_process_becomes_another_jupyterlab_is_waited_for(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-):
-    handler = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(subprocess, "call", lambda command: len(command))
-    monkeypatch.delattr(os, "execv")
-    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "")
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")  # theirs is kept
-    try:
-        assert kit("lab")[0] >= 6
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # Ctrl-C is JupyterLab's
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 LONG = """

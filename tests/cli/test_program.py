@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 import kit as kit_itself
-from kit.cli import main as cli
 from kit.cli.program import WithTorch, knows_kit
 from kit.runs.run import Run
+from tests.cli.calls import Kit
 
 TRAIN = """
 import argparse
@@ -63,33 +63,13 @@ if __name__ == "__main__":
     END
 """
 
-Said = tuple[int, str, str]
-Kit = Callable[..., Said]
-
-
-@pytest.fixture
-def kit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kit:
-    """`kit("run", ...)` in a folder of its own: exit status, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    Path("beside.py").write_text("WORD = 'beside'\n", "utf-8")
-
-    def call(*arguments: object) -> Said:
-        before = list(sys.argv), list(sys.path), sys.modules["__main__"]
-        status = cli.main([str(a) for a in arguments])
-        sys.modules.pop("beside", None)
-        assert (list(sys.argv), list(sys.path), sys.modules["__main__"]) == before
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return call
-
 
 def write(text: str, name: str = "train.py") -> str:
     Path(name).write_text(text, "utf-8")
     return name
 
 
-def test_a_script_runs_to_its_end_with_its_arguments_and_its_status(kit: Kit) -> None:
+def test_a_script_runs_to_its_end_with_its_arguments_and_its_status(kit_run: Kit) -> None:
     script = write(TRAIN.replace("END", "sys.exit(3)"))
     asked = (
         "--steps",
@@ -104,7 +84,7 @@ def test_a_script_runs_to_its_end_with_its_arguments_and_its_status(kit: Kit) ->
         "--steps",
         12,
     )
-    status, said, wrong = kit("run", script, *asked)
+    status, said, wrong = kit_run(script, *asked)
     assert (status, wrong) == (3, "")
     assert "at the end, beside" in said
     assert "train.py: profiled, on cpu" in said
@@ -118,11 +98,11 @@ def test_a_script_runs_to_its_end_with_its_arguments_and_its_status(kit: Kit) ->
     assert faster < replay
 
 
-def test_on_kit_the_script_trains_there_and_the_run_answers_predictions(kit: Kit) -> None:
+def test_on_kit_the_script_trains_there_and_the_run_answers_predictions(kit_run: Kit) -> None:
     script = write(TRAIN.replace("END", ""))
-    native = kit("run", script, "--steps", 2, "--skip", 1, "--", "--steps", 9)
+    native = kit_run(script, "--steps", 2, "--skip", 1, "--", "--steps", 9)
     asked = ("--steps", 2, "--skip", 1, "--on", "kit", "--set", "mode=lazy", "--save", "a.kitrun")
-    status, said, wrong = kit("run", script, *asked, "--", "--steps", 9)
+    status, said, wrong = kit_run(script, *asked, "--", "--steps", 9)
     assert status == 0
     assert said.split("\n")[0] == native[1].split("\n")[0]  # the loss
     assert "device kit stood in for cpu in 3 calls. Not mapped: torch.cuda's functions" in wrong
@@ -135,15 +115,15 @@ def test_on_kit_the_script_trains_there_and_the_run_answers_predictions(kit: Kit
 @pytest.mark.parametrize(
     "code", ["import no_such_package\n", "import torch\nprint(torch.ones(2))\n"]
 )
-def test_a_script_without_a_step_is_not_told_to_name_a_device(kit: Kit, code: str) -> None:
+def test_a_script_without_a_step_is_not_told_to_name_a_device(kit_run: Kit, code: str) -> None:
     """Of one that fails at once, and of a step that is no torch's, that is not what is wrong."""
-    status, _, wrong = kit("run", write(code), "--on", "kit")
+    status, _, wrong = kit_run(write(code), "--on", "kit")
     assert status == 1
     assert "no step to record" in wrong
     assert "names no device" not in wrong
 
 
-def test_a_script_that_stays_on_the_cpu_has_its_own_lines_with_on_kit_too(kit: Kit) -> None:
+def test_a_script_that_stays_on_the_cpu_has_its_own_lines_with_on_kit_too(kit_run: Kit) -> None:
     """Its reads were said to be at a line of the kit's file that maps device names."""
     script = write(
         "import torch\n"
@@ -155,14 +135,14 @@ def test_a_script_that_stays_on_the_cpu_has_its_own_lines_with_on_kit_too(kit: K
         "    optimizer.step()\n"
     )
     with pytest.warns(UserWarning, match="trains on the CPU inside a session") as warned:
-        status, said, _ = kit("run", script, "--steps", 1, "--skip", 0, "--on", "kit")
+        status, said, _ = kit_run(script, "--steps", 1, "--skip", 0, "--on", "kit")
     assert status == 0
     assert [(Path(one.filename).name, one.lineno) for one in warned] == [("train.py", 7)]
     assert "1 read of a number a step (.item(), at train.py:6)" in said
 
 
 def test_what_a_script_does_at_exit_finds_its_own_module_and_folder(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
+    kit_run: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To save a model of a class of the script's failed, where Python alone saves it."""
     at_exit: list[Callable[[], object]] = []
@@ -170,7 +150,7 @@ def test_what_a_script_does_at_exit_finds_its_own_module_and_folder(
         atexit, "register", lambda call, *given: at_exit.append(partial(call, *given))
     )
     monkeypatch.setattr(atexit, "_ncallbacks", lambda: len(at_exit))
-    kit("run", write("pass"))
+    kit_run(write("pass"))
     assert not at_exit  # nothing of a script is kept that does nothing there
     script = write(
         "import atexit, pickle\n"
@@ -180,7 +160,7 @@ def test_what_a_script_does_at_exit_finds_its_own_module_and_folder(
         "    print(pickle.loads(pickle.dumps(Net())).__class__ is Net, beside.WORD)\n"
         "atexit.register(save)\n"
     )
-    kit("run", script)
+    kit_run(script)
     with monkeypatch.context() as after:
         after.setattr(sys, "path", sys.path[:])
         after.setitem(sys.modules, "__main__", sys.modules["__main__"])
@@ -191,20 +171,18 @@ def test_what_a_script_does_at_exit_finds_its_own_module_and_folder(
     assert said.getvalue() == "True beside\n"
 
 
-def test_stop_ends_the_script_after_the_steps_that_are_wanted(kit: Kit) -> None:
+def test_stop_ends_the_script_after_the_steps_that_are_wanted(kit_run: Kit) -> None:
     script = write(TRAIN.replace("END", ""))
-    status, said, wrong = kit(
-        "run", script, "--steps", 2, "--skip", 0, "--stop", "--", "--steps", 50
-    )
+    status, said, wrong = kit_run(script, "--steps", 2, "--skip", 0, "--stop", "--", "--steps", 50)
     assert (status, wrong) == (0, "")
     assert "at the end" not in said
     assert "step 0" not in said
     assert "device busy" in said
 
 
-def test_an_error_names_the_scripts_line_and_the_steps_until_then_are_kept(kit: Kit) -> None:
+def test_an_error_names_the_scripts_line_and_the_steps_until_then_are_kept(kit_run: Kit) -> None:
     script = write(TRAIN.replace("optimizer.zero_grad()", "optimizer.zero_grad(); 1 / (_ - 6)"))
-    status, said, wrong = kit("run", script, "--skip", 1, "--save", "a.kitrun", "--", "--steps", 9)
+    status, said, wrong = kit_run(script, "--skip", 1, "--save", "a.kitrun", "--", "--steps", 9)
     assert status == 1
     assert wrong.startswith("kit: train.py:23 in main\n    optimizer.zero_grad(); 1 / (_ - 6)\n")
     assert wrong.endswith("ZeroDivisionError: division by zero\n")
@@ -227,9 +205,9 @@ def test_an_error_names_the_scripts_line_and_the_steps_until_then_are_kept(kit: 
     ],
 )
 def test_a_script_without_steps_is_told_what_was_not_found(
-    kit: Kit, text: str, status: int, why: str
+    kit_run: Kit, text: str, status: int, why: str
 ) -> None:
-    found, _, wrong = kit("run", write(text))
+    found, _, wrong = kit_run(write(text))
     assert found == status
     assert why in wrong
     assert "there was no step to record" in wrong
@@ -273,13 +251,13 @@ def test_a_script_that_does_not_load_torch_costs_nothing_and_is_told_so(tmp_path
     assert "there was no step to record: it has not loaded torch" in done.stderr
 
 
-def test_a_script_whose_threads_go_on_is_told_that_they_are_not_watched(kit: Kit) -> None:
+def test_a_script_whose_threads_go_on_is_told_that_they_are_not_watched(kit_run: Kit) -> None:
     """Of a script that trained in a thread, it was said that nothing had made a step."""
     may_end = threading.Event()
     builtins.may_end = may_end  # type: ignore[attr-defined]
     try:
         begin = "threading.Thread(target=builtins.may_end.wait).start()"
-        status, _, wrong = kit("run", write(f"import builtins, threading, torch\n{begin}"))
+        status, _, wrong = kit_run(write(f"import builtins, threading, torch\n{begin}"))
     finally:
         may_end.set()
         del builtins.may_end  # type: ignore[attr-defined]
@@ -287,47 +265,38 @@ def test_a_script_whose_threads_go_on_is_told_that_they_are_not_watched(kit: Kit
     assert "its threads go on, and are watched until its last line only" in wrong
 
 
-def test_a_scripts_own_arguments_are_asked_for_after_two_dashes(
-    kit: Kit, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scripts_own_arguments_are_asked_for_after_two_dashes(kit_run: Kit) -> None:
     script = write("raise SystemExit(2)  # as argparse does")
-    found, _, wrong = kit("run", script)
+    found, _, wrong = kit_run(script)
     assert found == 2
     assert "The script's own arguments stand after --" in wrong
-    with pytest.raises(SystemExit):
-        kit("run", script, "--lr", "0.1")
     said = "unrecognized arguments: --lr 0.1; the script's own arguments stand after --"
-    assert said in capsys.readouterr().err
+    assert said in kit_run(script, "--lr", "0.1")[2]
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [("--stepz", "--steps"), ("--saev=x", "--save")])
-def test_a_mistyped_option_is_asked_for_by_its_name(
-    kit: Kit, capsys: pytest.CaptureFixture[str], wrong: str, meant: str
-) -> None:
-    with pytest.raises(SystemExit):
-        kit("run", write("pass"), wrong, "3")
-    assert f"unrecognized arguments: {wrong} 3; did you mean {meant}?" in capsys.readouterr().err
+def test_a_mistyped_option_is_asked_for_by_its_name(kit_run: Kit, wrong: str, meant: str) -> None:
+    said = f"unrecognized arguments: {wrong} 3; did you mean {meant}?"
+    assert said in kit_run(write("pass"), wrong, "3")[2]
 
 
-def test_what_a_script_cannot_follow_is_refused_before_it_runs(kit: Kit) -> None:
+def test_what_a_script_cannot_follow_is_refused_before_it_runs(kit_run: Kit) -> None:
     script = write("print('ran')")
     for arguments, why in (
         (("--set", "bulk_forward=5"), "bulk_forward cannot be set: train.py knows nothing of kit"),
         (("--devices", 2), "a script that is watched runs in one process, on one device"),
         (("--steps", 0), "steps of a watch must be a whole number of at least 1, not 0"),
     ):
-        status, said, wrong = kit("run", script, *arguments)
+        status, said, wrong = kit_run(script, *arguments)
         assert (status, said) == (1, "")
         assert why in wrong
     builder = write("import kit\n\n\ndef step():\n    pass\n", "builder.py")
     for option in (("--on", "kit"), ("--stop",)):
-        assert "is for scripts without a step for kit" in kit("run", builder, *option)[2]
+        assert "is for scripts without a step for kit" in kit_run(builder, *option)[2]
 
 
-def test_a_device_that_one_kit_cannot_stand_in_for_is_an_error_of_the_script(kit: Kit) -> None:
-    status, _, wrong = kit(
-        "run", write("import torch\ntorch.ones(2, device='cuda:1')"), "--on", "kit"
-    )
+def test_a_device_that_one_kit_cannot_stand_in_for_is_an_error_of_the_script(kit_run: Kit) -> None:
+    status, _, wrong = kit_run(write("import torch\ntorch.ones(2, device='cuda:1')"), "--on", "kit")
     assert status == 1
     assert "the script asks for cuda:1: device kit, which stands in for it, is one device" in wrong
 
@@ -360,69 +329,13 @@ def test_whether_a_script_knows_kit_is_read_and_nothing_is_run(
 
 
 def test_the_folder_of_the_script_is_the_first_on_the_path_and_not_the_working_one(
-    kit: Kit, tmp_path: Path
+    kit_run: Kit, tmp_path: Path
 ) -> None:
     (tmp_path / "sub").mkdir()
     script = tmp_path / "sub" / "where.py"
     script.write_text("import os, sys; print(sys.path[0], os.getcwd(), sep='|')", "utf-8")
-    said = kit("run", script)[1].strip()
+    said = kit_run(script)[1].strip()
     assert said == f"{os.path.realpath(tmp_path / 'sub')}|{tmp_path}"
-
-
-MODULE = """
-import sys
-from pathlib import Path
-
-import torch
-
-from .parts import STEPS
-
-assert sys.path[0] == str(Path.cwd()), sys.path[0]
-assert __package__ == "package"
-net = torch.nn.Linear(4, 2)
-optimizer = torch.optim.SGD(net.parameters())
-for _ in range(STEPS):
-    net(torch.ones(3, 4)).sum().backward()
-    optimizer.step()
-print("its own", sys.argv[1:])
-"""
-
-
-@pytest.mark.parametrize("name", ["package", "package.train"])
-def test_a_module_is_run_as_python_runs_it(
-    kit: Kit, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("package").mkdir()
-    Path("package/__init__.py").touch()
-    Path("package/parts.py").write_text("STEPS = 6")
-    Path(f"package/{'__main__' if name == 'package' else 'train'}.py").write_text(MODULE)
-    for known in [key for key in sys.modules if key.partition(".")[0] == "package"]:
-        monkeypatch.delitem(sys.modules, known)
-    importlib.invalidate_caches()
-    status, said, wrong = kit("run", "-m", name, "--steps", 2, "--skip", 0, "--", "-x")
-    assert (status, wrong) == (0, "")
-    assert said.startswith("its own ['-x']\n")
-    assert "device busy" in said
-
-
-def test_a_module_or_folder_that_cannot_be_run_says_what_can(kit: Kit) -> None:
-    Path("folder").mkdir()
-    assert kit("run", "folder")[2] == "kit: folder is a folder; it has no Python file\n"
-    Path("folder/train.py").write_text("import kit")
-    said = "kit: folder is a folder; run a file of it: kit run folder/train.py\n"
-    assert kit("run", "folder") == (1, "", said)
-    assert "no module of Python called 'nothing.a' can be run" in kit("run", "-m", "nothing.a")[2]
-    Path("folder/__init__.py").write_text("1 / 0")
-    assert "folder cannot be imported: ZeroDivision" in kit("run", "-m", "folder.train")[2]
-    Path("folder/__init__.py").write_text("import fol")  # its name begins the package's
-    importlib.invalidate_caches()
-    said = "folder cannot be imported: ModuleNotFoundError: No module named 'fol'"
-    assert said in kit("run", "-m", "folder.train")[2]
-    Path("folder/__init__.py").unlink()
-    importlib.invalidate_caches()
-    assert "without .py, kit run -m train\n" in kit("run", "-m", "train.py")[2]
-    said = "folder.train has a step for kit, which is measured in its file: kit run folder/train.py"
-    assert said in kit("run", "-m", "folder.train")[2]
 
 
 STEPS = """
@@ -439,7 +352,7 @@ for _ in range(8):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
 @pytest.mark.parametrize("end", ["print('trained')", "raise SystemExit('no more data')", "1 / 0"])
 def test_what_was_measured_is_saved_though_nothing_can_be_printed(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch, end: str
+    kit_run: Kit, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """The run was lost with the script's own last lines, or with our words on its error."""
     # Each suppresses what the stream below it raises as it is closed.
@@ -452,7 +365,7 @@ def test_what_was_measured_is_saved_though_nothing_can_be_printed(
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setattr(sys, "stderr", wrong)
         script = write(STEPS + end)
-        assert kit("run", script, "--steps", 1, "--skip", 0, "--save", "a.kitrun")[0] == 1
+        assert kit_run(script, "--steps", 1, "--skip", 0, "--save", "a.kitrun")[0] == 1
     assert len(Run.load("a.kitrun").step_times_ns) == 1
 
 
@@ -461,22 +374,22 @@ def test_what_was_measured_is_saved_though_nothing_can_be_printed(
     ["sys.stdout.close()", "sys.stdout = sys.stderr = type('Log', (), {'write': len})"],
 )
 def test_a_script_may_do_what_it_likes_with_its_streams(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch, change: str
+    kit_run: Kit, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """One that closes them, and one that has put its own log in their places, without a flush."""
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     script = write(STEPS + change)
-    status, _, wrong = kit("run", script, "--steps", 1, "--skip", 0, "--save", "a.kitrun")
+    status, _, wrong = kit_run(script, "--steps", 1, "--skip", 0, "--save", "a.kitrun")
     sys.stdout.close()  # the null device, where the script has closed what it had
     assert (status, wrong) == (0, "")
     assert len(Run.load("a.kitrun").step_times_ns) == 1
 
 
-def test_an_error_without_words_is_told_and_the_run_is_kept(kit: Kit) -> None:
+def test_an_error_without_words_is_told_and_the_run_is_kept(kit_run: Kit) -> None:
     script = write(
         f"class Mute(Exception):\n    def __str__(self): return 1 / 0\n{STEPS}\nraise Mute\n"
     )
-    status, said, wrong = kit("run", script, "--steps", 1, "--skip", 0)
+    status, said, wrong = kit_run(script, "--steps", 1, "--skip", 0)
     assert status == 1
     assert wrong == "kit: train.py:12\n    raise Mute\nMute\n"
     assert "device busy" in said

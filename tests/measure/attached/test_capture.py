@@ -20,7 +20,7 @@ import kit
 from kit.errors import SettingsError
 from kit.measure.attached import capture, signals
 from kit.measure.attached.optimizer_steps import FOLLOWED
-from tests.measure.attached.test_native import Loop, python_calls
+from tests.measure.attached.loops import Loop, python_calls
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -2,94 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import re
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 import kit
 from kit.errors import SettingsError
 from kit.measure.attached import recording
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.loop import LoopWatch
-from kit.measure.attached.native import MARK, NativeRecorder
-from kit.measure.attached.optimizer_steps import FOLLOWED
-from kit.measure.attached.recorder import Recorded
+from kit.measure.attached.native import NativeRecorder
 from kit.measure.attached.recording import Recording
 from kit.measure.base.loop import TRACED_STEPS
-from kit.measure.native import others
-from kit.measure.native.instruments import Profiler
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
-from kit.torch.tensors.private import private
 from kit.widgets.base.tables import run_notes_html, sync_table_html
+from tests.measure.attached import loops
+from tests.measure.attached.loops import Loop, python_calls
 from tests.reliability.errors import lines_of, run_with
 from tests.waiting import until
 
 STEPS = [f"step {i}" for i in range(TRACED_STEPS)]
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
-
-class Loop:
-    """A small training loop, as somebody else has written it."""
-
-    def __init__(self, workers: int = 0) -> None:
-        torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01)
-        points = torch.randn(256, 8)
-        data = torch.utils.data.TensorDataset(points, (points.sum(1) > 0).long())
-        self.loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=workers)
-        self.losses: list[float] = []
-
-    def steps(self, count: int) -> Iterator[torch.Tensor]:
-        for _, (x, y) in zip(range(count), self.loader, strict=False):
-            loss = nn.functional.cross_entropy(self.net(x), y)
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            self.losses.append(loss.item())
-            yield loss
-
-    def train(self, count: int) -> None:
-        for _ in self.steps(count):
-            pass
-
-    def weights(self) -> torch.Tensor:
-        return nn.utils.parameters_to_vector(self.net.parameters()).detach().clone()
-
-
-def python_calls(work: Callable[[], object]) -> int:
-    """How many functions of Python run in it."""
-    calls = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    gc.collect()  # a collection in between calls the functions that ends of other objects have
-    gc.disable()
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return calls
 
 
 def test_a_loop_that_knows_nothing_of_kit_becomes_a_run(tmp_path: Path) -> None:
@@ -108,12 +50,12 @@ def test_a_loop_that_knows_nothing_of_kit_becomes_a_run(tmp_path: Path) -> None:
     assert run.timeline.where(kind="input").sum() >= TRACED_STEPS  # the loader
     line = next(
         i
-        for i, text in enumerate(Path(__file__).read_text("utf-8").split("\n"), 1)
+        for i, text in enumerate(Path(loops.__file__).read_text("utf-8").split("\n"), 1)
         if "optimizer.step()" in text and "self" in text
     )
-    assert run.environment["a step ends at"] == f"AdamW.step(), test_native.py:{line}"
+    assert run.environment["a step ends at"] == f"AdamW.step(), loops.py:{line}"
     assert "optimizer.step()" in "".join(run.sources[0].lines)
-    assert f"1 read of a number a step (.item(), at test_native.py:{line + 1})" in summary(run)
+    assert f"1 read of a number a step (.item(), at loops.py:{line + 1})" in summary(run)
     run.save(tmp_path / "watched.kitrun")
     assert Run.load(tmp_path / "watched.kitrun").timeline == run.timeline
     assert "aten::linear" in run.to_markdown()
@@ -127,9 +69,7 @@ def test_reads_that_the_looked_at_step_has_not_are_said_to_be_elsewhere() -> Non
             if i > 5:  # the lines are noted before, the events after
                 loss.item()
     (note,) = [n for n in watch.run.timeline.notes if "of a number a step" in n]
-    assert re.search(
-        r"at test_native.py:\d+ and, in some steps, elsewhere\) wait for nothing", note
-    )
+    assert re.search(r"at loops.py:\d+ and, in some steps, elsewhere\) wait for nothing", note)
 
 
 def test_step_ends_a_step_and_keeps_its_loss_unread() -> None:
@@ -303,16 +243,6 @@ def test_another_threads_steps_are_not_counted() -> None:
     assert len(watch.run.step_times_ns) == 3  # the first step of the loop began the recording
 
 
-def test_a_loop_under_a_profiler_of_its_own_is_timed_and_says_what_is_missing() -> None:
-    loop = Loop()
-    with torch.profiler.profile(acc_events=True) as own, kit.watch(steps=3, skip=0) as watch:
-        loop.train(12)
-    assert len(watch.run.step_times_ns) == 3
-    assert "no step was traced" in summary(watch.run)
-    assert not any("lost" in note for note in watch.run.timeline.notes)  # nothing had been seen
-    assert any("AdamW.step" in e.key for e in own.key_averages())  # its own goes on
-
-
 def test_while_it_goes_on_the_run_has_the_steps_so_far() -> None:
     loop = Loop()
     with kit.watch(steps=100, skip=0) as watch:
@@ -339,22 +269,6 @@ def test_no_view_names_a_batch_that_nobody_knows() -> None:
         loop.train(8)
     assert "batch 8" not in run_notes_html(watch.run)
     assert "mode torch" in run_notes_html(watch.run)
-
-
-def test_a_profiler_that_cannot_stop_loses_the_trace_and_not_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stop = Profiler.stop
-
-    def fails(profiler: Profiler) -> None:
-        stop(profiler)
-        raise RuntimeError("no room")
-
-    monkeypatch.setattr(Profiler, "stop", fails)
-    with kit.watch(steps=2, skip=1) as watch:
-        Loop().train(20)
-    assert len(watch.run.step_times_ns) == 2
-    assert any("what the profiler saw is lost" in note for note in watch.run.timeline.notes)
 
 
 def test_a_loop_too_short_to_trace_says_no_waits_and_what_to_ask_for() -> None:
@@ -389,120 +303,6 @@ def test_the_said_number_of_steps_is_enough_and_one_less_is_not() -> None:
         assert watch.ended.startswith("complete") == is_traced
 
 
-def test_a_second_thread_is_refused_while_one_is_profiled() -> None:
-    """Kineto's second start ended the process."""
-    one, two = Profiler("cpu"), Profiler("cpu")
-    one.start()
-    try:
-        with ThreadPoolExecutor(1) as other:
-            with pytest.raises(SettingsError, match="one thread at a time, and records another"):
-                other.submit(two.start).result()
-            other.submit(two.stop).result()
-        assert torch.autograd._profiler_enabled()
-    finally:
-        one.stop()
-    assert two.events() == []
-    two.start()  # and now it is free
-    two.stop()
-
-
-def test_a_profiler_of_the_programs_own_in_another_thread_is_no_second_one() -> None:
-    """Both at once ended the process, in Kineto."""
-    is_on, may_end = threading.Event(), threading.Event()
-
-    def own() -> None:
-        with torch.profiler.profile(acc_events=True):
-            is_on.set()
-            may_end.wait()
-
-    thread = threading.Thread(target=own)
-    thread.start()
-    is_on.wait()
-    with kit.watch(steps=2, skip=0) as watch:
-        Loop().train(10)
-    may_end.set()
-    thread.join()
-    assert "end that one first" in " ".join(watch.run.timeline.notes)
-    assert len(watch.run.step_times_ns) == 2
-
-
-@pytest.mark.parametrize("own", [torch.profiler.profile, torch.autograd.profiler.profile])
-def test_a_profiler_that_another_thread_starts_meanwhile_waits_for_the_end_of_the_kits(
-    own: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ended the process, in Kineto."""
-    is_asked = threading.Event()
-
-    def profiled() -> int:
-        is_asked.set()
-        with own() as seen:
-            torch.ones(3).sum()
-        return len(getattr(seen, "function_events", None) or seen.events())
-
-    begin = private(others._BEGIN)
-    recording = Profiler("cpu")
-    with ThreadPoolExecutor(1) as other:
-        recording.start()
-        try:
-            found = other.submit(profiled)
-            assert is_asked.wait(10)
-            with pytest.raises(TimeoutError):
-                found.result(0.1)
-            assert torch.autograd._profiler_enabled()
-        finally:
-            recording.stop()
-        assert found.result(60) > 0
-        monkeypatch.setattr(others, "PATIENCE_S", 0.01)
-        recording = Profiler("cpu")
-        recording.start()
-        try:
-            with pytest.raises(RuntimeError, match="one thread of a process at a time"):
-                other.submit(profiled).result(60)
-        finally:
-            recording.stop()
-    assert private(others._BEGIN) is begin
-
-
-@pytest.mark.parametrize("wait", [2, 4, 5, 7])  # prepared, looked at, begun, traced
-def test_a_profiler_that_the_loop_starts_itself_has_what_it_would_and_the_loop_goes_on(
-    wait: int,
-) -> None:
-    """In the step where the kit's was on it raised, or saw nothing, or took what the kit's saw."""
-    seen: list[set[str]] = []
-    own = torch.profiler.profile(
-        schedule=torch.profiler.schedule(wait=wait, warmup=1, active=2, repeat=1),
-        on_trace_ready=lambda profile: seen.append({e.name for e in profile.events()}),
-        acc_events=True,
-    )
-    loop = Loop()
-    with kit.watch(steps=1, skip=0) as watch, own:
-        for _ in loop.steps(14):
-            own.step()
-    assert len(loop.losses) == 14
-    assert len(seen) == 1
-    assert "aten::linear" in seen[0]
-    assert not torch.autograd._profiler_enabled()
-    assert watch.ended == "complete: measured 1 of 1 steps"
-    assert any("no step was traced: the program" in note for note in watch.run.timeline.notes)
-
-
-@pytest.mark.parametrize("first", [3, 6])
-@pytest.mark.parametrize("own", [torch.profiler.profile, torch.autograd.profiler.profile])
-def test_a_profiler_around_some_steps_of_the_loop_is_the_loops(
-    first: int, own: Callable[[], Any]
-) -> None:
-    loop = Loop()
-    with kit.watch(steps=1, skip=0) as watch:
-        loop.train(first)
-        with own() as profile:
-            loop.train(2)
-        loop.train(11 - first)
-    assert any("AdamW.step" in e.key for e in profile.key_averages())
-    assert len(loop.losses) == 13
-    assert not torch.autograd._profiler_enabled()
-    assert any("no step was traced: the program" in note for note in watch.run.timeline.notes)
-
-
 @pytest.mark.filterwarnings("ignore")  # of torch's own modules, as they are loaded
 def test_torch_compile_compiles_the_loops_own_step_and_nothing_of_the_watch() -> None:
     """Its hook, and with it the kit's timeline, became graphs of the program's: 14 of 16."""
@@ -535,66 +335,3 @@ def test_torch_compile_compiles_the_loops_own_step_and_nothing_of_the_watch() ->
             step()
     assert len(seen) == graphs
     assert "aten::linear" in watch.run.timeline.names
-
-
-@pytest.mark.parametrize("is_left", [True, False])
-def test_a_loop_whose_thread_ends_while_it_is_traced_does_not_keep_the_profiler(
-    is_left: bool,
-) -> None:
-    with contextlib.ExitStack() as undo:
-        watch = kit.watch(steps=2, skip=0)
-        undo.enter_context(watch)
-        thread = threading.Thread(target=Loop().train, args=(5,))
-        thread.start()
-        thread.join()
-        if is_left:
-            undo.pop_all()
-    with kit.watch(steps=2, skip=0) as again:
-        Loop().train(10)
-    assert len(again.run.timeline) > 0
-    watch.close()
-    assert watch.ended.startswith("the loop ended, in step")
-    assert watch.run.step_times_ns
-    assert not torch.autograd.profiler._is_profiler_enabled
-    assert len(FOLLOWED) == 0
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3])  # of a block: it may begin or end in the noted step
-def test_a_programs_own_modes_see_what_they_would_and_are_off_at_their_end(steps: int) -> None:
-    """The watch's mode, and the program's, were taken off in each other's place."""
-    loop = Loop()
-
-    def counted() -> list[int]:
-        found = []
-        for _ in range(12 // steps):
-            with FlopCounterMode(display=False) as flops:
-                loop.train(steps)
-            found.append(flops)
-        return [each.get_total_flops() for each in found]
-
-    plain = counted()
-    with kit.watch(steps=1, skip=0) as watch:
-        assert counted() == plain
-    assert any(".item(), at test_native.py" in note for note in watch.run.timeline.notes)
-    assert torch._C._len_torch_dispatch_stack() == 0
-
-
-def test_what_torch_does_before_the_traced_steps_is_none_of_their_work() -> None:
-    """Of a loop of jax that computes little with torch, a slow batch before hid that."""
-
-    def event(name: str, start: float, stop: float) -> Any:
-        return SimpleNamespace(
-            name=name,
-            time_range=SimpleNamespace(start=start, end=stop),
-            device_type=SimpleNamespace(name="CPU"),
-            cpu_parent=None,
-            is_user_annotation=False,
-        )
-
-    recorder = NativeRecorder("cpu")
-    recorder._uses_jax = True
-    marks = [event(MARK, at - 1, at) for at in (1000.0, 1100.0, 1200.0, 1300.0)]
-    recorder._events = [event("aten::mm", 0, 900), *marks, event("aten::mm", 1110, 1120)]
-    made = recorder.make_run(Recorded("loop", times=[100_000] * 3))
-    assert not len(made.timeline)
-    assert "torch computed less than half of the traced steps" in made.timeline.notes[-1]

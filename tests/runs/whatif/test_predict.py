@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,37 +12,16 @@ from hypothesis import strategies as st
 import kit
 from kit.errors import SettingsError
 from kit.ir.plan import OpStream, plan
-from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import costs_of
-from kit.runs.whatif.errors import KNOWN_ERRORS
 from kit.runs.whatif.predict import Model, Prediction, calibrated, predict
 from kit.runs.whatif.steps import Shape, accumulated, step_ns
 from kit.runs.whatif.waits import SCALER, STOPPED
-from kit.text import format_ms
-from kit.trace import Span, SyncPoint, Timeline
+from kit.trace import SyncPoint
 from kit.trace.syncs import sync_table
 from tests.factories import empty_run, make_run
-
-CHECK, ON_DEVICE = "dynamic, host check", "dynamic, on device"
-OVERHEADS = {"overhead.launch_ns": 7_000.0, "overhead.sync_ns": 9_000.0}
-
-
-def measured(settings: Settings | None = None, **more: int) -> Run:
-    """A synthetic run that also knows what a launch and a wait cost."""
-    run = make_run(settings, **more)
-    return replace(run, metrics=OVERHEADS, environment={"device": "cpu (cpu)"})
-
-
-def with_scaler(settings: Settings | None = None) -> Run:
-    """The same, whose one wait is the loss-scale check, in the midst of the step."""
-    run = measured((settings or Settings()).replace(loss_scaling=CHECK), syncs=2)
-    syncs = [
-        replace(s, site="train.py:41", via=f"torch/amp/{SCALER}:371")
-        for s in run.timeline.syncs[::2]
-    ]
-    return replace(run, timeline=replace(run.timeline, syncs=tuple(syncs)))
+from tests.runs.whatif.measured import CHECK, ON_DEVICE, OVERHEADS, measured, with_scaler
 
 
 @pytest.mark.parametrize("mode", ["bulked", "lazy", "imperative"])
@@ -354,166 +331,6 @@ def test_on_a_gpu_the_worker_goes_on_while_the_device_works():
     assert launches[1] <= launches[0] <= 0
 
 
-def test_a_prediction_says_in_which_interval_the_measured_step_is_expected() -> None:
-    run = measured()
-    same = predict(run)
-    assert same.low_ms < 0.95 * same.step_ms < 1.05 * same.step_ms < same.high_ms
-    assert same.low_ms * same.high_ms == pytest.approx(same.step_ms**2)
-    other = predict(run, run.settings.replace(mode="lazy"))
-    assert other.high_ms / other.step_ms > same.high_ms / same.step_ms  # known to be more wrong
-    assert other.step_text in other.headline()
-    assert other.step_text.startswith(f"{format_ms(other.step_ms)} ({format_ms(other.low_ms)} to ")
-    assert "nine of ten" in other.assumptions[-1] == other.timeline.notes[-1]
-    noisy = replace(
-        run, step_times_ns=tuple(t * (i % 5 + 5) for i, t in enumerate(run.step_times_ns))
-    )
-    assert predict(noisy).high_ms / predict(noisy).step_ms > same.high_ms / same.step_ms
-
-
-def test_steps_that_took_longer_than_their_parts_make_other_settings_less_sure() -> None:
-    """As where the measured steps were disturbed or not warm: what took longer no part shows."""
-    run = replace(measured(), step_times_ns=(measured().step_times_ns[0],) * 10)
-    slow = replace(run, step_times_ns=tuple(3 * t for t in run.step_times_ns))
-    lazy = run.settings.replace(mode="lazy")
-    fast, wide = predict(run, lazy), predict(slow, lazy)
-    by = calibrated(slow).stretch
-    assert by == pytest.approx(3 * calibrated(run).stretch)
-    assert by > 2
-    assert wide.high_ms / wide.step_ms > max(by, fast.high_ms / fast.step_ms)
-    assert f"took {by:.1f} times what their traced parts come to" in wide.assumptions[-1]
-    assert "traced parts" not in predict(slow).assumptions[-1]  # a replay is the measured step
-    quick = replace(run, step_times_ns=tuple(t // 3 for t in run.step_times_ns))
-    assert "traced parts" not in predict(quick, lazy).assumptions[-1]  # a trace only slows
-
-
-def test_a_host_that_sleeps_does_not_record_meanwhile_and_leaves_python_to_the_worker() -> None:
-    run = measured(Settings(mode="imperative"), syncs=0)
-    records = [s for s in run.timeline.spans if s.kind == "record" and s.name == "forward"]
-    half = [
-        Span(s.lane, "mine.py:3", "elsewhere", s.start_ns, (s.start_ns + s.stop_ns) // 2)
-        for s in records
-    ]
-    sleepy = replace(run, timeline=Timeline.of([*run.timeline.spans, *half]))
-    own, found = costs_of(run), costs_of(sleepy)
-    ops = sum(run.graphs[0].nodes[i].phase == "forward" for i in run.graphs[0].ops)
-    slept = min(  # the step that had least of it
-        sum(s.stop_ns - s.start_ns for s in half if begin <= s.start_ns < end)
-        for begin, end in run.timeline.intervals(kind="step").tolist()
-    )
-    assert found.away["forward"] * ops == pytest.approx(slept, rel=0.01)
-    assert found.record["forward"] < own.record["forward"]
-    assert own.away == {}
-    made = predict(sleepy, sleepy.settings.replace(mode="lazy")).timeline
-    shown = made.intervals(kind="elsewhere")
-    assert np.diff(shown).sum() / len(made.intervals(kind="step")) == pytest.approx(slept, rel=0.01)
-    assert calibrated(replace(sleepy, step_times_ns=(9 * sleepy.step_times_ns[0],))).away == (
-        found.away
-    )  # a sleep takes as long in a trace
-    replayed = predict(sleepy, sleepy.settings.replace(step_mode="replay")).timeline
-    assert not replayed.where(kind="elsewhere").any()
-
-
-def with_loading(run: Run, lane: str, asleep: float) -> tuple[Run, int]:
-    """The same, loading a batch in the first half of each step's forward; so much of it asleep."""
-    steps = [s for s in run.timeline.spans if s.kind == "step"]
-    records = [s for s in run.timeline.spans if s.kind == "record" and s.name == "forward"]
-    first = [next(s for s in records if s.start_ns >= step.start_ns) for step in steps]
-    halves = [(s.start_ns, (s.stop_ns - s.start_ns) // 2) for s in first]
-    loads = [Span(lane, "next batch", "input", at, at + ns) for at, ns in halves]
-    sleeps = [Span(lane, "mine.py:3", "elsewhere", at, at + round(ns * asleep))
-              for at, ns in halves if asleep]  # fmt: skip
-    spans = [s for s in run.timeline.spans if s.kind != "input"] + loads + sleeps
-    return replace(run, timeline=Timeline.of(spans)), min(ns for _, ns in halves)
-
-
-def test_a_loader_that_sleeps_is_counted_once_and_takes_as_long_in_a_trace() -> None:
-    run, took = with_loading(measured(Settings(mode="imperative"), syncs=0), "host/main", 0.8)
-    own = costs_of(run)
-    assert own.away.get("forward", 0.0) == 0.0  # it is the loader's
-    assert own.inputs + own.inputs_away == pytest.approx(took, rel=0.01)
-    assert own.inputs_away == pytest.approx(0.8 * took, rel=0.01)
-    quick = calibrated(replace(run, step_times_ns=(run.step_times_ns[0] * 3 // 4,)))
-    assert quick.inputs_away == own.inputs_away
-    assert quick.inputs < own.inputs
-    short = replace(run, step_times_ns=(round(own.inputs_away / 2),) * 10)
-    assert predict(short).step_ms == pytest.approx(short.step_ms, rel=0.01)  # it slept less then
-    made = predict(run, run.settings.replace(mode="lazy")).timeline
-    loaded = made.intervals(kind="input", lane="host/main")
-    assert np.diff(loaded).sum() / len(made.intervals(kind="step")) >= own.inputs_away
-
-
-def test_while_a_worker_prepares_a_launch_the_loader_has_no_lock() -> None:
-    run, took = with_loading(measured(Settings(mode="imperative"), syncs=0), "host/main", 0.0)
-    spans = [s for s in run.timeline.spans if s.kind not in ("dispatch", "kernel")]
-    alone = replace(run, timeline=Timeline.of(spans))
-    assert costs_of(alone).inputs == pytest.approx(took, rel=0.01)
-    loads = [s for s in spans if s.kind == "input"]
-    launches = [
-        Span("host/worker", "launch", "dispatch", s.start_ns, s.start_ns + took // 4) for s in loads
-    ]
-    beside = replace(run, timeline=Timeline.of([*spans, *launches]))
-    assert costs_of(beside).inputs == pytest.approx(0.75 * took, rel=0.02)
-    kernels = [replace(s, lane="device/0", kind="kernel") for s in launches]  # these need no lock
-    busy = replace(run, timeline=Timeline.of([*spans, *launches, *kernels]))
-    assert costs_of(busy).inputs == pytest.approx(took, rel=0.01)
-
-
-def test_a_loader_of_python_hides_nothing_and_one_that_sleeps_hides_all() -> None:
-    """Beside a host that records, and so has Python's lock, the device having next to no work."""
-    run = measured(Settings(mode="lazy"), syncs=0)
-    graph, segments = run.graphs[0], run.segments
-    took = 100_000 * len(graph.ops)  # to record a step, and to load a batch
-    record = dict.fromkeys(("forward", "backward", "update"), 100_000.0)
-    own = replace(costs_of(run), record=record, inputs=0.0, inputs_away=0.0)
-    ahead = Shape(graph, segments, (0.0,) * len(segments), prefetch=2)
-    alone = step_ns(replace(ahead, prefetch=0), own)
-    assert step_ns(ahead, replace(own, inputs=took)) == pytest.approx(alone + took, rel=0.05)
-    asleep = replace(own, inputs_away=0.9 * took)
-    assert step_ns(ahead, asleep) == pytest.approx(alone, rel=0.05)
-    assert step_ns(replace(ahead, prefetch=0), asleep) == pytest.approx(
-        alone + 0.9 * took, rel=0.05
-    )
-
-
-def test_a_loader_beside_recording_waits_for_the_lock_and_one_beside_nothing_sleeps() -> None:
-    run = measured(Settings(mode="lazy", prefetch=2), syncs=0)
-    loading, _ = with_loading(run, "host/loader", 0.0)
-    own = costs_of(loading)
-    assert own.inputs > 0 == own.inputs_away
-    last = run.timeline.intervals(kind="step")[-1][1]
-    alone = Span("host/loader", "next batch", "input", last, last + 10_000_000)
-    slow = replace(run, timeline=Timeline.of([*loading.timeline.spans, alone]))
-    assert costs_of(slow).inputs_away > 0 == costs_of(slow).inputs
-
-
-def test_where_nobody_measured_how_wrong_it_is_the_interval_is_unknown() -> None:
-    run = measured()
-    single = replace(run, step_times_ns=run.step_times_ns[:1])
-    asked = {
-        "device speed": predict(run, device_speed=4.0),
-        "few steps": predict(single),
-    }
-    for what, found in asked.items():
-        assert math.isnan(found.low_ms), what
-        assert math.isnan(found.high_ms), what
-        assert found.step_text.endswith("(± unknown)")
-        assert what in found.assumptions[-1]
-
-
-def test_a_replay_of_recorded_steps_is_less_sure_than_other_cuts_and_surer_than_prefetch() -> None:
-    run = measured(syncs=0)
-
-    def width(**changes: Any) -> float:
-        made = predict(run, run.settings.replace(**changes))
-        return made.high_ms / made.low_ms
-
-    widths = [width(), width(mode="lazy"), width(step_mode="replay"), width(prefetch=2)]
-    assert widths == sorted(widths)
-    assert len(set(widths)) == 4
-    assert width(step_mode="replay", mode="lazy") == pytest.approx(widths[2])
-    assert width(step_mode="speculate") == pytest.approx(widths[1])
-
-
 def test_a_step_is_guessed_only_where_the_runtime_would_guess_it() -> None:
     def said(run: Run) -> tuple[float, str]:
         made = predict(run, run.settings.replace(step_mode="speculate"))
@@ -530,9 +347,3 @@ def test_a_step_is_guessed_only_where_the_runtime_would_guess_it() -> None:
     retraced = replace(stopped, settings=Settings(), metrics=OVERHEADS)
     assert said(stopped)[0] == pytest.approx(predict(retraced).step_ms, rel=1e-6)
     assert "guessing does not pay" in said(stopped)[1]
-
-
-def test_each_known_error_is_of_settings_that_there_are() -> None:
-    names = {name.partition("=")[0] for row in KNOWN_ERRORS for name in row.settings}
-    assert names < {knob.name for knob in knobs_of(Settings)}
-    assert all(0 < row.at_most < 1 and row.origin for row in KNOWN_ERRORS)

@@ -17,7 +17,7 @@ from kit.runtime.recording.template import HOLE
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.torch.device import open_session
-from tests.measure.attached.test_native import python_calls
+from tests.measure.attached.loops import python_calls
 
 Loop = Callable[[torch.Tensor, int], Any]
 ROWS = 9

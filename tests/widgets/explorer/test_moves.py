@@ -3,84 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from ipywidgets import HTML
 
 from kit.errors import Cancelled, SettingsError
-from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
-from kit.widgets.explorer.ahead import MOST, AheadLine
-from kit.widgets.explorer.history import PRESETS, preset
 from kit.widgets.explorer.rerun import Newest, Reruns
-from kit.widgets.explorer.view import Explorer
 from kit.widgets.timeline.columns import end_ns
 from kit.widgets.views import VIEWS
-from tests.factories import make_run
 from tests.waiting import until
-
-LONG_S = 20.0
-QUICK = Settings(steps=2, warmup=0)
-
-
-class Step:
-    """A step that counts, and that can be made to wait."""
-
-    def __init__(self) -> None:
-        self.started: list[Settings] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.error: Exception | None = None
-
-    def __call__(self, settings, /, *, progress, cancelled):
-        self.started.append(settings)
-        assert self.gate.wait(LONG_S)
-        if self.error is not None:
-            raise self.error
-        if cancelled():
-            raise Cancelled("stopped")
-        return make_run(settings, steps=1)
-
-
-class Prepare:
-    """Compiles nothing, and notes what for; at `block` it waits until it is cancelled."""
-
-    def __init__(self) -> None:
-        self.asked: list[Settings] = []
-        self.block = False
-        self.error: BaseException | None = None
-        self.entered, self.left = threading.Event(), threading.Event()
-        self.idle = threading.Semaphore(0)
-
-    def __call__(self, settings, /, *, progress, cancelled):
-        self.asked.append(settings)
-        progress("1 of 2 programs", 0.5)
-        self.entered.set()
-        if self.error is not None:
-            raise self.error
-        if self.block:
-            while not cancelled():
-                threading.Event().wait(0.001)
-            self.left.set()
-            raise Cancelled("gave way")
-        return 2
-
-
-@pytest.fixture
-def explore() -> Iterator[Callable[..., Explorer]]:
-    made = []
-
-    def make(step=None, settings=QUICK, **options) -> Explorer:
-        made.append(Explorer(step or Step(), settings, **options))
-        return made[-1]
-
-    yield make
-    for explorer in made:
-        explorer.close()
+from tests.widgets.explorer.steps import LONG_S, QUICK, Prepare, Step
 
 
 def test_a_move_is_answered_by_the_model_before_the_run_has_ended(explore):
@@ -241,133 +176,6 @@ def test_a_request_rests_until_the_clock_says_so_and_a_newer_one_takes_its_place
     assert reruns.close(LONG_S)
 
 
-def test_the_neighbours_are_compiled_ahead_the_control_moved_last_first(explore):
-    prepare = Prepare()
-    explorer = explore(prepare=prepare)
-    explorer.wait(LONG_S)
-    until(lambda: "is ready" in explorer.ahead.text.value)
-    first = list(prepare.asked)
-    fields = ("bulk_forward", "bulk_backward", "batch_size", "mode", "loss_scaling", "accumulate",
-              "dtype")  # fmt: skip
-    changed = [[f for f in fields if getattr(s, f) != getattr(QUICK, f)] for s in first]
-    assert all(len(names) == 1 for names in changed)
-    assert {"batch_size", "bulk_forward", "mode"} <= {names[0] for names in changed}
-    assert all(s.mode != "torch" for s in first)
-    assert f"{2 * len(first)} programs compiled ahead" in explorer.ahead.text.value
-    explorer.controls["batch_size"].value = 4
-    explorer.wait(LONG_S)
-    until(lambda: len(prepare.asked) > len(first) and "is ready" in explorer.ahead.text.value)
-    assert prepare.asked[len(first)].batch_size == 2  # on, to the side that it went to
-
-
-def test_compiling_ahead_gives_way_to_a_request_and_ends_with_close(explore):
-    prepare, step = Prepare(), Step()
-    prepare.block = True
-    explorer = explore(step, prepare=prepare)
-    explorer.wait(LONG_S)
-    assert prepare.entered.wait(LONG_S)
-    assert not explorer._reruns.is_busy  # nobody has to wait for it
-    explorer.set(batch_size=16)
-    assert explorer.wait(LONG_S).settings.batch_size == 16
-    assert prepare.left.is_set()
-    prepare.left.clear()
-    until(lambda: len(prepare.asked) > 1)
-    thread = explorer._reruns._thread
-    explorer.close()
-    assert prepare.left.wait(LONG_S)
-    thread.join(LONG_S)
-    assert not thread.is_alive()
-
-
-@pytest.mark.parametrize("error", [ValueError("<b>broken</b>"), SystemExit()])
-def test_what_fails_ahead_is_not_shown_and_not_tried_again(explore, error):
-    prepare, step = Prepare(), Step()
-    prepare.error = error
-    explorer = explore(step, prepare=prepare)
-    explorer.wait(LONG_S)
-    until(lambda: "compiled ahead" in explorer.ahead.text.value)
-    count = len(prepare.asked)
-    assert f"0 of {count} settings one step away are ready" in explorer.ahead.text.value
-    assert count > 3
-    assert explorer.failure.value == ""
-    explorer._reruns.resume()
-    step.error = ValueError("<b>broken</b>")
-    explorer.set(batch_size=4)
-    with pytest.raises(ValueError, match="broken"):
-        explorer.wait(LONG_S)
-    assert "&lt;b&gt;broken" in explorer.failure.value
-    assert len(set(prepare.asked)) == len(prepare.asked)
-
-
-def test_more_neighbours_than_one_go_takes_are_compiled_in_the_next():
-    near = [QUICK.replace(batch_size=i) for i in range(1, MOST + 4)]
-    prepare = Prepare()
-    ahead = AheadLine(prepare, lambda: near)
-    ahead.work(lambda: False)
-    assert prepare.asked == near[:MOST]
-    assert f"{MOST} of {len(near)} settings one step away are ready" in ahead.text.value
-    ahead.work(lambda: False)
-    assert prepare.asked == near
-    assert "one step of any control is ready" in ahead.text.value
-
-
-def test_the_line_of_compiling_ahead_says_what_is_so_now():
-    near, prepare = [QUICK, QUICK.replace(batch_size=2)], Prepare()
-    ahead = AheadLine(prepare, lambda: near)
-    ahead.work(lambda: bool(prepare.asked))  # told to stop after the first
-    assert "compiling ahead was stopped" in ahead.text.value
-    ahead.note(near[1])  # by a run
-    ahead.work(lambda: False)
-    assert "one step of any control is ready<" in ahead.text.value
-    near.clear()  # as in mode "torch"
-    ahead.work(lambda: False)
-    assert "ready" not in ahead.text.value
-
-
-def test_compiling_ahead_can_be_switched_off_and_is_not_offered_without_a_means(explore):
-    assert explore(auto_run=False).ahead.layout.display == "none"
-    prepare = Prepare()
-    explorer = explore(prepare=prepare, auto_run=False)
-    explorer.ahead.is_on.value = False
-    explorer.rerun()
-    explorer.wait(LONG_S)
-    explorer.set(batch_size=16)
-    explorer.wait(LONG_S)
-    assert prepare.asked == []
-    explorer.ahead.is_on.value = True
-    until(lambda: "is ready" in explorer.ahead.text.value)
-    assert prepare.asked
-
-
-def test_nothing_is_compiled_ahead_while_a_cell_runs(explore, monkeypatch):
-    hooks: dict[str, list[Any]] = {"pre_run_cell": [], "post_run_cell": []}
-
-    class Shell:
-        kernel = object()
-
-        class events:
-            @staticmethod
-            def register(event, hook):
-                hooks[event].append(hook)
-
-            @staticmethod
-            def unregister(event, hook):
-                hooks[event].remove(hook)
-
-    monkeypatch.setattr("kit.widgets.explorer.ahead.get_ipython", Shell)
-    prepare = Prepare()
-    prepare.block = True
-    explorer = explore(prepare=prepare)
-    explorer.wait(LONG_S)  # in the cell that made it
-    assert prepare.asked == []
-    hooks["post_run_cell"][0](None)
-    assert prepare.entered.wait(LONG_S)
-    hooks["pre_run_cell"][0](None)
-    assert prepare.left.wait(LONG_S)
-    explorer.close()
-    assert hooks == {"pre_run_cell": [], "post_run_cell": []}
-
-
 def test_closing_does_not_wait_for_a_run_that_never_ends(explore):
     step = Step()
     explorer = explore(step, prepare=Prepare())
@@ -385,34 +193,6 @@ def test_closing_does_not_wait_for_a_run_that_never_ends(explore):
     assert explorer.run.settings == QUICK
 
 
-def test_undo_to_measured_settings_shows_their_run_and_measures_only_when_asked(explore):
-    step = Step()
-    explorer = explore(step)
-    first = explorer.wait(LONG_S)
-    explorer.set(batch_size=16)
-    second = explorer.wait(LONG_S)
-    assert explorer.undo()
-    assert explorer.run is first
-    assert explorer.views["timeline"].run is first
-    assert explorer.wait(LONG_S) is first
-    assert "measured before" in explorer.actions.announcer.value
-    assert explorer.redo()
-    assert explorer.run is second
-    explorer.history.reset.click()
-    assert explorer.run is first
-    assert [s.batch_size for s in step.started] == [8, 16]
-    explorer.actions.run.click()
-    again = explorer.wait(LONG_S)
-    assert again is not first
-    assert again.settings == first.settings
-    assert explorer.redo() is False  # reset was a choice of its own
-    explorer.set(batch_size=16)  # a choice is measured, although it was before
-    assert explorer.wait(LONG_S) is not second
-    assert explorer.undo()
-    assert explorer.run is again  # the newest of these settings
-    assert len(step.started) == 4
-
-
 def test_a_disturbed_run_is_measured_again_by_the_button_of_its_advice(explore):
     class Disturbed(Step):
         def __call__(self, settings, /, **options):
@@ -428,62 +208,6 @@ def test_a_disturbed_run_is_measured_again_by_the_button_of_its_advice(explore):
     button.click()
     assert explorer.wait(LONG_S) is not first
     assert len(step.started) == 2
-
-
-def test_a_run_that_ends_after_an_undo_is_kept_and_not_shown(explore):
-    step = Step()
-    explorer = explore(step)
-    first = explorer.wait(LONG_S)
-    step.gate.clear()
-    explorer.set(batch_size=16)
-    until(lambda: len(step.started) == 2)
-    assert explorer.undo()
-    assert explorer.run is first
-    step.gate.set()
-    assert explorer.wait(LONG_S) is first
-    until(lambda: explorer.actions.cancel.disabled)
-    assert explorer.run is first
-    assert "measured before" in explorer.actions.announcer.value
-    late = make_run(QUICK.replace(batch_size=16))
-    explorer._take(late)  # its step did not look whether it was cancelled
-    assert explorer.run is first
-    assert explorer.runs == [first, late]
-
-
-def test_undo_redo_and_reset_run_settings_that_were_not_measured(explore):
-    explorer = explore()
-    explorer.wait(LONG_S)
-    assert explorer.history.undo.disabled
-    assert not explorer.undo()
-    explorer.set(batch_size=16)
-    explorer.controls["bulk_forward"].value = UNLIMITED
-    explorer.history.undo.click()
-    assert explorer.wait(LONG_S).settings == QUICK.replace(batch_size=16)
-    assert explorer.undo()
-    assert explorer.settings == QUICK
-    assert explorer.redo()
-    assert explorer.redo()
-    assert not explorer.redo()
-    assert explorer.settings.bulk_forward == UNLIMITED
-    explorer.history.reset.click()
-    assert explorer.settings == QUICK
-    assert explorer.history.reset.disabled
-    assert explorer.undo()
-    assert explorer.wait(LONG_S).settings.bulk_forward == UNLIMITED
-
-
-def test_a_preset_changes_what_it_names_and_is_named_when_the_settings_are_its(explore):
-    explorer = explore(auto_run=False, settings=QUICK.replace(batch_size=4))
-    for name, change in PRESETS.items():
-        explorer.history.preset.value = name
-        assert explorer.settings.batch_size == 4
-        assert {field: getattr(explorer.settings, field) for field in change} == dict(change)
-        assert explorer.controls["mode"].value == explorer.settings.mode
-        explorer.history.preset.value = "native PyTorch"
-    assert explorer.history.preset.value == "native PyTorch"
-    explorer.set(mode="bulked", bulk_forward=7)
-    assert explorer.history.preset.value == explorer.history.preset.options[-2]  # scaling stayed
-    assert preset(Settings(bulk_forward=7)) == ""
 
 
 def test_settings_as_text_are_taken_and_junk_is_a_message(explore):

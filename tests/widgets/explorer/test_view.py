@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -22,14 +21,7 @@ from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 from tests.reliability.growth import alive
 from tests.waiting import until
-
-LONG_S = 20.0
-QUICK = Settings(steps=2, warmup=0)
-
-
-def quick_step(settings, /, *, progress, cancelled):
-    progress("measuring", 0.5)
-    return make_run(settings, steps=1, kernels=5 + settings.batch_size)
+from tests.widgets.explorer.steps import LONG_S, QUICK, Step
 
 
 def shown(explorer: Explorer) -> dict[str, str]:
@@ -37,19 +29,6 @@ def shown(explorer: Explorer) -> dict[str, str]:
         name: explorer.views[name].value
         for name in ("headline", "syncs", "breakdown", "unlowered", "notes")
     }
-
-
-@pytest.fixture
-def explore() -> Iterator[Callable[..., Explorer]]:
-    made = []
-
-    def make(step=quick_step, settings=QUICK, **options) -> Explorer:
-        made.append(Explorer(step, settings, **options))
-        return made[-1]
-
-    yield make
-    for explorer in made:
-        explorer.close()
 
 
 def test_it_runs_at_once_and_every_view_shows_the_run(explore):
@@ -377,9 +356,9 @@ def test_close_ends_the_thread_and_a_control_then_says_so(explore):
 
 
 def test_a_closed_explorer_leaves_no_widget_behind_and_a_move_none_either():
-    Explorer(quick_step, QUICK, auto_run=False).close()  # what all of a process share is there
+    Explorer(Step(), QUICK, auto_run=False).close()  # what all of a process share is there
     before, held = alive(Widget), []
-    explorer = Explorer(quick_step, QUICK)
+    explorer = Explorer(Step(), QUICK)
     for size in (8, 16, 32):
         explorer.set(batch_size=size)
         explorer.wait(LONG_S)

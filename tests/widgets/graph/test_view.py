@@ -10,7 +10,7 @@ from kit.widgets.base.selection import NOTHING, Links
 from kit.widgets.graph import diff as graph_diff
 from kit.widgets.graph.view import GraphView, graph_wasm
 from tests.factories import make_run
-from tests.widgets.graph.test_layout import AVAL, bert, run_of, scene_of
+from tests.widgets.graph.scenes import AVAL, bert, run_of, scene_of
 
 # -- two graphs
 

@@ -1,0 +1,287 @@
+"""How much each piece of advice may promise, on timelines written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kit
+from kit.reports.markdown import report_markdown
+from kit.runs.analysis import advice as advice_rules
+from kit.runs.analysis import cures
+from kit.runs.analysis.advice import RULES, AdviceRule, advise
+from kit.runs.analysis.cures import Advice, SyncCure, sync_cure
+from kit.runs.analysis.summary import summary
+from kit.trace import Span, SyncPoint, Timeline, sync_table
+from kit.trace.kinds import OF_WORKERS
+from kit.widgets.numbers.advice import advice_html
+from tests.runs.analysis.advised import LAZY, MS, busy, host, rules, run_of, synthetic
+
+
+def test_waiting_for_batches_asks_for_prefetch_and_then_for_a_faster_loader() -> None:
+    spans = [busy(0, 6), host("input", 6, 10, "next batch")]
+    (advice,) = synthetic(spans).advice()
+    assert (advice.rule, advice.change, advice.ms) == ("input", {"prefetch": 2}, 4.0)
+    (ahead,) = synthetic(spans, LAZY.replace(prefetch=2)).advice()
+    assert (ahead.rule, ahead.change) == ("input", {})
+    assert "slower than the step" in ahead.text
+    assert synthetic([busy(0, 10), host("input", 6, 10, "next batch")]).advice() == ()
+    hidden = [busy(0, 4), host("input", 0, 4, "next batch"), host("record", 4, 10)]
+    (advice,) = [a for a in synthetic(hidden).advice() if a.rule == "input"]
+    assert (advice.ms, advice.change) == (4.0, {"prefetch": 2})
+    assert advice.text.startswith("the host records nothing for 4 ms a step while the next batch")
+    turns = "The Python in it takes turns with recording, which leaves it no time here"
+    assert turns in advice.text
+    spare = [*hidden[:2], host("record", 4, 8), host("wait", 8, 10, "item")]
+    (advice,) = [a for a in synthetic(spare).advice() if a.rule == "input"]
+    assert turns not in advice.text
+
+
+@pytest.mark.parametrize("settings", [LAZY, LAZY.replace(mode="torch")])
+def test_a_script_is_told_of_its_own_loader(settings: kit.Settings) -> None:
+    """It has no setting `prefetch`, nor `loss_scaling`."""
+    script = {"watched": "complete"}
+    alone = [busy(0, 6), host("input", 6, 10, "next batch")]
+    (advice,) = synthetic(alone, settings, environment=script).advice()
+    assert (advice.rule, advice.change, advice.ms) == ("input", {}, 4.0)
+    assert "(num_workers=2, prefetch_factor=2, persistent_workers=True)" in advice.text
+    assert "pin_memory" not in advice.text
+    for name in (OF_WORKERS, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
+        waits = [busy(0, 6), host("input", 6, 10, name)]
+        (advice,) = synthetic(waits, settings.replace(device="gpu"), environment=script).advice()
+        assert "though the DataLoader has workers" in advice.text
+        assert "pin_memory=True" in advice.text
+    sleeps = [busy(0, 4), host("record", 0, 10), host("elsewhere", 4, 10, "mine.py:3")]
+    (advice,) = synthetic(sleeps, settings, environment=script).advice()
+    assert "(a batch: a DataLoader's num_workers)" in advice.text
+    assert "prefetch=2" in synthetic(sleeps, settings).advice()[0].text
+
+
+@pytest.mark.parametrize("via", ["torch/amp/grad_scaler.py:1", ""])
+def test_a_script_is_offered_no_setting_of_a_builder(via: str) -> None:
+    cause = "item" if via else "copy_to_device"
+    syncs = (SyncPoint(0, 5 * MS, cause, "mine.py:3", via),)
+    spans = [busy(0, 3), host("wait", 0, 5, cause), host("record", 0, 10)]
+    ours = synthetic(spans, sync_points=syncs)
+    (row,) = sync_table(syncs, steps=1, timeline=ours.timeline)
+    assert set(sync_cure(row, ours).change) & {"prefetch", "loss_scaling"}
+    script = replace(ours, environment={"watched": "complete"})
+    cure = sync_cure(row, script)
+    assert not set(cure.change) & {"prefetch", "loss_scaling"}
+    assert "loss_scaling=" not in cure.text
+    assert "accumulate" not in cure.text
+
+
+def test_a_device_that_waits_for_recording_asks_for_replay() -> None:
+    spans = [busy(0, 4), host("record", 0, 10)]
+    (advice,) = synthetic(spans).advice()
+    assert (advice.rule, advice.change) == ("recording", {"step_mode": "replay"})
+    assert advice.ms == pytest.approx(6)
+    assert synthetic([busy(0, 10), host("record", 0, 10)]).advice() == ()
+    assert synthetic(spans, LAZY.replace(mode="torch")).advice() == ()
+    (already,) = synthetic(spans, LAZY.replace(step_mode="replay")).advice()
+    assert already.change == {}
+    assert "notes say which steps were not replayed" in already.text
+    assert "step_mode=" not in already.text
+
+
+def test_a_loader_that_sleeps_is_as_long_as_its_batch_and_not_twice() -> None:
+    """Found by `prefetch=2`: it saved 1.2 ms, and "up to 480 µs" had been said."""
+    sleeps = host("elsewhere", 1, 6, "data.py:7")
+    spans = [host("input", 0, 6, "next batch"), sleeps, host("record", 6, 9), busy(9, 10)]
+    (advice,) = synthetic(spans).advice()
+    assert (advice.rule, advice.site, advice.ms) == ("input", "data.py:7", pytest.approx(4))
+    assert advice.text.endswith("(prefetch=2). A faster loader would save more, up to 6 ms.")
+    assert "most of the time at data.py:7, which sleeps" in advice.text
+    script = synthetic(spans, LAZY.replace(mode="torch"), environment={"watched": "complete"})
+    (advice,) = script.advice()
+    assert (advice.site, advice.ms) == ("data.py:7", pytest.approx(6))
+    assert "most of the time at data.py:7, which sleeps" in advice.text
+    of_workers = [replace(spans[0], name=OF_WORKERS), *spans[1:]]
+    assert synthetic(of_workers, LAZY, environment=script.environment).advice()[0].site == ""
+
+
+def test_a_sleep_that_the_traced_steps_hide_may_save_all_that_it_takes() -> None:
+    """Found by taking it out: 5 ms were saved, and "up to 1.6 ms" had been said."""
+    spans = [busy(0, 6), host("record", 0, 10), host("elsewhere", 1, 7, "mine.py:3")]
+    run = synthetic(spans)
+    found = {a.rule: a.ms for a in run.advice()}
+    assert found["host waits elsewhere"] == pytest.approx(4)  # the device works for 6 of the 10
+    slower = replace(run, step_times_ns=(14 * MS,))  # less overlaps where nobody traces
+    found = {a.rule: a.ms for a in slower.advice()}
+    assert found["host waits elsewhere"] == pytest.approx(6)
+    faster = replace(run, step_times_ns=(5 * MS,))
+    found = {a.rule: a.ms for a in faster.advice()}
+    assert found["host waits elsewhere"] == pytest.approx(3.5)  # its kernels, too: 6 / 2² at least
+
+
+def test_a_read_may_cost_untraced_steps_more_than_the_traced_ones() -> None:
+    syncs = (SyncPoint(4 * MS, 4 * MS, "item", "mine.py:3"),)
+    spans = [busy(0, 8), host("record", 0, 10), host("wait", 4, 8, "item")]
+    run = synthetic(spans, sync_points=syncs)
+    run = replace(run, timeline=Timeline.of(run.timeline.spans, syncs))
+    (advice,) = run.advice()
+    assert advice.ms == pytest.approx(2)
+    (advice,) = replace(run, step_times_ns=(11 * MS,)).advice()
+    assert advice.ms == pytest.approx(3)
+    assert "nothing to do for 2 ms" in advice.text
+    (advice,) = replace(run, step_times_ns=(50 * MS,)).advice()  # 2 of the 10 that were traced
+    assert advice.rule == "read"
+
+
+def test_a_read_and_the_idle_time_after_it_are_told_of_the_same_steps() -> None:
+    """It said "waits 1.08 ms, and the device then has nothing to do for 1.38 ms"."""
+    syncs = (SyncPoint(4 * MS, 4 * MS, "item", "mine.py:3"),)
+    spans = [busy(0, 8), host("record", 0, 10), host("wait", 4, 8, "item")]
+    untraced = (SyncPoint(0, 1 * MS, "item", "mine.py:3"),)
+    run = synthetic(spans, sync_points=untraced)
+    run = replace(run, timeline=Timeline.of(run.timeline.spans, syncs))
+    (advice,) = run.advice()
+    assert advice.text.startswith(
+        "mine.py:3 waits 1 ms a step (in the traced steps 4 ms, and the device then has nothing "
+        "to do for 2 ms): the step reads a value (item). "
+    )
+    assert advice.saving == "up to 1 ms"
+    (advice,) = replace(run, sync_points=syncs).advice()
+    assert advice.text.startswith(
+        "mine.py:3 waits 4 ms a step, and the device then has nothing to do for 2 ms: the step "
+    )
+
+
+def test_what_several_devices_wait_for_is_their_gradients_or_one_replica_after_the_other() -> None:
+    travel = Span("device/0 reduction", "bucket 0", "reduction", 3 * MS, 9 * MS)
+    two = {"parallel.devices": 2.0}
+    (advice,) = synthetic([busy(0, 4), travel, busy(9, 10)], metrics=two).advice()
+    assert (advice.rule, advice.ms, advice.change) == ("reduction", pytest.approx(4), {})
+    assert "bucket_mb" in advice.text
+    slowed = replace(synthetic([busy(0, 1), travel], metrics=two), step_times_ns=(4 * MS,) * 3)
+    (advice,) = slowed.advice()  # the trace shows more of it than a measured step can lose
+    assert advice.ms == pytest.approx(4 - 6 * (4 / 10) ** 2)
+    assert synthetic([busy(0, 9), travel, busy(9, 10)], metrics=two).advice() == ()
+    (advice,) = synthetic([busy(0, 4), host("record", 0, 10)], metrics=two).advice()
+    assert (advice.rule, advice.change) == ("recording", {"step_mode": "replay"})
+    assert "one replica after the other" in advice.text
+
+
+def test_a_machine_without_a_core_for_the_host_is_named_before_the_recording_is() -> None:
+    spans = [busy(0, 4), host("record", 3, 10)]
+    full = {"device": "cpu (x)", "cores": "2", "cores for XLA": "2"}
+    (advice,) = synthetic(spans, environment=full).advice()
+    assert advice.rule == "cores"
+    assert "NPROC=1" in advice.text
+    for other in ({**full, "cores for XLA": "1"}, {**full, "device": "gpu (H200)"}):
+        assert [a.rule for a in synthetic(spans, environment=other).advice()] == ["recording"]
+    seldom = synthetic([host("record", 0, 8.6), busy(8.6, 9.4)], environment=full)
+    assert [a.rule for a in seldom.advice()] == ["recording"]  # the device hardly takes a core
+    under_a_limit = {**full, "cores": "4", "cores for XLA": "64"}
+    (advice,) = synthetic(spans, environment=under_a_limit).advice()
+    assert "XLA works with 64 threads on 4 cores" in advice.text
+    assert "NPROC=3 " in advice.text
+    only_recording = synthetic([busy(0, 4), host("record", 0, 10)], environment=full)
+    assert [a.rule for a in only_recording.advice()] == ["recording"]  # nothing more could hide
+
+
+def test_a_step_that_is_all_recording_cannot_lose_what_recording_takes() -> None:
+    """1.32 of 1.44 ms are recording: beside a device that works 0.3 ms, hardly any can hide."""
+    spans = [busy(7.9, 10), host("record", 0, 9.2)]
+    full = {"device": "cpu (x)", "cores": "2", "cores for XLA": "2"}
+    (advice,) = synthetic(spans, environment=full).advice()
+    assert (advice.rule, advice.saving) == ("cores", "up to 800 µs")
+    assert "recording (9.2 ms a step)" in advice.text
+    assert summary(synthetic(spans, environment=full)).count("up to 800 µs: XLA works") == 1
+
+
+_KINDS = st.sampled_from(
+    ["record", "input", "dispatch", "elsewhere", "wait", "ahead", "reduction", "kernel"]
+)
+
+
+@given(
+    st.lists(st.tuples(_KINDS, st.integers(0, 9), st.integers(1, 9)), max_size=7),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=3),
+    st.sampled_from([LAZY, LAZY.replace(prefetch=2), LAZY.replace(mode="imperative")]),
+    st.sampled_from(["1", "2"]),
+)
+def test_no_advice_promises_more_than_what_is_left_of_the_step_beside_the_rest(
+    spans: list[tuple[str, int, int]],
+    waits: list[tuple[int, int]],
+    settings: kit.Settings,
+    xla: str,
+) -> None:
+    """Counted by milliseconds: which of the ten does the device work, or the host, in any case?"""
+    cells = {kind: {ms for k, a, n in spans if k == kind for ms in range(a, a + n)} for kind in
+             ("record", "input", "elsewhere", "wait", "ahead", "kernel")}  # fmt: skip
+    away = cells["input"] | cells["elsewhere"] | cells["wait"] | cells["ahead"]
+    work = {
+        "recording": cells["record"] - away,
+        "input": cells["input"],
+        "host waits elsewhere": cells["elsewhere"],
+    }
+    made = [
+        busy(a, a + n) if kind == "kernel" else host(kind, a, min(a + n, 10))
+        for kind, a, n in spans
+    ]
+    syncs = tuple(SyncPoint(a * MS, n * MS, "item", "a.py:1") for a, n in waits)
+    environment = {"device": "cpu (x)", "cores": "2", "cores for XLA": xla}
+    nested = () if settings.prefetch else ("input",)
+    for advice in synthetic(made, settings, sync_points=syncs, environment=environment).advice():
+        mine = work.get(advice.rule, set()) if advice.rule in nested else set()
+        rest = {ms for name, all_ in work.items() if name != advice.rule for ms in all_ if ms < 10}
+        rest -= mine  # the batch and the sleep in it are one
+        device = {ms for ms in cells["kernel"] if ms < 10}
+        assert 0 <= advice.ms <= 10 - max(len(rest), len(device)) + 1e-9, advice
+        assert advice.text.endswith("."), advice
+
+
+def test_many_small_segments_ask_for_larger_ones() -> None:
+    made = run_of(settings=LAZY.replace(mode="imperative"))
+    steps = (10 * MS,) * 4
+    timeline = synthetic([busy(0, 2), host("dispatch", 0, 10)]).timeline
+
+    def costing(each_ns: float, run: kit.Run = made) -> kit.Run:
+        metrics = {"overhead.launch_ns": each_ns, "overhead.sync_ns": each_ns}
+        return replace(run, metrics=metrics, step_times_ns=steps, timeline=timeline)
+
+    (advice,) = [a for a in costing(50_000).advice() if a.rule == "small segments"]
+    assert advice.change == {"mode": "lazy"}
+    assert advice.ms == pytest.approx((len(made.segments) - 1) * 0.1)  # one is left
+    assert f"{len(made.segments)} segments of 1 op;" in advice.text
+    one = replace(made, segments=made.segments[-1:])  # larger sizes would join it with nothing
+    assert "small segments" not in rules(costing(2e6, one))
+    assert "small segments" not in rules(costing(500))
+    assert "small segments" not in rules(costing(50_000, run_of()))
+
+
+def test_the_dearest_comes_first_and_cheap_things_are_not_said() -> None:
+    syncs = [SyncPoint(0, 3 * MS, "item", "a.py:1"), SyncPoint(0, 1000, "item", "b.py:2")]
+    step = Span("host/main", "step 0", "step", 0, 10 * MS)
+    timeline = Timeline.of([step, host("input", 5, 10, "next batch")])
+    run = kit.Run(LAZY, (1.0,), (10 * MS,), timeline, sync_points=tuple(syncs))
+    assert [(a.rule, a.site) for a in advise(run)] == [("input", ""), ("read", "a.py:1")]
+
+
+def test_every_rule_is_named_in_the_list() -> None:
+    assert len(set(RULES)) == len(RULES)
+    copied = replace(synthetic([]), sync_points=(SyncPoint(0, 9 * MS, "copy_to_device", "a.py:1"),))
+    (advice,) = copied.advice()
+    assert (advice.rule, advice.rule in RULES) == ("copy", True)
+    assert isinstance(advice, Advice)
+
+
+def test_a_new_rule_and_a_new_cure_are_one_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    tea = AdviceRule(("tea",), lambda run, seen: iter([Advice("tea", "drink less tea", ms=50.0)]))
+    cure = SyncCure("kettle", lambda cause, via: cause == "boil", "boil {later}earlier")
+    monkeypatch.setattr(advice_rules, "ADVICE_RULES", (tea, *advice_rules.ADVICE_RULES))
+    monkeypatch.setattr(cures, "SYNC_CURES", (cure, *cures.SYNC_CURES))
+    run = replace(synthetic([]), sync_points=(SyncPoint(0, 9 * MS, "boil", "a.py:1"),))
+    assert [a.rule for a in run.advice()] == ["tea", "kettle"]
+    for shown in (summary(run), advice_html(run), report_markdown([run])):
+        assert "drink less tea" in shown
+        assert "earlier" in shown
+
+
+def test_a_run_without_steps_gets_none() -> None:
+    assert kit.Run(LAZY, (), (), Timeline.of([])).advice() == ()
