@@ -26,6 +26,7 @@ from kit.text import (
     safe_terminal,
     terminal_table,
 )
+from kit.trace.gaps import device_of
 from kit.trace.imported import Caller
 from kit.trace.kernels import charged_ns, communication, in_steps
 from kit.trace.kinds import ON_DEVICE
@@ -80,7 +81,7 @@ class CallerRow:
     backward_ms: float  # of the total: kernels that compute gradients
     kernels: float  # a step
     flops: float  # from shapes, of the ops that have some; nan: none is known
-    gflop_s: float  # of these ops, over the time of their kernels
+    gflop_s: float  # of these ops, over the time that their kernels took one device
     nodes: tuple[int, ...] = field(repr=False)  # its callers, places in `run.callers`
 
     @property
@@ -109,8 +110,13 @@ class CallerRows(Rows[CallerRow]):
     )
 
 
-def charged_by_caller(run: Run) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def charged_by_caller(
+    run: Run, *, each_device: bool = False
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Time and number of the kernels of each caller; last those that none is known of.
+
+    Args:
+        each_device: add up what each device took; else an instant of several devices is one.
 
     Shape:
         (callers + 1,), nanoseconds of all traced steps; and the same
@@ -122,7 +128,11 @@ def charged_by_caller(run: Run) -> tuple[NDArray[np.float64], NDArray[np.int64]]
         return np.zeros(size), np.zeros(size, np.int64)
     node = t.node[spans].astype(np.int64)
     node = np.where((node >= 0) & (node < size - 1), node, size - 1)
-    charged = np.bincount(node, charged_ns(times, communication(t, spans)), minlength=size)
+    device = np.array([device_of(lane) if each_device else "" for lane in t.lanes])[t.lane[spans]]
+    beneath, took = communication(t, spans), np.zeros(len(spans))
+    for one in np.unique(device):
+        took[device == one] = charged_ns(times[device == one], beneath[device == one])
+    charged = np.bincount(node, took, minlength=size)
     return charged.astype(np.float64), np.bincount(node, minlength=size).astype(np.int64)
 
 
@@ -220,14 +230,16 @@ class _Tree:
         charged, counts = charged_by_caller(run)
         self._busy = max(float(charged.sum()), 1e-9)
         self._root = _Branch()
-        times = charged.tolist()
+        times, took = charged.tolist(), charged_by_caller(run, each_device=True)[0].tolist()
         for i, caller in enumerate(run.callers):
             if counts[i]:
-                self._add(path_of(caller), i, caller, times[i], int(counts[i]))
+                self._add(path_of(caller), i, caller, times[i], took[i], int(counts[i]))
         if counts[-1]:
-            self._add((_UNKNOWN,), -1, Caller(), times[-1], int(counts[-1]))
+            self._add((_UNKNOWN,), -1, Caller(), times[-1], took[-1], int(counts[-1]))
 
-    def _add(self, path: tuple[str, ...], i: int, caller: Caller, ns: float, count: int) -> None:
+    def _add(
+        self, path: tuple[str, ...], i: int, caller: Caller, ns: float, took: float, count: int
+    ) -> None:
         shown = count / caller.kernels if caller.kernels else 1.0  # what ran in a step
         flops = call_cost(caller).flops * caller.calls * shown
         branch = self._root
@@ -238,7 +250,7 @@ class _Tree:
             branch.backward += ns if caller.is_backward else 0.0
             if not math.isnan(flops):
                 branch.flops = flops + (0.0 if math.isnan(branch.flops) else branch.flops)
-                branch.counted += ns
+                branch.counted += took
             if i >= 0:
                 branch.nodes.append(i)
         branch.own += ns

@@ -67,7 +67,7 @@ def callers_drawn(run: Run, by: str = "") -> tuple[str, list[Selection]]:
         "An instant in which several kernels run is divided among them: the outermost rows add up "
         "to the time in which a kernel ran. Backward: kernels that compute gradients, at "
         "the module of the op that they are of. GFLOP/s: from the shapes of products, convolutions "
-        "and attention, over the time of these alone."
+        "and attention, over the time that these alone took one device."
     )
     return section(_TITLE, body + sentence(note)), picks
 

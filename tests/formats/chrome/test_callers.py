@@ -156,6 +156,21 @@ def test_several_kernels_of_one_op_share_no_arithmetic_among_them(tmp_path: Path
     assert row.gflop_s == pytest.approx(row.flops / 30_000)
 
 
+def test_a_rate_of_arithmetic_is_of_one_gpu(tmp_path: Path):
+    """Of two that compute at the same time it was that of both together."""
+    shapes = {"Input Dims": [[4, 16], [16, 8]], "Input type": ["float", "float"]}
+    events = [event("cpu_op", "aten::mm", 0, 50, **shapes), *launch(1, 10)]
+    (first,) = [e for e in events if e["cat"] == "kernel"]
+    events.append(event("cpu_op", "aten::mm", 60, 30, **shapes))
+    call, kernel = launch(2, 70)
+    kernel |= {"ts": first["ts"], "args": kernel["args"] | {"device": 1}}
+    run = opened(tmp_path, [*events, call, kernel])
+    (row,) = kit.caller_table(run, "op")
+    assert row.total_ms == pytest.approx(first["dur"] / 1e3)
+    assert row.gflop_s == pytest.approx(2 * 4 * 16 * 8 / (first["dur"] * 1e3))
+    assert {kernel.gflop_s for kernel in kit.kernel_table(run)} == {row.gflop_s}
+
+
 @pytest.mark.parametrize(
     "args",
     [
