@@ -64,12 +64,13 @@ def _apart(tape: Tape, value: Value) -> Value:
 
     Where steps are replayed, each holder has one of its own: a replayed step gives what the first
     one holds a new array, and only a value that is gone tells that its tensor was written since.
-    In a step, a copy is an op: the next step makes it anew.
+    In a step, a copy is an op: the next step makes it anew. So it is while what was written may be
+    taken back: then each segment that has read it is issued again.
     """
-    stepper = tape.session.stepper
+    stepper, redo = tape.session.stepper, tape.session.redo
     if stepper.mode != "replay":
         return value
-    if value.cell is not None and stepper.is_between:
+    if value.cell is not None and stepper.is_between and not redo.is_on:
         second = twin(value, value.cell)
     else:
         aval = (value.aval,)

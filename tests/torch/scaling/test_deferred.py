@@ -130,6 +130,28 @@ def test_what_reads_the_weights_after_a_wrong_step_is_taken_back_as_well(way: st
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_between_two_steps_is_taken_back_with_the_step(way: str) -> None:
+    copies: list[torch.Tensor] = []
+    with open_session(WAYS[way]) as session:
+        weight = torch.nn.Parameter(torch.ones(3, device="kit"))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        scaler = make_scaler("dynamic, deferred", "kit", init_scale=4.0)
+
+        def step() -> torch.Tensor:
+            loss = (weight * (float("inf") if len(copies) == 2 else 1.0)).sum()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            return loss
+
+        for _ in range(4):
+            session.run_step(step)
+            copies.append(weight.detach().clone())
+        assert [copy.tolist() for copy in copies] == [[x] * 3 for x in (0.5, 0.0, 0.0, -0.5)]
+
+
 def test_a_loss_that_is_read_in_each_step_is_never_one_of_a_wrong_step() -> None:
     bad = [i in (2, 3, 6) for i in range(9)]
     native = Task("dynamic, host check", "cpu", torch.optim.AdamW, {"lr": 0.1})
