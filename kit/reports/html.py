@@ -219,7 +219,8 @@ def _change(runs: Sequence[Run], headlines: Headlines, old: int, new: int) -> di
         return {"said": headlines.steps.text(old, new), "cards": {}}
     found = headlines.differences(old, new)
     by_sample = has_other_samples(runs[old], runs[new])
-    said = change_sentence(found, unit="sample" if by_sample else "step")
+    unit = "sample" if by_sample else "step"
+    said = change_sentence(found, unit=unit, known_doubt=runs[new].doubt)
     return {"said": said, "cards": headline_changes(found, is_by_sample=by_sample)}
 
 

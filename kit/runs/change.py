@@ -159,7 +159,8 @@ class Difference:
         why = f": {self.doubt}" if self.doubt and says_doubt else ""
         if kind == "unclear" and is_none:
             return f"no change seen ({spread.strip('()')}){why}"
-        return f"{'maybe ' * (kind == 'unclear')}{amount} {spread} {word}{why}"
+        told = f"{amount} {word} {spread}" if spread[0] == "(" else f"{amount} {spread} {word}"
+        return f"{'maybe ' * (kind == 'unclear')}{told}{why}"
 
     def times_text(self) -> str:
         """Of a ratio, how many times as much the new is: `1.2x ± 4%`, `maybe 1.05x ± 8%`."""

@@ -25,7 +25,7 @@ CROWDED = """() => [...document.querySelectorAll("th, td")]
   .map((cell) => `${cell.closest("table").rows[0].textContent}: ${cell.textContent}`)"""
 
 # The names of files and lines that go on in the next line where no "/" and no ":" is.
-TORN = r"""() => [...document.querySelectorAll("#syncs th, #gaps td, #source b, .kit-wait")]
+TORN = r"""() => [...document.querySelectorAll("#syncs th, #gaps th, #source b, .kit-wait")]
   .flatMap((cell) => {
     const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
     const torn = [], range = new Range();

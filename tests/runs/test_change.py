@@ -167,7 +167,7 @@ def test_steps_of_two_sorts_are_no_change_when_the_median_falls_on_the_other_sor
     found = ratio_of([old], [new])
     assert found.amount > 0.25
     assert found.kind == "unclear"
-    assert found.text().startswith("maybe 28% (0.59 to 2.8 times)")
+    assert found.text().startswith("maybe 28% slower (0.59 to 2.8 times)")
 
 
 def test_two_different_runs_of_the_same_noise_are_told_apart_from_none() -> None:
@@ -219,7 +219,7 @@ def test_of_a_spread_of_more_than_the_step_the_ends_are_said() -> None:
     found = ratio_of([[3.0, 9.0, 5.0]], [[6.0, 18.0, 9.0]])
     low, high = f"{found.low:.2g}", f"{found.high:.2g}"
     assert float(low) < 1 < 2 < float(high)
-    assert found.text() == f"maybe 80% ({low} to {high} times) slower"
+    assert found.text() == f"maybe 80% slower ({low} to {high} times)"
     assert f"({low} to {high} times)" in change_html(found)
 
 
@@ -235,7 +235,7 @@ def test_a_change_from_or_to_nothing_names_both_ends_and_no_percentage() -> None
 
 def test_ends_that_would_say_nothing_are_not_told() -> None:
     found = Difference(1.0, 0.04, 3.9e-05, 36.0, is_ratio=True)
-    assert found.text() == "maybe 96% (may be off a hundredfold) faster"
+    assert found.text() == "maybe 96% faster (may be off a hundredfold)"
     assert found.times_text() == "maybe 0.04x (may be off a hundredfold)"
     assert "&#8239;% (may be off a hundredfold)" in change_html(found)
     assert Difference(10.0, 510.0, 2.0, 9e5).margin() == "(2 to 900,000 times)"  # it says "more"

@@ -19,6 +19,7 @@ from kit.runs.change import step_difference
 from kit.runs.conditions import DISTURBED, KNOWN, UNKNOWN_CONDITIONS, Conditions, doubt
 from kit.widgets.base.tables import headline_html, run_notes_html
 from kit.widgets.numbers.advice import AGAIN, AdviceView, advice_html
+from kit.widgets.numbers.headline import changed_html
 from tests.factories import make_run
 from tests.runs.test_file import load_changed
 
@@ -94,6 +95,8 @@ def test_a_disturbed_run_says_so_and_withholds_verdict_and_advice_wherever_it_is
 def test_a_change_between_disturbed_runs_gives_the_reason_that_stands_above_the_new_one() -> None:
     old, new = (replace(make_run(), conditions=replace(BUSY, others=n)) for n in (1.1, 1.3))
     assert step_difference(old, new).doubt == new.doubt != old.doubt
+    assert "busy machine" not in changed_html(old, new)  # a box below the sentence says it
+    assert old.doubt in changed_html(old, make_run())  # no box does
 
 
 def test_the_explorers_advice_offers_to_measure_a_disturbed_run_again() -> None:

@@ -16,12 +16,15 @@ __all__ = ["NOTHING", "change_sentence"]
 NOTHING = "nothing that can be told from noise"
 
 
-def change_sentence(found: Mapping[str, Difference], *, unit: str = "step") -> str:
+def change_sentence(
+    found: Mapping[str, Difference], *, unit: str = "step", known_doubt: str = ""
+) -> str:
     """`the red wait is gone (it took 2 ms a step); the device is busy 97% instead of 71%`.
 
     Args:
         found: what `headline_differences` gives.
         unit: what step times are compared by, "step" or "sample".
+        known_doubt: the doubt that stands beside the sentence, which so need not say it, too.
     """
     step = found["step_ms"]
     parts = [_of_step(step, unit) if step.is_changed else "", _of_waits(found)]
@@ -38,7 +41,7 @@ def change_sentence(found: Mapping[str, Difference], *, unit: str = "step") -> s
         return "; ".join(told)
     if not told and all(d.kind == "unknown" for d in found.values()):
         return "not measured in both"
-    said = f"a {unit}: {step.text()}"
+    said = f"a {unit}: {step.text(says_doubt=step.doubt != known_doubt)}"
     return f"{'; '.join(told) or NOTHING}; {said}"
 
 

@@ -358,7 +358,8 @@ def _off(run: Run) -> str:
     """How wrong the model was; nothing if it was not asked."""
     if not run.predicted_ms or not run.step_ms > 0:
         return ""
-    error = error_of(run.predicted_ms, [run]).text(more="too slow", less="too fast")
+    found = error_of(run.predicted_ms, [run])
+    error = found.text(more="too slow", less="too fast", says_doubt=False)  # a box says it
     return f"; the model had said {format_ms(run.predicted_ms)} a step: {error}"
 
 

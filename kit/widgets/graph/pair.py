@@ -19,7 +19,7 @@ __all__ = ["pair_html"]
 _COLORS = {"changed": "#c98a12", "rewired": "#8a63d2", "added": "#1f8f55", "removed": "#d9482b"}
 _WORDS = {"changed": "changed", "rewired": "reads other values", "added": "new", "removed": "gone"}
 _WIDTH, _HEIGHT, _STEP, _GAP, _MARGIN = 252, 34, 50, 40, 30  # of a box, between rows, columns, edge
-_MOST_TEXT = 34  # characters of a box's second line
+_MOST_TEXT = 34  # characters of a line in a box
 
 
 def pair_html(before: Graph, now: Graph) -> str:
@@ -43,7 +43,7 @@ def pair_html(before: Graph, now: Graph) -> str:
     )
     return (
         f'<svg role="img" aria-label="the graph before and now: {said or "equal"}" '
-        f'viewBox="0 0 {width} {height}" style="width:100%;max-width:{width}px;min-width:300px;'
+        f'viewBox="0 0 {width} {height}" style="width:100%;max-width:{width}px;min-width:500px;'
         f'display:block" font-family="{safe_html(FONT, 200)}">{left}{right}</svg>'
         f'<div style="font:12px/1.5 {FONT};color:{MUTED}">{legend}'
         f"{'filled: where they differ first' if kinds else ''}</div>"
@@ -122,5 +122,5 @@ def _top(row: int) -> float:
 def _text(x: float, y: float, text: str, size: float, color: str, weight: str = "400") -> str:
     return (
         f'<text x="{x}" y="{y}" font-size="{size}" font-weight="{weight}" text-anchor="middle" '
-        f'style="fill:{color}">{safe_html(text, 60)}</text>'
+        f'style="fill:{color}">{safe_html(text, _MOST_TEXT)}</text>'
     )

@@ -58,7 +58,7 @@ def compiles_html(compiles: Sequence[Compile]) -> str:
     heads = ["step", "phase", "why", "where", "ms"]
     body = table(heads, rows, "rlllr", widths=(8, 12, 46, 22, 12), least_px=520)
     spent = sum(c.lower_ms + c.compile_ms for c in compiles)
-    note = f"{len(compiles):,} compiles took {spent:,.0f} ms."
+    note = f"{format_count(len(compiles), 'compile')} took {spent:,.0f} ms."
     if len(compiles) > MAX_ROWS:
         note += f" The last {MAX_ROWS} are shown."
     return section("Compiles", warnings + body + sentence(note))
@@ -85,7 +85,8 @@ def changes_html(run: Run) -> str:
         is_open = " open" * (ms == max(cost))
         parts.append(
             f'<details{is_open} style="margin:4px 0"><summary style="cursor:pointer;'
-            f'overflow-wrap:anywhere">{line}</summary><div style="overflow-x:auto;margin:6px 0">'
+            f'overflow-wrap:anywhere">{line}</summary>'
+            '<div tabindex="0" style="overflow-x:auto;margin:6px 0">'
             f"{pair_html(change.before, change.now)}</div>{sentence(note)}</details>"
         )
     return section("Compiled again: the graph before and now", "".join(parts))

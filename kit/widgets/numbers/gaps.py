@@ -13,7 +13,6 @@ from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import (
     MONO,
     MUTED,
-    are_long,
     bar_html,
     place_html,
     section,
@@ -47,15 +46,14 @@ def gaps_html(run: Run) -> str:
         for row in rows[:MAX_ROWS]
     ]
     total = sum(row.total_ms for row in rows)
-    shown.append(["<b>idle</b>", "", "", f"<b>{amount(total / parts)}</b>", "<b>100%</b>"])
+    shown.append(["<b>idle</b>", "", f"<b>{amount(total / parts)}</b>", "<b>100%</b>"])
     has_steps = bool(run.timeline.where(kind="step").any())
     note = _hta(run.idle_by_hta, devices, has_steps=has_steps)
     if len(rows) > MAX_ROWS:
         note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
     each = " a step" if has_steps else ""
-    heads = ("cause", "line", f"pieces{each}", f"ms{each}", "share")
-    body = table(heads, shown, "llrrr", widths=(26, 30, 14, 14, 16), has_total=True,
-                 least_px=470 if are_long(shown) else 360)  # fmt: skip
+    heads = ("cause and line", f"pieces{each}", f"ms{each}", "share")
+    body = table(heads, shown, "lrrr", widths=(46, 18, 18, 18), has_total=True, least_px=360)
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
 
 
@@ -81,8 +79,8 @@ def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[
         then = ", ".join(place_html(site, 60) for site in awaited)
         line += f'<div style="color:{MUTED};font-size:12px">next to run: {then}</div>'
     return [
-        f'<div style="overflow-wrap:anywhere">{swatch(color)}{safe_html(row.cause)}</div>',
-        f'<div style="overflow-wrap:anywhere">{line}</div>',
+        f'<div style="overflow-wrap:anywhere">{swatch(color)}{safe_html(row.cause)}'
+        f'<div style="margin-left:18px">{line}</div></div>',
         amount(row.count / parts),
         amount(row.total_ms / parts),
         f"{row.share:.1%}" + bar_html(row.total_ms / max(most, 1e-12), color),

@@ -80,7 +80,7 @@ def changed_html(old: Run, new: Run) -> str:
     ]
     head = ", ".join(moved) or "Since the run before"
     unit = "sample" if has_other_samples(old, new) else "step"
-    said = change_sentence(headline_differences(old, new), unit=unit)
+    said = change_sentence(headline_differences(old, new), unit=unit, known_doubt=new.doubt)
     return (
         f'<div class="kit-changed" style="font:13px/1.45 {FONT};color:{INK};margin-bottom:8px">'
         f'<span style="color:{MUTED}">{safe_html(head, 300)}:</span> <b>{safe_html(said, 600)}</b>.'

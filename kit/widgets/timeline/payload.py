@@ -16,7 +16,7 @@ import numpy as np
 from kit.runs.labels import device_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.text import format_ns, safe_label
+from kit.text import format_count, format_ns, safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, headline
 from kit.trace.gaps import CAUSES
 from kit.widgets.base.theme import COLORS, LABELS
@@ -253,20 +253,17 @@ def _summary(run: Run) -> str:
     kernels = int((timeline.kind == KINDS.index("kernel")).sum())
     is_small = len(timeline) <= 200_000  # of more, it takes longer to say than to draw
     busy = headline(timeline).device_busy_fraction if is_small else math.nan
-    of = "the steps" if (timeline.kind == _STEP).any() else "it"
+    steps = int((timeline.kind == _STEP).sum())
     waits = [s.wait_ns for s in timeline.syncs]
     texts = [
-        f"Timeline of {format_ns(timeline.duration_ns)}, {_steps(timeline)}, {kernels:,} "
-        f"kernels among {len(timeline):,} spans on {len(timeline.lanes)} lanes.",
-        f"The device is busy for {busy:.0%} of {of}." if not math.isnan(busy) else "",
-        f"{len(waits):,} sync points, {format_ns(sum(waits))} waited in all."
+        f"Timeline of {format_ns(timeline.duration_ns)}, {format_count(steps, 'step')}, "
+        f"{format_count(kernels, 'kernel')} among {format_count(len(timeline), 'span')} on "
+        f"{format_count(len(timeline.lanes), 'lane')}.",
+        f"The device is busy for {busy:.0%} of {'the steps' if steps else 'it'}."
+        if not math.isnan(busy)
+        else "",
+        f"{format_count(len(waits), 'sync point')}, {format_ns(sum(waits))} waited in all."
         if waits
         else "No sync points.",
     ]
     return " ".join(x for x in texts if x)
-
-
-def _steps(timeline: Timeline) -> str:
-    """How many steps there are, in words."""
-    steps = int((timeline.kind == _STEP).sum())
-    return f"{steps} step{'' if steps == 1 else 's'}"

@@ -368,9 +368,7 @@ def test_the_picture_is_told_in_words():
     assert timeline_payload(None)["summary"].startswith("An empty timeline")
     alone = Timeline.of([Span("device/0", "k", "kernel", 0, 10)])
     summary = timeline_payload(replace(run, timeline=alone))["summary"]
-    assert (
-        "0 steps, 1 kernels among 1 spans on 1 lanes. The device is busy for 100% of it" in summary
-    )
+    assert "0 steps, 1 kernel among 1 span on 1 lane. The device is busy for 100% of it" in summary
 
 
 def test_the_title_says_workload_device_and_origin():
