@@ -26,12 +26,10 @@ __all__ = [
     "Collective",
     "Copy",
     "CopyTotal",
-    "DeviceTime",
     "Work",
     "communicates",
     "copy_of",
     "copy_totals",
-    "device_time",
     "device_work",
     "joined",
     "kind_on_device",
@@ -196,31 +194,6 @@ class Work:
         return joined(np.concatenate([self.compute, self.communication, self.memory]))
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTime:
-    """Where the time of the steps went; compute + exposed communication + exposed memory + idle is
-    all of it.
-
-    Units:
-        nanoseconds, over all steps together
-    """
-
-    steps_ns: int
-    compute_ns: int
-    communication_ns: int  # all of it
-    exposed_ns: int  # of communication: nothing computed
-    memory_ns: int
-    exposed_memory_ns: int  # nothing computed or communicated
-    idle_ns: int
-
-    @property
-    def overlap(self) -> float:
-        """The part of communication that is hidden under compute; nan without communication."""
-        if not self.communication_ns:
-            return float("nan")
-        return 1 - self.exposed_ns / self.communication_ns
-
-
 def device_work(timeline: Timeline) -> Work:
     """What the devices of a timeline do; several count as one."""
     kernel = timeline.where(kind="kernel")
@@ -229,29 +202,6 @@ def device_work(timeline: Timeline) -> Work:
     moved = kernel & ~sent & _named(timeline, moves_memory)
     times = np.stack([timeline.start_ns, timeline.stop_ns], axis=1)
     return Work(*(joined(times[mask]) for mask in (kernel & ~sent & ~moved, sent, moved)))
-
-
-def device_time(timeline: Timeline) -> DeviceTime:
-    """Where the time of all steps went; without steps, that of the whole timeline."""
-    steps = joined(timeline.intervals(kind="step"))
-    if not len(steps) and len(timeline):
-        steps = np.array([[timeline.start_ns.min(), timeline.stop_ns.max()]], np.int64)
-    work = device_work(timeline)
-
-    def inside(times: Ints) -> int:
-        return int(within(times, steps).sum())
-
-    whole, busy = inside(steps), inside(work.busy)
-    compute, sent, exposed = map(inside, (work.compute, work.communication, work.exposed))
-    return DeviceTime(
-        steps_ns=whole,
-        compute_ns=compute,
-        communication_ns=sent,
-        exposed_ns=exposed,
-        memory_ns=inside(work.memory),
-        exposed_memory_ns=busy - compute - exposed,
-        idle_ns=whole - busy,
-    )
 
 
 def joined(times: Ints) -> Ints:

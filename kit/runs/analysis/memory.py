@@ -11,7 +11,7 @@ more, for scratch; on a GPU an input without further use gives its memory to a r
 does inside, is not seen either.
 
 What an op makes, it writes: buffers are immutable, so bytes allocated and bytes written are one.
-`memory` is about the order of the program, `memory_by_op` and `memory_by_variant` put the bytes
+`memory` is about the order of the program, `memory_by_op` and `variant_memory` put the bytes
 beside the time that was measured.
 """
 
@@ -33,7 +33,7 @@ from kit.runs.run import Run
 from kit.text import format_bytes, format_count
 
 __all__ = ["Holder", "MemoryReport", "OpMemory", "SegmentMemory", "VariantMemory",
-           "memory", "memory_by_op", "memory_by_variant"]  # fmt: skip
+           "memory", "memory_by_op", "variant_memory"]  # fmt: skip
 
 Value = tuple[int, int]  # node id, output index
 
@@ -219,12 +219,8 @@ def memory_by_op(run: Run) -> tuple[OpMemory, ...]:
     return tuple(sorted(rows, key=lambda r: (-r.written, r.phase, r.op)))
 
 
-def memory_by_variant(runs: Sequence[Run]) -> tuple[VariantMemory, ...]:
-    """A row for each run, in the order given; one without a graph has its step time only."""
-    return tuple(map(_variant, runs))
-
-
-def _variant(run: Run) -> VariantMemory:
+def variant_memory(run: Run) -> VariantMemory:
+    """The row of a run among variants; one without a graph has its step time only."""
     if not run.graphs:
         return VariantMemory(run.step_ms, *[math.nan] * 10)
     found, times, nodes = memory(run), node_ns(run), run.graphs[0].nodes

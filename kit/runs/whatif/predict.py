@@ -33,7 +33,6 @@ from kit.runs.whatif.waits import (
     Waits,
     around_check,
     by_op,
-    count_waits,
     is_guessed,
     on_guessing,
     waits_of,
@@ -218,7 +217,7 @@ def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
         of=_described(runs),
         assumptions=(*notes, why),
         segments=len(shape.segments),
-        syncs=count_waits(shape.waits),
+        syncs=sum(map(len, shape.waits.values())),
         low_ms=low,
         high_ms=high,
     )

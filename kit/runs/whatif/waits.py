@@ -22,7 +22,6 @@ __all__ = [
     "Waits",
     "around_check",
     "by_op",
-    "count_waits",
     "is_guessed",
     "on_guessing",
     "waits_of",
@@ -107,11 +106,6 @@ def by_op(run: Run, waits: Waits) -> dict[int, tuple[SyncPoint, ...]]:
             op = int(ops[at[ops] <= sync.at_ns].max(initial=segment.nodes[-1]))
             found[op] = (*found.get(op, ()), sync)
     return found
-
-
-def count_waits(waits: Waits) -> int:
-    """How many sync points there are."""
-    return sum(map(len, waits.values()))
 
 
 def without_wished(own: Waits, without: Sequence[str | SyncRow | SyncPoint]) -> Waits:

@@ -59,13 +59,6 @@ class Links:
         sites = frozenset(self._nodes[i].site for i in kept) - {""}
         return Selection(kept, sites, label) if kept else NOTHING
 
-    def of_kernel(self, segment: int, kernel: str, node: int = -1) -> Selection:
-        """All nodes that a kernel computes; see `Run.nodes_of`."""
-        if self._run is None:
-            return NOTHING
-        nodes = self._run.nodes_of(segment, kernel, node) if self._run.graphs else (node,)
-        return self.of_nodes(nodes, f"kernel {kernel}")
-
     def of_segment(self, segment: int) -> Selection:
         """All nodes of a segment."""
         segments = self._run.segments if self._run is not None else ()

@@ -13,7 +13,7 @@ from kit.runs.analysis.memory import (
     VariantMemory,
     memory,
     memory_by_op,
-    memory_by_variant,
+    variant_memory,
 )
 from kit.runs.run import Run
 from kit.text import format_bytes, format_ns, safe_html
@@ -57,7 +57,7 @@ _SHADE = tint(COLORS["kernel"], 0.5)
 
 def variants_html(runs: Sequence[Run]) -> str:
     """A row for each run: time, and what it writes and holds; ratios are to the first."""
-    rows = memory_by_variant(runs)
+    rows = [variant_memory(run) for run in runs]
     heads = ("variant", "step", "device", "ops", "buffers", "written", "peak", "temporary")
     labels = variant_labels(runs)
     cells = [_variant(label, row, rows) for label, row in zip(labels, rows, strict=True)]

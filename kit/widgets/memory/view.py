@@ -53,7 +53,7 @@ from kit.widgets.memory.tables import (
     variants_html,
 )
 
-__all__ = ["MemoryView", "folded_memory_html", "memory_figures", "memory_html", "memory_model"]
+__all__ = ["MemoryView", "folded_memory_html", "memory_html", "memory_model"]
 
 _SOURCES = ("area", "bands", "phases", "peak", "bars", "message")
 _NO_MARKS = mark_columns(None, frozenset(), 1.0)
@@ -65,11 +65,6 @@ _BAR_CARD = (("holds", "@size of the peak"), ("is", "@kind"), ("live", "@life"),
 _BAR_PX = 32
 _LEGEND_COLS = 2  # as many as fit beside each other on a phone
 Figures = tuple[figure, figure]
-
-
-def memory_figures(run: Run | None) -> Figures:
-    """Live bytes over the program, and the holders of the peak, as two figures."""
-    return memory_model(memory_payload(run))[0]
 
 
 def memory_model(payload: Mapping[str, Any]) -> tuple[Figures, dict[str, ColumnDataSource]]:

@@ -14,7 +14,7 @@ from kit.errors import GraphError
 from kit.ir import Aval, Graph, Node
 from kit.ir.graph import is_view
 from kit.ir.plan import OpStream, plan
-from kit.runs.analysis.memory import memory, memory_by_op, memory_by_variant
+from kit.runs.analysis.memory import memory, memory_by_op, variant_memory
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
 from kit.workloads import mlp
@@ -150,7 +150,7 @@ def test_what_each_op_writes_adds_up_and_views_write_nothing() -> None:
 
 def test_rows_by_op_and_by_variant_agree_with_the_report_and_the_kernels() -> None:
     run = make_run()
-    found, rows, (row,) = memory(run), memory_by_op(run), memory_by_variant([run])
+    found, rows, row = memory(run), memory_by_op(run), variant_memory(run)
     assert sum(r.written for r in rows) == found.allocated == row.written
     assert sum(r.buffers for r in rows) == found.allocations == row.buffers
     assert sum(r.written for r in rows if r.phase == "forward") == row.forward_written
@@ -165,7 +165,7 @@ def test_rows_by_op_and_by_variant_agree_with_the_report_and_the_kernels() -> No
 
 def test_a_run_without_a_graph_has_its_time_and_nothing_else() -> None:
     native = make_run(kit.Settings(mode="torch"))
-    (row,) = memory_by_variant([native])
+    row = variant_memory(native)
     assert row.step_ms == native.step_ms
     assert math.isnan(row.written)
     assert math.isnan(row.peak)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from kit.runs.run import Fused
 from kit.widgets.base.selection import NOTHING, Links
 from tests.factories import make_run
 
@@ -17,13 +14,6 @@ def test_nodes_bring_the_lines_that_recorded_them():
     picked = Links(RUN).of_nodes(ops)
     assert picked.nodes == set(ops)
     assert picked.sites == {NODES[i].site for i in ops}
-
-
-def test_a_kernel_stands_for_all_nodes_fused_into_it():
-    first, second = RUN.graphs[0].ops[:2]
-    run = replace(RUN, fused=(Fused(0, "fusion.3", (first, second)),))
-    assert Links(run).of_kernel(0, "fusion.3").nodes == {first, second}
-    assert Links(run).of_kernel(0, "another", first).nodes == {first}
 
 
 def test_a_line_stands_for_every_node_that_it_recorded():
@@ -46,5 +36,4 @@ def test_a_segment_stands_for_its_nodes():
 
 def test_what_the_run_does_not_have_selects_nothing():
     assert Links(RUN).of_nodes([-1, 10**9]) == NOTHING
-    assert Links(None).of_kernel(0, "x") == NOTHING
     assert not Links(None).of_segment(0)

@@ -23,7 +23,7 @@ from kit.runs.settings import Settings
 from kit.widgets.base.selection import NOTHING, Links
 from kit.widgets.memory.data import HOLDS, MAX_BARS, NO_GRAPH, mark_columns, memory_payload
 from kit.widgets.memory.tables import op_picks, variant_labels, variants_html
-from kit.widgets.memory.view import MemoryView, folded_memory_html, memory_figures, memory_html
+from kit.widgets.memory.view import MemoryView, folded_memory_html, memory_html, memory_model
 from tests.factories import empty_run, make_run
 
 NATIVE = Settings(mode="torch")
@@ -90,7 +90,6 @@ def test_what_a_loop_makes_inside_is_said_not_to_be_counted() -> None:
 def test_nothing_to_show_is_said(run: Run | None) -> None:
     payload = memory_payload(run)
     assert payload["message"]["text"] == ["no run" if run is None else NO_GRAPH]
-    memory_figures(run)
     view = MemoryView(run)
     assert view.error.value == ""
     view.selection = Links(make_run()).of_nodes([1])
@@ -112,7 +111,7 @@ def test_a_hostile_run_can_be_drawn() -> None:
         assert "<script" not in html
         assert "<img" not in html
         html.encode()
-    for figure in memory_figures(run):
+    for figure in memory_model(memory_payload(run))[0]:
         assert "alert('kit')</script>" not in file_html(figure, INLINE, "memory")
     json.dumps(view.sources["area"].data["site"], ensure_ascii=False).encode()
 
@@ -261,7 +260,7 @@ def test_what_the_allocator_counted_stands_beside_the_model(mode, device, metric
 
 
 def test_the_legend_is_no_wider_than_a_phone():
-    area, _ = memory_figures(make_run())
+    (area, _), _ = memory_model(memory_payload(make_run()))
     (legend,) = area.legend
     letters = [len(item.label.value) for item in legend.items]
     rows = [letters[i : i + legend.ncols] for i in range(0, len(letters), legend.ncols)]
