@@ -1,6 +1,7 @@
 """A session described: counters, explanations, the machine.
 
-The counters have the names and the meaning that pytorch/xla's `metrics_report` gave them.
+The counters have the names and the meaning that pytorch/xla's `metrics_report` gave them, but for
+`SyncWait`, which it lacks. On a GPU `ExecuteTime` is the time of the launches.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from kit.text import Lines, format_count
 
 __all__ = ["Report", "as_text", "metrics_report"]
 
-# (name of pytorch/xla's metric, our count, our total, unit of the total)
+# (its name in the report, our count, our total, unit of the total)
 _METRICS = (
     ("CompileTime", "compile.count", "compile.ns", "ms"),
     ("ExecuteTime", "execute.count", "execute.ns", "ms"),
-    ("TransferToDevice", "transfer_to_device.count", "transfer_to_device.bytes", "KiB"),
-    ("TransferFromDevice", "transfer_from_device.count", "transfer_from_device.bytes", "KiB"),
+    ("OutboundData", "transfer_to_device.count", "transfer_to_device.bytes", "KiB"),
+    ("InboundData", "transfer_from_device.count", "transfer_from_device.bytes", "KiB"),
     ("SyncWait", "sync.count", "sync.ns", "ms"),
 )
 _SCALE = {"ms": 1e6, "KiB": 1024}

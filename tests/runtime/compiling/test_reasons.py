@@ -139,6 +139,6 @@ def test_a_graph_that_grows_without_bound_is_cut_by_bytes() -> None:
 def test_the_metrics_report_has_pytorch_xlas_names() -> None:
     session = session_of(lambda i: (ones(4) + 1, torch.bincount(ones(3).long())), 2)
     text = session.metrics_report()
-    for name in ("CompileTime", "ExecuteTime", "TransferToDevice", "TransferFromDevice",
+    for name in ("CompileTime", "ExecuteTime", "OutboundData", "InboundData",
                  "UncachedCompile", "CachedCompile", "aten::bincount"):  # fmt: skip
         assert name in text
