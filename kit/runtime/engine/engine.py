@@ -221,7 +221,7 @@ class Engine:
         if os.getpid() != self._pid:
             raise forked("the engine")
         me = get_ident()
-        if any(t.ident == me for x in self._lanes.values() for t in x.threads):
+        if any(t.ident == me for x in list(self._lanes.values()) for t in x.threads):
             raise EngineError(_INSIDE)
         gate = allocate_lock()
         gate.acquire()

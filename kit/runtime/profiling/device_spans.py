@@ -103,8 +103,8 @@ def profiled() -> Iterator[Profile]:
         profile.notes = (f"no device kernels: the profiler did not start ({error})",)
         yield profile
         return
-    profile._clock = DayClock()
     try:
+        profile._clock = DayClock()
         yield profile
     finally:
         try:

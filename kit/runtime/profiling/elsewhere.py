@@ -239,10 +239,12 @@ class _Looking:
     def end(self) -> list[Look]:
         """Look no more; what was seen, from the first moment to the last."""
         last: list[Look] = []
-        with contextlib.suppress(OSError):  # the thread that is looked at has ended
-            now = self._at_work()
-            last.append(replace(now, is_late=self._is_late(now.cpu_ns)))
-        self._end.set()
+        try:
+            with contextlib.suppress(OSError):  # the thread that is looked at has ended
+                now = self._at_work()
+                last.append(replace(now, is_late=self._is_late(now.cpu_ns)))
+        finally:
+            self._end.set()
         self._thread.join()
         until = last[0].at_ns if last else time.perf_counter_ns()
         between = [x for x in self._looks if self._first.at_ns < x.at_ns < until]

@@ -40,8 +40,8 @@ class Turns:
         """
         thread = threading.get_ident()
         self._switched[thread] = switched
-        self._take(switched)
         try:
+            self._take(switched)
             yield
         finally:
             self._switched.pop(thread, None)
@@ -71,7 +71,7 @@ class Turns:
         switched(True)
 
     def _give(self, switched: Callable[[bool], object]) -> None:
-        switched(False)
         if self._holder == threading.get_ident():
             self._holder = 0
             self._lock.release()
+        switched(False)

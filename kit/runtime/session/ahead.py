@@ -129,14 +129,16 @@ class Ahead:
         # No daemon: Python would kill it inside of XLA at the program's end, which aborts.
         self._thread = start_thread(job.work, "kit compile ahead", is_daemon=False)
         told = -1
-        while self._thread.is_alive():
-            if job.done != told:
-                told = job.done
-                tell(ready + told, len(known))
-            if cancelled():
-                job.stop = True
-                raise Cancelled("cancelled while compiling ahead")
-            self._thread.join(_LOOK_S)
+        try:
+            while self._thread.is_alive():
+                if job.done != told:
+                    told = job.done
+                    tell(ready + told, len(known))
+                if cancelled():
+                    raise Cancelled("cancelled while compiling ahead")
+                self._thread.join(_LOOK_S)
+        finally:
+            job.stop = True  # after an interrupt Python's end would wait for all of them
         if job.error is not None:
             raise job.error
         return job.made

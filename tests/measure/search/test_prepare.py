@@ -15,6 +15,7 @@ from kit.errors import Cancelled, ExecutionError
 from kit.measure.base.turns import TURNS, Turns
 from kit.measure.search.prepare import Prepared
 from kit.runtime.compiling.cache import Compiling, ExecutableCache
+from tests.waiting import leaves_no_thread
 
 QUICK = kit.Settings(steps=2, warmup=1, batch_size=2)
 LONG_S = 30.0
@@ -195,6 +196,20 @@ def test_a_run_waits_for_the_program_in_the_works_and_compiles_it_no_second_time
     runner.join(LONG_S)
     assert ended[0].losses == expected
     assert len(made) == len(set(made)) == len(prepared.cache.executables)
+
+
+def test_who_is_interrupted_leaves_no_program_to_be_compiled():
+    cache, leave = ExecutableCache(), threading.Event()
+    programs = [ahead.NeededProgram(key, 1, lambda: leave.wait(LONG_S)) for key in "abc"]
+
+    def tell(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with leaves_no_thread():
+        with pytest.raises(KeyboardInterrupt):
+            ahead.Ahead(cache).compile(programs, tell=tell, cancelled=bool)
+        leave.set()
+    assert len(cache.executables) <= 1
 
 
 def test_nothing_is_measured_while_a_program_is_compiled_ahead():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -207,6 +208,21 @@ def test_each_device_has_its_own_workers() -> None:
     engine.wait_all()
     assert order == ["a", "b"]
     engine.close()
+
+
+def test_one_thread_waits_while_another_begins_to_use_devices() -> None:
+    engine = Engine()
+    others = threading.Thread(target=lambda: [engine.start(device) for device in range(200)])
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        others.start()
+        while others.is_alive():
+            engine.wait(engine.push(lambda: None))
+    finally:
+        sys.setswitchinterval(interval)
+        others.join()
+        engine.close()
 
 
 # -- errors ----------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ import kit
 from kit.runtime.profiling.elsewhere import Look, blocked_of, elsewhere, waits_of
 from kit.runtime.profiling.elsewhere import looks as looking
 from kit.runtime.recording.sites import format_site
+from tests.waiting import leaves_no_thread
 
 MS = 1_000_000
 HERE = (__file__, 7)
@@ -292,20 +293,20 @@ def test_a_step_that_sleeps_says_which_line_and_is_not_told_to_leave_a_core() ->
 
 
 @linux
-def test_an_interrupt_while_the_looks_end_leaves_no_file_open(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("at", ["kit.runtime.profiling.elsewhere._Looking._at_work",
+                                "threading.Thread.join"])  # fmt: skip
+def test_an_interrupt_while_the_looks_end_leaves_no_thread_and_no_file_open(
+    at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = psutil.Process()
     before = process.num_fds()
-    looking: list[threading.Thread] = []
 
-    def join(thread: threading.Thread) -> None:
-        looking.append(thread)
+    def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), elsewhere():
-        patched.setattr(threading.Thread, "join", join)
-    looking[0].join()
+    ended, patches = pytest.raises(KeyboardInterrupt), monkeypatch.context()
+    with leaves_no_thread(), ended, patches as patched, elsewhere():
+        patched.setattr(at, interrupted)
     assert process.num_fds() == before
 
 

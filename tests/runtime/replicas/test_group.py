@@ -185,6 +185,20 @@ def _passed_over(turns: Turns, said: list[bool]) -> None:
         pass
 
 
+@pytest.mark.parametrize("to", [True, False])
+def test_an_error_of_who_is_told_of_turns_keeps_no_turn(to: bool) -> None:
+    def fail(is_mine: bool) -> None:
+        if is_mine is to:
+            raise MemoryError
+
+    turns, said = Turns(), list[bool]()
+    with pytest.raises(MemoryError), turns.part(fail):
+        pass
+    with turns.while_waiting(), turns.part(said.append):
+        assert turns._holder == threading.get_ident()
+    assert said == [True, False]
+
+
 def test_who_gives_up_at_a_meeting_is_not_there_for_who_comes_later() -> None:
     """Each would go on as if all had been there, or nobody: replicas would part."""
     with pool(2, 0.2) as threads:
