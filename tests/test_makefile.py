@@ -101,6 +101,16 @@ def test_a_python_without_ensurepip_is_a_clear_line(machine: Path):
     assert "'python3' has no 'ensurepip'" in said.stderr
 
 
+def test_node_does_not_take_the_scripts_of_jupyterlab_for_modules(machine: Path, tmp_path: Path):
+    """JupyterLab runs one when it starts, and its traceback stood in the terminal of `make lab`."""
+    (tmp_path / "package.json").write_text('{"type": "module"}')  # as that of this folder
+    add(machine, "python3", f'[ "$2" != venv ] || {shutil.which("mkdir")} "$3"')
+    assert call(machine, "scripts/make-venv", "python3", f"{tmp_path}/.venv").returncode == 0
+    script = tmp_path / ".venv" / "check.js"
+    script.write_text("require('node:path')")
+    subprocess.run(["node", script], check=True, capture_output=True)
+
+
 def test_without_a_gpu_no_cuda_wheel_is_asked_for(machine: Path):
     plan = call(machine, "make", "--dry-run", "--always-make", "test").stdout
     assert '--editable ".[test,dev]"' in plan
