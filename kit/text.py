@@ -283,8 +283,12 @@ class Rows(tuple[T, ...], Generic[T]):
     """A tuple that shows itself as a table: as text in a terminal, as HTML in a notebook.
 
     A slice of it is such a table, too. Cells may have a stranger's text: they are made safe here.
+
+    Attributes:
+        note: what is said beside the number of rows, such as why the others may be off.
     """
 
+    note: str = ""
     noun: ClassVar[str] = "row"
     columns: ClassVar[tuple[Column[Any], ...]] = ()
     widest: ClassVar[int] = 60  # letters of a cell
@@ -295,14 +299,20 @@ class Rows(tuple[T, ...], Generic[T]):
     def __getitem__(self, at: slice, /) -> Self: ...
     def __getitem__(self, at: SupportsIndex | slice, /) -> T | Self:
         if isinstance(at, slice):
-            return type(self)(super().__getitem__(at))
+            return type(self)(super().__getitem__(at)).with_note(self.note)
         return super().__getitem__(at)
+
+    def with_note(self, note: str) -> Self:
+        """The same rows, shown with this note."""
+        made = type(self)(self)
+        made.note = note
+        return made
 
     def __repr__(self) -> str:
         shown, rest = self._cells(safe_terminal)
         left = [i for i, column in enumerate(self.columns) if not column.is_number]
         table = terminal_table(shown[0], shown[1:], left)
-        return "\n".join([format_count(len(self), self.noun), table, *rest])
+        return "\n".join([self._heading(safe_terminal), table, *rest])
 
     def _repr_html_(self) -> str:
         (head, *body), rest = self._cells(safe_html)
@@ -318,9 +328,13 @@ class Rows(tuple[T, ...], Generic[T]):
         lines = "".join(row(cells, "td") for cells in body)
         more = "".join(f"<p>{line}</p>" for line in rest)
         return (
-            f"<table><caption>{format_count(len(self), self.noun)}</caption><thead>"
+            f"<table><caption>{self._heading(safe_html)}</caption><thead>"
             f"{row(head, 'th')}</thead><tbody>{lines}</tbody></table>{more}"
         )
+
+    def _heading(self, safe: Callable[[object, int], str]) -> str:
+        count = format_count(len(self), self.noun)
+        return f"{count}; {safe(self.note, WHOLE)}" if self.note else count
 
     def _cells(self, safe: Callable[[object, int], str]) -> tuple[list[list[str]], list[str]]:
         """The headings and the first rows, and what is said of the others."""

@@ -244,6 +244,9 @@ def test_rows_are_a_tuple_that_shows_itself_as_a_table():
     assert (type(rows[:1]), rows[1], rows[:1]) == (Pairs, ("long", 1234), (("a", 5),))
     assert pickle.loads(pickle.dumps(rows)) == rows
     assert repr(Pairs()).startswith("0 pairs\n")
+    assert "<caption>2 pairs; &lt;b&gt;</caption>" in rows.with_note("<b>")._repr_html_()
+    assert repr(rows.with_note("off")[1:]).startswith("1 pair; off\n")
+    assert repr(rows).startswith("2 pairs\n")
     many = Pairs([("x", i) for i in range(31)])
     assert repr(many).endswith("and 1 more pair: slice to see others")
     assert many._repr_html_().count("<tr>") == 31

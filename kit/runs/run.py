@@ -124,7 +124,7 @@ class Run:
 
     @cached_property
     def _breakdown(self) -> tuple[BreakdownRow, ...]:
-        return breakdown(self.timeline)
+        return breakdown(self.timeline).with_note(self.doubt)
 
     @cached_property
     def _idle(self) -> Idle:
@@ -280,9 +280,10 @@ class Run:
     def __repr__(self) -> str:
         h = self.headline()
         name = self.name if len(self.name) <= 60 else f"{self.name[:59]}…"
+        doubt = f"; {self.doubt}" if self.doubt else ""
         return (
             f"Run({name!r}, mode {self.settings.mode!r}, {format_ms(h.step_ms)}/step, "
             f"device busy {format_percent(h.device_busy_fraction)}, "
             f"recording hidden {format_percent(h.overlap_fraction)}, "
-            f"{format_number(h.syncs_per_step)} syncs/step)"
+            f"{format_number(h.syncs_per_step)} syncs/step{doubt})"
         )

@@ -220,7 +220,7 @@ def overlap_fraction(timeline: Timeline, *, of: str, under: str) -> float:
     return int(widths[a & b].sum()) / int(widths[a].sum())
 
 
-def breakdown(timeline: Timeline) -> tuple[BreakdownRow, ...]:
+def breakdown(timeline: Timeline) -> BreakdownRows:
     """Where the mean step went, one row for each of `CATEGORIES`; () if no step was traced.
 
     Each instant of a step is charged once: to the device if it is busy, else to a collective, else

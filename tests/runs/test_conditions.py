@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import kit
 from kit.reports.html import report_html
 from kit.reports.markdown import report_markdown
+from kit.runs.analysis.lines import line_costs
+from kit.runs.analysis.segments import segment_costs
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import verdict
 from kit.runs.change import step_difference
@@ -97,6 +99,17 @@ def test_a_change_between_disturbed_runs_gives_the_reason_that_stands_above_the_
     assert step_difference(old, new).doubt == new.doubt != old.doubt
     assert "busy machine" not in changed_html(old, new)  # a box below the sentence says it
     assert old.doubt in changed_html(old, make_run())  # no box does
+
+
+def test_the_tables_of_a_disturbed_run_say_so() -> None:
+    quiet = make_run(syncs=2)
+    for run, said in ((quiet, ""), (replace(quiet, conditions=BUSY), f"; {SAID}")):
+        assert repr(run).endswith(f" syncs/step{said})")
+        for rows in (run.breakdown(), run.advice(), kit.kernel_table(run), line_costs(run),
+                     segment_costs(run)):  # fmt: skip
+            assert rows
+            assert repr(rows).splitlines()[0].partition(";")[1:] == (";" * bool(said), said[1:])
+            assert (said in rows._repr_html_(), said in repr(rows[:1])) == (True, True)
 
 
 def test_the_explorers_advice_offers_to_measure_a_disturbed_run_again() -> None:

@@ -56,7 +56,8 @@ def advise(run: Run) -> tuple[Advice, ...]:
                 found.append(advice)
             elif most >= SHARE * seen.step_ms or rule.is_rare:
                 found.append(replace(advice, ms=most))
-    return AdviceRows(sorted(found, key=lambda a: 0.0 if math.isnan(a.ms) else -a.ms))
+    dearest_first = sorted(found, key=lambda a: 0.0 if math.isnan(a.ms) else -a.ms)
+    return AdviceRows(dearest_first).with_note(run.doubt)
 
 
 class _Seen:

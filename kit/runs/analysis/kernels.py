@@ -87,7 +87,8 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
     steps = max(int(run.timeline.where(kind="step").sum()), 1)
     devices = count_devices(run.timeline)
     if run.callers:
-        return KernelRows(_launched(run, rows, steps, devices, ceilings))
+        found = _launched(run, rows, steps, devices, ceilings)
+        return KernelRows(found).with_note(run.doubt)
     values = _Values(run.graphs[0] if run.graphs else Graph(()))
     nodes = [run.nodes_of(r.segment, r.name, r.node) for r in rows]
     alike: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
@@ -103,7 +104,7 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
         flops = sum(values.flops(i) * _part(row.charged_ms, named[i]) for i in members)
         moved = (read, written, flops)
         found.append(_cost(row, members, values.graph, moved, steps, devices, ceilings))
-    return KernelRows(found)
+    return KernelRows(found).with_note(run.doubt)
 
 
 def _part(some: float, whole: float) -> float:

@@ -128,7 +128,8 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
             LineCost(site, nothing, no_device, wait, syncs, idle, causes, elsewhere_ms=away)
         )
     found += [LineCost(site, nothing, no_device, elsewhere_ms=ms) for site, ms in elsewhere.items()]
-    return _in_order([row for row in found if row.nodes or row.total_ms or row.syncs])
+    rows = _in_order([row for row in found if row.nodes or row.total_ms or row.syncs])
+    return rows.with_note(run.doubt)
 
 
 def place_of(site: str) -> tuple[str, int]:
@@ -138,7 +139,7 @@ def place_of(site: str) -> tuple[str, int]:
     return (file, int(line)) if is_number else (site, 0)
 
 
-def _in_order(rows: list[LineCost]) -> tuple[LineCost, ...]:
+def _in_order(rows: list[LineCost]) -> LineRows:
     of_file: dict[str, float] = defaultdict(float)
     for row in rows:
         of_file[place_of(row.site)[0]] += row.total_ms

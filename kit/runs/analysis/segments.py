@@ -85,7 +85,8 @@ def segment_costs(run: Run) -> tuple[SegmentCost, ...]:
     if not run.graphs or not run.segments:
         return SegmentRows()
     seen = _Seen(run.timeline, run.devices)
-    return SegmentRows(_cost(run.graphs[0], segment, seen) for segment in run.segments)
+    costs = (_cost(run.graphs[0], segment, seen) for segment in run.segments)
+    return SegmentRows(costs).with_note(run.doubt)
 
 
 class _Seen:

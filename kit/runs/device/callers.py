@@ -153,7 +153,7 @@ def caller_table(run: Run, by: str = "module") -> tuple[CallerRow, ...]:
     if not run.callers:
         return CallerRows(())
     steps = max(int(run.timeline.where(kind="step").sum()), 1)
-    return CallerRows(_Tree(run, BY[by], steps).rows())
+    return CallerRows(_Tree(run, BY[by], steps).rows()).with_note(run.doubt)
 
 
 def best_view(run: Run) -> str:
