@@ -21,6 +21,16 @@ from tests.factories import make_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
+COVERED = """() => {  // pixels of the page at which something lies over the controls
+  const controls = document.getElementById("controls"), covered = [];
+  for (let y = 0; y < document.body.scrollHeight - innerHeight; y += 60) {
+    scrollTo(0, y);
+    const {left, top, width, height} = controls.getBoundingClientRect();
+    const over = document.elementFromPoint(left + width / 2, top + height / 2);
+    if (!controls.contains(over)) covered.push(y);
+  }
+  return covered;
+}"""
 SHOWN = """() => {
   const spans = kitReport.models("timeline").timeline.data;
   const boxes = kitReport.models("graph").boxes.data;
@@ -69,6 +79,7 @@ def test_a_slider_redraws_the_plots_and_the_numbers(offline: Browser, report: Pa
     assert second["bars"] != first["bars"]
     assert second["headline"] != first["headline"]
     assert offline.page.get_by_role("slider", name="batch size").count() == 1
+    assert offline.page.evaluate(COVERED) == []
     assert re.match(r"batch size 4 → 8: a sample takes .+ instead of .+%", second["status"])
     third = press(offline, "loss_scaling", "ArrowDown", second["selected"])
     assert third["selected"] not in (first["selected"], second["selected"])
