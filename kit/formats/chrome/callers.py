@@ -30,6 +30,7 @@ __all__ = ["CallersFound", "find_callers"]
 Ints = NDArray[np.int64]
 _DEEPEST = 200  # frames to look at
 _SEQUENCE = (1 << 40) - 1
+_MOST_THREADS = 200  # whose ops are looked through for those of a gradient
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 
@@ -177,22 +178,26 @@ def _forward(events: Events, nesting: Nesting) -> Ints:
         return found
     start = events.column("start_us")[event[ops]]
     ops = ops[np.lexsort((start, link[event[ops]]))]
-    numbers, of_thread = link[engine[asked]], thread[event[ops]]
-    for number in np.unique(numbers >> 40).tolist():
-        chosen = asked[numbers >> 40 == number]
-        wanted = link[engine[chosen]] & _SEQUENCE
-        best: Ints = np.zeros(0, np.int64)
-        for one in np.unique(of_thread).tolist():
-            rows = ops[of_thread == one]
-            keys = link[event[rows]]
-            at = np.searchsorted(keys, wanted, "right") - 1  # the last op of several
-            fits = (at >= 0) & (keys[at.clip(min=0)] == wanted)
-            match = np.where(fits, rows[at.clip(min=0)], NONE)
-            if (match >= 0).sum() > (best >= 0).sum():
-                best = match
-        if len(best):
-            found[chosen] = best
+    wanted = link[engine[asked]] & _SEQUENCE
+    numbers, number = np.unique(link[engine[asked]] >> 40, return_inverse=True)
+    most = np.zeros(len(numbers), np.int64)  # of each number, what the thread that fits most has
+    for rows in _by_thread(ops, thread[event[ops]]):
+        keys = link[event[rows]]
+        at = (np.searchsorted(keys, wanted, "right") - 1).clip(min=0)  # the last op of several
+        fits = keys[at] == wanted
+        count = np.bincount(number, fits, minlength=len(numbers)).astype(np.int64)
+        chosen = (count > most)[number]
+        found[asked[chosen]] = np.where(fits, rows[at], NONE)[chosen]
+        most = np.maximum(most, count)
     return found
+
+
+def _by_thread(rows: Ints, thread: Ints) -> list[Ints]:
+    """The rows of each thread, in their order; of too many threads those that have most."""
+    _, of, count = np.unique(thread, return_inverse=True, return_counts=True)
+    parts = np.split(rows[np.argsort(of, kind="stable")], np.cumsum(count)[:-1])
+    kept = np.sort(np.argsort(-count, kind="stable")[:_MOST_THREADS])
+    return [parts[i] for i in kept.tolist()]
 
 
 class _Maker:

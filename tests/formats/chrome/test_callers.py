@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 import kit
+from kit.formats.chrome import callers
 from kit.ir import Aval
 from kit.runs.device.callers import BY, callers_text, charged_by_caller
 from kit.runs.device.shapes import call_cost
@@ -119,6 +120,24 @@ def test_a_gradient_is_of_the_module_whose_op_has_its_sequence_number(tmp_path: 
         1400: ("On2_4",), 1500: (),
     }  # fmt: skip
     assert all(caller_of(run, f"kernel_{at}").is_backward for at in modules)
+
+
+def test_gradients_of_many_threads_are_found_and_of_too_many_those_of_the_busiest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A file of 1,600 threads took 52 s of the processor: each was compared with each."""
+    events: list[Any] = []
+    for thread in range(2, 42):
+        events.append(event("python_function", f"nn.Module: On_{thread}", 0, 50, thread))
+        events += [event("cpu_op", "aten::mm", 10.0 * i, 5, thread, **{"Sequence number": number})
+                   for i, number in enumerate(range(thread, 2 * thread))]  # fmt: skip
+        events += backward(2 * thread - 1, 50, thread, 1000 + 40 * thread)
+        events += backward(thread, 50, thread, 1020 + 40 * thread)
+    for most, known in ((callers._MOST_THREADS, 40), (7, 7)):
+        monkeypatch.setattr(callers, "_MOST_THREADS", most)
+        run = opened(tmp_path, events)
+        found = {run.caller(int(n)).module for n in run.timeline.node[run.timeline.node >= 0]}
+        assert found - {()} == {(f"On_{thread}",) for thread in range(42 - known, 42)}
 
 
 def test_what_a_cuda_graph_replays_has_its_node_and_not_the_arithmetic_of_an_op(tmp_path: Path):
