@@ -158,6 +158,7 @@ def test_mouse_keys_search_paths_and_exports_work_without_a_kernel(
         page.keyboard.press("n")
     page.keyboard.press("Enter")
     assert len(shown(offline)["open"]) == 2
+    assert re.fullmatch(r"\S.*, \d+ ops .*, open", page.locator(".kit-graph-at").inner_text())
     page.keyboard.press("Escape")
     assert shown(offline)["open"] == [fold]
     page.keyboard.press("Shift+Enter")

@@ -23,6 +23,7 @@ export class Bar {
       "aria-label": "find in the graph", oninput: () => graph.find(this.input.value)});
     this.found = element("output", {"aria-live": "polite"});
     this.line = element("div", {class: "kit-graph-line", "aria-live": "polite"});
+    this.at = element("div", {class: "kit-graph-at", "aria-live": "polite"}); // the ring, for ears
     const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) =>
       element("button", {type: "button", title: label, "aria-label": label,
         onclick: () => { if (graph.scene) act(); }}, text);
@@ -39,7 +40,7 @@ export class Bar {
         button("collapse", "collapse all groups", () => graph.setOpen([])),
         button("SVG", "save the picture as SVG", () => graph.saveSvg()),
         button("DOT", "save the visible boxes as DOT", () => graph.saveDot())),
-      this.line, this.panel);
+      this.line, this.at, this.panel);
   }
 
   /** Offer what the scene has. */
@@ -71,7 +72,15 @@ export class Bar {
     }
     if (dropped) parts.push(`${formatCount(dropped)} small boxes are not drawn: zoom in`);
     refill(this.line, ...parts);
+    this.at.textContent = this.cursorLine(picture);
     this.showPanel(picture.scene);
+  }
+
+  /** The box that the keyboard is at, in words. @param {import("./columns.js").Picture} picture */
+  cursorLine({scene, placed, cursor}) {
+    if (cursor < 0) return "";
+    return [scene.text("label", cursor), scene.text("sub", cursor), placed.frames.has(cursor) ? "open" : ""]
+      .filter(Boolean).join(", ");
   }
 
   /** Beside the graph, what is known of the one op that is selected. @param {import("./scene.js").Scene} scene */
