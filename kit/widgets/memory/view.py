@@ -258,6 +258,7 @@ class MemoryView(View):
     def _picker(self, name: str) -> Any:
         def pick(click: SelectionGeometry) -> None:
             data, chosen = self.sources[name].data, self.sources[name].selected.indices
+            chosen = [at for at in chosen if at < len(data["nodes"])]  # a click may come late
             nodes = {i for at in chosen for i in data["nodes"][at]}
             label = str(data["op"][chosen[0]]) if chosen else ""
             self.selection = self._links.of_nodes(nodes, label)
