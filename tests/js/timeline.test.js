@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import {dustOf, levelOfDetail} from "../../kit/widgets/timeline/js/data/detail.js";
+import {busiest, dustOf, levelOfDetail} from "../../kit/widgets/timeline/js/data/detail.js";
 import {arrowsOf} from "../../kit/widgets/timeline/js/data/launches.js";
 import {intersection, rangeMetrics, union} from "../../kit/widgets/timeline/js/data/metrics.js";
 import {arrange, everything} from "../../kit/widgets/timeline/js/data/arrange.js";
@@ -35,6 +35,12 @@ test("wide spans are bars, narrow ones are counted in the pixel where they begin
   assert.deepEqual(levelOfDetail(table, 0, 0, 100, 10, dust), [2]);
   assert.deepEqual([...dust.count], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
   assert.ok(Math.abs(dust.busy[0] - 0.2) < 1e-9);
+});
+
+test("the overview shows kernels as the device's, also in a lane that begins with a collective", () => {
+  const table = tableOf([[[0, 10, "communication"], [20, 40, "kernel"]], [[0, 20, "dispatch"]]]);
+  const {host, device} = busiest(table, 4, 0, 40);
+  assert.deepEqual([host, device].map((bins) => [...bins].map(Math.round)), [[1, 1, 0, 0], [0, 0, 1, 1]]);
 });
 
 test("blocks of spans in one pixel are counted as one by one", () => {

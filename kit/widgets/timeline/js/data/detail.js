@@ -98,8 +98,10 @@ export function busiest(table, width, low, high) {
   const isBusy = keys.kind.map((/** @type {string} */ kind) =>
     !["wait", "elsewhere", "ahead", "device step", "reduction", "communication"].includes(kind));
   for (let row = 0; row < rows.top.length; row++) {
-    if (table.parts.outline[rows.part[row]] || first[row] === first[row + 1]) continue;
-    const side = isKernel[table.key[first[row]]] ? device : host;
+    let i = first[row];
+    while (i < first[row + 1] && !isBusy[table.key[i]]) i++; // a lane of a device may begin with a collective
+    if (table.parts.outline[rows.part[row]] || i === first[row + 1]) continue;
+    const side = isKernel[table.key[i]] ? device : host;
     const bins = busyPixels(table, row, isBusy, width, low, width / (high - low));
     for (let p = 0; p < width; p++) if (bins[p] > side[p]) side[p] = bins[p];
   }
