@@ -326,14 +326,15 @@ class _Trace:
     def _in_updates(self, chosen: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of these events began inside of an optimizer's step, on its thread."""
         updates = self._of(Role.UPDATE)
-        found = np.zeros(len(chosen), np.bool_)
-        for thread in np.unique(self.thread[updates]).tolist():
-            own = updates[self.thread[updates] == thread]
-            own = own[np.argsort(self.start[own], kind="stable")]
-            at = np.searchsorted(self.start[own], self.start[chosen], "right") - 1
-            is_before = self.start[chosen] < self.stop[own][np.maximum(at, 0)]
-            found |= (self.thread[chosen] == thread) & (at >= 0) & is_before
-        return found
+        both = np.concatenate([updates, chosen])
+        is_update = np.arange(len(both)) < len(updates)
+        order = np.lexsort((~is_update, self.start[both], self.thread[both]))
+        latest = np.maximum.accumulate(np.where(is_update[order], np.arange(len(both)), -1))
+        one, update = both[order], both[order[latest]]
+        is_inside = (latest >= 0) & (self.thread[one] == self.thread[update])
+        found = np.zeros(len(both), np.bool_)
+        found[order] = is_inside & (self.start[one] < self.stop[update])
+        return found[len(updates) :]
 
     def _copies_to_device(self) -> set[int]:
         """The `aten::copy_` whose transfer went from the host to the device."""
