@@ -35,6 +35,7 @@ _HOOKS_OF_ALL: list[dict[int, Any]] = [
     private("torch.nn.modules.module._global_forward_hooks"),
     private("torch.nn.modules.module._global_backward_hooks"),
 ]
+MAX_RECIPES = 65_536  # kinds of calls that are remembered; then all are learned again
 _PLAIN = frozenset({int, bool, type(None), str, torch.dtype})
 _INTEGERS = {int}
 _NONE: dict[str, Any] = {}
@@ -163,6 +164,8 @@ class Dispatcher:
 
     def _recipe(self, token: Any, func: Any, args: Any, kwargs: Any) -> Recipe:
         """The recipe for the first call of a kind."""
+        if len(self._recipes) >= MAX_RECIPES:
+            self._recipes.clear()
         try:
             recipe = self._recipes[token] = make_recipe(self.tape, func, args, kwargs)
         except KitError:

@@ -93,8 +93,9 @@ def test_a_program_that_is_traced_anew_interns_no_new_op(ops: Ops) -> None:
     for _ in range(2):
         jax.clear_caches()
         with Session(cache=cache) as session:
-            Program.of(jax.make_jaxpr(partial(gradient, ops))(x, x)).bind(session)
-        known.append(set(cache.ops))
+            bound = Program.of(jax.make_jaxpr(partial(gradient, ops))(x, x)).bind(session)
+            known.append(set(cache.ops))
+        del bound
     assert known[0] == known[1]
 
 

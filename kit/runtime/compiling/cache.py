@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 from kit.ir import Aval
 from kit.runtime.compiling.checks import Checks
@@ -30,12 +32,14 @@ MAX_AHEAD = 512  # programs compiled ahead that nothing has used yet; then the o
 class ExecutableCache:
     """Interned ops and compiled segments; sessions that are given the same one share both.
 
-    A key is made of `Op.id`s, which mean something only beside the ops: so they live together.
+    A key is made of `Op.id`s, which mean something only beside the ops: so they live together. An
+    op is kept by its programs, and by whoever records it again; an id is never given twice.
     One session at a time may use it; a thread that compiles ahead may add programs meanwhile.
     """
 
     def __init__(self) -> None:
-        self.ops: dict[Any, Op] = {}
+        self.ops: WeakValueDictionary[Any, Op] = WeakValueDictionary()
+        self._ids = count()
         self.executables: OrderedDict[Any, Executable] = OrderedDict()  # last used last
         self._places: dict[int, Places] = {}  # by the id of the rules, which they keep
         self._kinds: dict[Any, object] = {}
@@ -59,7 +63,7 @@ class ExecutableCache:
         key = (name, repr(template), avals, outputs, is_view, writes)
         op = self.ops.get(key)
         if op is None:
-            op = Op(len(self.ops), name, template, avals, outputs, scalars, is_view, writes)
+            op = Op(next(self._ids), name, template, avals, outputs, scalars, is_view, writes)
             self.ops[key] = op
         return op
 
@@ -83,6 +87,11 @@ class ExecutableCache:
         if found is not None and self.watch is not None:
             self.watch.found(key)
         return found
+
+    def has(self, name: str) -> bool:
+        """Is there a program of this name, whatever its key?"""
+        with self._lock:
+            return any(executable.name == name for executable in self.executables.values())
 
     def find(self, key: Any, make: Callable[[], Executable], *, what: str = "") -> Executable:
         """The program of this key; made now, by the caller, if nobody has and nobody does."""

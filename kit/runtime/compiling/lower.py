@@ -125,7 +125,7 @@ class Executable:
     order: Sequence[int]  # where each wanted result is among those that the program returns
     lower_ns: tuple[int, int]
     compile_ns: tuple[int, int]
-    ops: int = 0
+    ops: Sequence[Op] = ()  # kept, so that their ids in its key stay theirs
     places: Sequence[tuple[int, int]] = ()  # of its source
     calls: int = 0
     checks: Checks = NO_CHECKS
@@ -142,7 +142,7 @@ class Executable:
     @cached_property
     def instructions(self) -> Instructions:
         """What each kernel of it computes, by index in the segment."""
-        return Instructions(self.compiled.as_text() or "", only=0 if self.ops == 1 else -1)
+        return Instructions(self.compiled.as_text() or "", only=0 if len(self.ops) == 1 else -1)
 
 
 def compile_segment(
@@ -191,7 +191,8 @@ def compile_segment(
         order[position] = place
     times = (start, middle), (middle, stop)
     return Executable(
-        name, compiled, order, *times, ops=len(source.nodes), places=source.places,
+        name, compiled, order, *times, ops=[op for op, _ in source.nodes],
+        places=source.places,
         checks=checks, asked=asked,
     )  # fmt: skip
 

@@ -8,11 +8,13 @@ for all other places of those slices; the slices that stayed keep theirs as cons
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, compress
+from itertools import accumulate, compress, count
 from operator import attrgetter
 from typing import Any
+from weakref import WeakValueDictionary
 
 from kit.runtime.recording.bulk import Op
 from kit.runtime.recording.template import HOLE, Scalar
@@ -21,6 +23,8 @@ from kit.runtime.rules.table import Rules
 
 __all__ = ["MOVED", "PATIENCE", "Moved", "Place", "Places"]
 
+MAX_FAMILIES = 2048  # then the one that was used least recently makes room
+MAX_KNOWN = 100_000  # ops of which it is known whether they are slices; then all are asked again
 PATIENCE = 3  # programs that differ in places only, before one takes places as inputs
 
 _PLACE = Scalar("int64")
@@ -96,8 +100,9 @@ class Places:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self._known: dict[int, Place | None] = {}  # by the op's id
-        self._kinds: dict[Hashable, Op] = {}
-        self._families: dict[Hashable, _Family] = {}
+        self._kinds: WeakValueDictionary[Hashable, Op] = WeakValueDictionary()
+        self._ids = count(-1, -1)
+        self._families: OrderedDict[Hashable, _Family] = OrderedDict()  # last used last
         names = (*_VIEWS, *_BACKWARD, "kit.write_view")
         self._is_usual = all(rules.find(n) is DEFAULT_RULES.find(n) for n in (*names, *MOVED))
 
@@ -119,10 +124,11 @@ class Places:
         inputs = list(accumulate(map(len, map(_AVALS, ops)), initial=0))
         ids = [i + inputs[i] for i in at]  # where the slices' ids are in the key
         shared = _with(key, ids, places)
-        family = self._families.get((shared, rest))
         starts = tuple(place.start for place in places)
-        if family is None:
-            family = self._families[shared, rest] = _Family(starts)
+        family = self._families.setdefault((shared, rest), _Family(starts))
+        self._families.move_to_end((shared, rest))
+        if len(self._families) > MAX_FAMILIES:
+            self._families.popitem(last=False)
         if not family.note(starts):
             return None
         if family.made is None:
@@ -142,7 +148,7 @@ class Places:
         """The numbers that a program with `Moved.places` takes."""
         numbers = list(scalars)
         for i, (at, before) in enumerate(places):
-            place = self._known[ops[at].id]
+            place = self._known.get(ops[at].id) or self._place_of(ops[at])
             assert place is not None, "the program was made for slices at these positions"
             numbers.insert(before + i, place.start)
         return numbers
@@ -154,9 +160,39 @@ class Places:
         """
         ids = list(map(_ID, ops))
         if new := set(ids).difference(self._known):
+            if len(self._known) > MAX_KNOWN:
+                self._known, new = {}, set(ids)
             by_id = dict(zip(ids, ops, strict=True))
-            self._known |= {i: _place_of(by_id[i], self._kinds) for i in new}
+            self._known |= {i: self._place_of(by_id[i]) for i in new}
         return list(compress(range(len(ids)), map(self._known.get, ids)))
+
+    def _place_of(self, op: Op) -> Place | None:
+        """The place of a slice; None of any other op."""
+        args, kwargs = op.template
+        if op.name in _VIEWS and not kwargs:
+            found = _at(op.name, args[1:], op.avals[0].shape)
+            name, more = "kit.part_at", {}
+        elif op.name in _BACKWARD and not kwargs:
+            sizes = tuple(args[1])
+            found = _at(_BACKWARD[op.name], args[2:], sizes)
+            name, more = "kit.part_at_backward", {"sizes": sizes}
+        elif op.name == "kit.write_view" and kwargs["view"] in _VIEWS and not kwargs["kwargs"]:
+            found = _at(kwargs["view"], kwargs["args"], op.avals[0].shape)
+            name, more = "kit.write_at", {}
+        else:
+            return None
+        if found is None:
+            return None
+        start, static = found
+        template = ((*[HOLE] * len(op.avals), _PLACE), static | more)
+        key = (op.name, repr(template), op.avals, op.outputs)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = Op(
+                next(self._ids), name, template, op.avals, op.outputs, 1, op.is_view, op.writes
+            )
+            self._kinds[key] = kind
+        return Place(start, kind)
 
 
 def _with(key: Sequence[int], at: Sequence[int], places: Sequence[Place]) -> tuple[int, ...]:
@@ -165,33 +201,6 @@ def _with(key: Sequence[int], at: Sequence[int], places: Sequence[Place]) -> tup
     for i, place in zip(at, places, strict=True):
         made[i] = place.op.id
     return tuple(made)
-
-
-def _place_of(op: Op, kinds: dict[Hashable, Op]) -> Place | None:
-    """The place of a slice; None of any other op."""
-    args, kwargs = op.template
-    if op.name in _VIEWS and not kwargs:
-        found = _at(op.name, args[1:], op.avals[0].shape)
-        name, more = "kit.part_at", {}
-    elif op.name in _BACKWARD and not kwargs:
-        sizes = tuple(args[1])
-        found = _at(_BACKWARD[op.name], args[2:], sizes)
-        name, more = "kit.part_at_backward", {"sizes": sizes}
-    elif op.name == "kit.write_view" and kwargs["view"] in _VIEWS and not kwargs["kwargs"]:
-        found = _at(kwargs["view"], kwargs["args"], op.avals[0].shape)
-        name, more = "kit.write_at", {}
-    else:
-        return None
-    if found is None:
-        return None
-    start, static = found
-    template = ((*[HOLE] * len(op.avals), _PLACE), static | more)
-    key = (op.name, repr(template), op.avals, op.outputs)
-    if key not in kinds:
-        kinds[key] = Op(
-            -1 - len(kinds), name, template, op.avals, op.outputs, 1, op.is_view, op.writes
-        )
-    return Place(start, kinds[key])
 
 
 def _at(view: str, where: Sequence[Any], shape: Sequence[int]) -> tuple[int, dict[str, Any]] | None:

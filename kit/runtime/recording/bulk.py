@@ -42,7 +42,7 @@ Site = tuple[str, int]  # file name, line
 Frame = tuple[Site, str, str]  # the user's site, the library site under it ("" if none), scope
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Op:
     """What one recorded call does: interned, so that `id` stands for all of it.
 

@@ -46,7 +46,7 @@ class Compiler:
         self._checks = checks
         self._counts = counts
         self._note = note
-        self._compiled: set[int] = set()  # the keys, by `_short`
+        self._compiled: set[str] = set()  # the names of the programs
         self._kind = (-1, NO_CHECKS, object())  # a step, its checks, and what its keys begin with
 
     def expect(self, task: Task) -> None:
@@ -137,27 +137,21 @@ class Compiler:
     ) -> Executable:
         """The program of this key; compiled now if it is not there. `offset`: its first op."""
         before = self._counts["compile.count"]
-
-        def make() -> Executable:
-            short = _short(key)
-            is_again = short in self._compiled
-            made = self._compile_for(task, source(), offset, checks, is_again=is_again)
-            self._compiled.add(short)
-            return made
-
         is_watched = self._cache.watch is not None  # words are for somebody who reads them
         what = f"{task.cut.bulk.phase}, {len(task.cut.bulk.ops)} ops" if is_watched else ""
-        executable = self._cache.find(key, make, what=what)
+        executable = self._cache.find(
+            key, lambda: self._compile_for(task, source(), offset, checks), what=what
+        )
         return executable if self._counts["compile.count"] > before else self._hit(executable)
 
-    def _compile_for(
-        self, task: Task, segment: Source, offset: int, checks: Checks, *, is_again: bool
-    ) -> Executable:
+    def _compile_for(self, task: Task, segment: Source, offset: int, checks: Checks) -> Executable:
         """Compile, count and explain a program that a task has to wait for."""
         self._counts["cache.misses"] += 1
         task.seen.is_cached = False
         with counting_hits() as hits:
             executable = self._compile(task, segment, offset, checks)
+        is_again = executable.name in self._compiled and not self._cache.has(executable.name)
+        self._compiled.add(executable.name)
         self._counts["compile.count"] += 1
         self._counts["compile.from_disk"] += len(hits)
         self.log.add(
@@ -174,11 +168,6 @@ class Compiler:
         return compile_segment(
             segment, self._rules, name=name, sites=sites, checks=checks, options=self._options
         )
-
-
-def _short(key: Any) -> int:
-    """A key in 64 bits; by its text, because Python gives -1 and -2 the same hash."""
-    return hash(repr(key))
 
 
 def _own_refs(refs: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,9 @@ import torch
 
 import kit
 from kit.runtime.compiling import cache as cache_module
+from kit.runtime.compiling import places, reasons
 from kit.runtime.compiling.cache import Compiling, ExecutableCache
+from kit.torch import dispatch
 from kit.torch.device import open_session
 
 
@@ -48,17 +50,29 @@ def test_an_error_of_who_is_told_leaves_nobody_waiting_for_the_program() -> None
     assert cache.get("key") == "program"
 
 
-def test_a_loop_whose_shapes_change_keeps_so_many_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_whose_shapes_change_keeps_so_many_programs_and_ops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cache_module, "MAX_PROGRAMS", 4)
-    cache = ExecutableCache()
-    settings = kit.Settings(mode="lazy")
-    with open_session(settings, cache=cache) as session:
-        for size in [*range(1, 12), 3]:
+    monkeypatch.setattr(reasons, "KEPT", 2)
+    monkeypatch.setattr(dispatch, "MAX_RECIPES", 8)
+    monkeypatch.setattr(places, "MAX_FAMILIES", 2)
+    monkeypatch.setattr(places, "MAX_KNOWN", 8)
+    cache, ops = ExecutableCache(), []
+    with open_session(kit.Settings(mode="lazy"), cache=cache) as session:
+        row = torch.arange(40.0).to("kit")
+        for size in [*range(2, 10), 3]:
             x = torch.arange(float(size))
-            found = (x.to("kit").sin() + 1).sum().item()
-            assert found == pytest.approx((x.sin() + 1).sum().item(), rel=1e-5)
+            found = (x.to("kit")[1:].sin() + 1).sum().item()
+            assert found == pytest.approx((x[1:].sin() + 1).sum().item(), rel=1e-5)
+            assert (row[size] * 2).item() == 2 * size  # in the end one program for all places
             session.mark_step()
+            session.issuer.forget()
+            ops.append(len(cache.ops))
+        (known,) = cache._places.values()
     assert len(cache.executables) <= 4
+    assert max(ops[4:]) <= max(ops[:4])
+    assert max(map(len, [known._families, known._known, known._kinds])) <= 16
 
 
 def test_a_program_that_was_dropped_is_compiled_again_for_that_reason(
