@@ -28,10 +28,10 @@ export function paintSteps(ctx, {table, view, tones}) {
     ctx.fillStyle = tones.muted;
     ctx.fillText(clipText(text, Math.min(to, view.right) - left - 3), left, top + 9.5);
   }
-  if (table.axis <= table.end) return;
-  const left = Math.max(view.x(table.end), view.gutter) + 5;
+  const left = Math.max(view.x(table.end), view.gutter) + 5, text = "room for the longest run";
+  if (table.axis <= table.end || clipText(text, view.right - left) !== text) return;
   ctx.fillStyle = tones.muted;
-  ctx.fillText(clipText("room for the longest run", view.right - left), left, view.y(parts.steps_top[0]) + 9.5);
+  ctx.fillText(text, left, view.y(parts.steps_top[0]) + 9.5);
 }
 
 /** The time in which the host waited, shaded over all lanes of its part; a pixel is shaded once.
