@@ -418,7 +418,7 @@ class _Window:
     def sample(self) -> str:
         begin = self.text[self.at : self.at + 20]
         is_text = all(char >= " " or char in _SPACE for char in begin)
-        return repr(begin) + ("" if is_text else ". No protobuf is read, such as Perfetto's own")
+        return repr(begin) + ("" if is_text else ". Of protobufs only jax's *.xplane.pb is read")
 
     def cut_off(self) -> TraceFileError:
         end = self._passed + len(self.text)

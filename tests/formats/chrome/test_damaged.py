@@ -56,7 +56,7 @@ from tests.formats.chrome.traces import (
             "version 9",
         ),
         ("[1]".encode("utf-16"), "neither torch.profiler's nor kit's"),
-        (b"\n\x10B\x02\x08\x01P\x01" + bytes(99), "No protobuf is read, such as Perfetto's"),
+        (b"\n\x10B\x02\x08\x01P\x01" + bytes(99), r"Of protobufs only jax's \*\.xplane\.pb"),
     ],
     ids=range(24),
 )
