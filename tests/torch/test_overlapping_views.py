@@ -180,7 +180,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), st.integers(0
 
 @pytest.mark.parametrize("mode", ["imperative", "bulked", "lazy"])
 @given(program=STEPS)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_programs_of_overlapping_views_equal_torch(mode: str, program: Any) -> None:
     def run(device: str) -> torch.Tensor:
         tensors = [torch.arange(20.0).reshape(4, 5).to(device)]

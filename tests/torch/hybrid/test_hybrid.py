@@ -110,7 +110,7 @@ steps = st.lists(
 
 
 @given(program=steps, shared=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_random_functions_equal_torch(program: list[Any], shared: bool) -> None:
     def function(a: Any, b: Any, c: Any) -> Any:
         given = [a, b, c]
