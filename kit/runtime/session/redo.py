@@ -54,6 +54,9 @@ class Redo:
         lock: held while a bulk is cut.
         flush: cuts and issues what every thread has recorded, for a reason.
         note_obstacle: says why the step that is recorded cannot be replayed.
+
+    Attributes:
+        is_unknown: a guarded write was only planned, and nobody will look at its flag.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Redo:
         self._issuer = issuer
         self._flush = flush
         self._note_obstacle = note_obstacle
+        self.is_unknown = False
         self._open: list[Check] = []
         self._kept: list[_Kept] = []
         self._count = 0
@@ -91,7 +95,9 @@ class Redo:
             self._note_obstacle("a step is only known to be right one step later")
             growing = {new.bulk: len(new.bulk.ops) for new, _ in pairs if new.bulk is not None}
             check = Check(flag, list(pairs), self._issuer.step, self._count, growing)
-            if not self._policy.is_planning:  # nothing runs then, so nothing is known
+            if self._policy.is_planning:  # nothing runs then, so nothing is known
+                self.is_unknown = True
+            else:
                 self._open.append(check)
 
     def border(self, bulk: Bulk) -> int:

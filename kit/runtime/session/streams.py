@@ -180,6 +180,14 @@ class ThreadStreams:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
 
+    def end_plan(self) -> None:
+        """Steps were planned. If one may have to be taken back, no number after it can be right."""
+        if self._redo.is_unknown:
+            self._refusal = SessionError(
+                "this session has planned steps whose loss scaling takes steps back, so it cannot "
+                "go on. Open a new one with kit.Session(...)"
+            )
+
     def leave_behind(self) -> None:
         """This is a forked child, without the threads that run what is recorded."""
         self._refusal = forked("this kit session")

@@ -120,6 +120,7 @@ class Tracer:
             graph, segments, nodes = freeze_step(tasks)
         finally:
             executor.is_holding = self._policy.is_planning = False
+            self._streams.end_plan()
             self.forget()
             self._issuer.forget()
         pairs = [(nodes[task.index], task.cut.bulk) for task in tasks]

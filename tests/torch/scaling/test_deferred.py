@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kit
-from kit.errors import SettingsError
+from kit.errors import SessionError, SettingsError
 from kit.torch.device import open_session
 from kit.torch.scaling.choose import make_scaler
 from kit.torch.scaling.deferred import DeferredScaler
@@ -177,6 +177,15 @@ def test_a_plan_of_a_deferred_step_is_that_of_the_step() -> None:
     plans = [kit.plan(mlp, kit.Settings(loss_scaling=mode)) for mode in DYNAMIC[1:]]
     assert [plan.notes for plan in plans] == [(), ()]
     assert abs(plans[0].counted - plans[1].counted) < 6  # the scale after the step, foreseen
+
+
+def test_a_session_that_has_planned_a_deferred_step_gives_no_number_of_it() -> None:
+    with open_session(WAYS["lazy"]) as session:
+        task = Task("dynamic, deferred", "kit", torch.optim.SGD, {"lr": 0.05})
+        session.plan(lambda: task.step(True), steps=1)
+        for use in (task.weights, lambda: task.step(False)):
+            with pytest.raises(SessionError, match="planned steps whose loss scaling"):
+                use()
 
 
 def test_natively_deferred_means_the_same_weights_on_the_device() -> None:
