@@ -15,6 +15,7 @@ from torch import nn
 from kit.errors import SessionError, UnsupportedOp
 from kit.runs.settings import Settings
 from kit.torch.device import open_session
+from kit.torch.tensors.places import ProgramPlace
 
 HERE = "test_sync_points.py"
 
@@ -252,3 +253,22 @@ def test_backward_nodes_carry_the_line_and_the_scope_of_their_forward_op() -> No
     assert "Net.inner" in scopes
     assert {n.phase for n in nodes} == {"forward", "backward", "update"}
     assert all(n.site.startswith(HERE) for n in nodes)
+
+
+class Holder(torch.nn.Module):
+    """A layer under any name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        setattr(self, name, torch.nn.Identity())
+
+
+def test_a_module_where_another_one_was_has_its_own_name() -> None:
+    place = ProgramPlace()
+    for name in (f"part{i}" for i in range(50)):  # memory is used again
+        holder = Holder(name)
+        place.enter(holder)
+        place.enter(getattr(holder, name))
+        assert place.scope == f"Holder.{name}"
+        place.leave(holder)
+        del holder

@@ -6,6 +6,7 @@ other replicas' threads. And the sums that `SyncBatchNorm` needs, forward and ba
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -119,6 +120,7 @@ class Barrier:
         self._count = count
         self._operation = operation or sum
         self._meeting: Rendezvous | None = None
+        self._alone = itertools.count()  # visits where nobody else comes
         self._brought: dict[tuple[int, int], Any] = {}  # (rank, visit) -> tensor, until pulled
 
     def __repr__(self) -> str:
@@ -141,8 +143,9 @@ class Barrier:
         if session is None:
             if self._count > 1:
                 raise SessionError(_nowhere(self._count))
-            self._brought[0, 0] = x
-            return 0
+            visit = next(self._alone)
+            self._brought[0, visit] = x
+            return visit
         meeting = self._of(session)
         session.stepper.note_obstacle(f"replicas meet at {self!r} in the middle of the step")
         is_tensor = isinstance(x, KitTensor)

@@ -11,6 +11,7 @@ import os
 import sys
 import sysconfig
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -41,7 +42,8 @@ class ProgramPlace:
     def __init__(self) -> None:
         self.scope = ""
         self._stack: list[tuple[Any, str]] = []
-        self._names: dict[tuple[int, int], str] = {}
+        # by ids, which others have once the modules are gone: parent, child, its name in there
+        self._names: dict[tuple[int, int], tuple[ref[Any], ref[Any], str]] = {}
         self.phase = "forward"
         self.task = -1  # id of the backward pass that runs, -1 outside of one
         self._made: dict[int, Frame] = {}  # sequence number of a forward op -> where it was
@@ -164,13 +166,15 @@ class ProgramPlace:
         if parent is None:
             return type(module).__name__
         key = (id(parent[0]), id(module))
-        if key not in self._names:
-            name = type(module).__name__
-            for path, child in parent[0].named_modules():
-                if child is module and path:
-                    name = path
-            self._names[key] = name
-        return self._names[key]
+        known = self._names.get(key)
+        if known is not None and known[0]() is parent[0] and known[1]() is module:
+            return known[2]
+        name = type(module).__name__
+        for path, child in parent[0].named_modules():
+            if child is module and path:
+                name = path
+        self._names[key] = ref(parent[0]), ref(module), name
+        return name
 
 
 def _installed(path: str) -> str:

@@ -97,6 +97,12 @@ def test_a_barrier_gives_all_the_same_of_tensors_that_nobody_has_computed(
     assert [float(t) for t in (*sums, *tops)] == [45, 45, 18, 18]
 
 
+def test_a_barrier_of_one_keeps_apart_what_is_pushed() -> None:
+    barrier = Barrier(1)
+    first, second = barrier.push(1), barrier.push(2)
+    assert [barrier.pull(first), barrier.pull(second)] == [1, 2]
+
+
 def test_a_barrier_refuses_more_or_fewer_than_there_are_and_mixed_gifts(two: DataParallel) -> None:
     with pytest.raises(SessionError, match=r"Barrier\(3\).*of 2 replicas: it would wait for ever"):
         two.map(Barrier(3).wait)
