@@ -32,6 +32,10 @@ def column(*numbers: float) -> torch.Tensor:
     return torch.tensor(numbers).reshape(-1, 1)
 
 
+def ctc(to: Any, labels: torch.Tensor, times: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return functional.ctc_loss(to(LOGITS[:, None]), to(labels), to(times), to(lengths))
+
+
 # name -> (call with `to`, which moves a tensor to the device; one in an index is out of bounds)
 BAD: dict[str, Case] = {
     "embedding": lambda to: functional.embedding(to(ids(1, 10)), to(X)),
@@ -81,6 +85,11 @@ BAD: dict[str, Case] = {
     "fmod": lambda to: to(ids(1, 2)).fmod(to(ids(1, 0))),
     "div, rounded": lambda to: torch.div(to(ids(1, 2)), to(ids(1, 0)), rounding_mode="trunc"),
     "masked_scatter": lambda to: to(X).masked_scatter(to(X > -1), to(torch.ones(2))),
+    "ctc_loss, longer than there is time": lambda to: ctc(to, ids(1, 2, 3), ids(11), ids(3)),
+    "ctc_loss, a negative length": lambda to: ctc(to, ids(1, 2, 3)[None], ids(10), ids(-1)),
+    "ctc_loss, too few labels": lambda to: ctc(to, ids(1, 2, 3), ids(10), ids(4)),
+    "ctc_loss, too many labels": lambda to: ctc(to, ids(1, 2, 3), ids(10), ids(2)),
+    "ctc_loss, a row too short": lambda to: ctc(to, ids(1, 2, 3)[None], ids(10), ids(4)),
 }  # fmt: skip
 
 GOOD: dict[str, Case] = {
@@ -102,6 +111,7 @@ GOOD: dict[str, Case] = {
     "floats divided by zero": lambda to: to(torch.tensor([1.0])) // to(torch.tensor([0.0])),
     "division by a number": lambda to: to(ids(7, -7)) // 2 + to(ids(7, -7)) % -2,
     "negative rows to fill": lambda to: to(X).index_fill(0, to(ids(-1, 0)), 1.0),
+    "lengths of labels": lambda to: ctc(to, ids(1, 2, 3), ids(10), ids(3)),
     "no index at all": lambda to: to(X).index_select(0, to(ids().long())),
 }  # fmt: skip
 

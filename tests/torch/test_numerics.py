@@ -46,6 +46,15 @@ CASES: dict[str, Callable[[str], Any]] = {
     "lerp that ends at its end": lambda d: torch.lerp(
         torch.tensor([1e8], device=d), torch.tensor([1.0], device=d), 1.0),
     "variance of one": lambda d: torch.var(torch.ones(3, 1, device=d), 1),
+    "divisors": lambda d: [f(*torch.tensor(
+        [[-128, -12, 12, 0], [-128, 18, -5, 0]], dtype=torch.int8, device=d))
+        for f in (torch.gcd, torch.lcm)],
+    "step at what is no number": lambda d: torch.heaviside(*torch.tensor(
+        [[nan, 0.0, -1.0], [1.0, nan, 1.0]], device=d)),
+    "root of what has none": lambda d: torch.tensor([-inf, -0.0, 4.0], device=d) ** 0.5,
+    "histogram of nothing": lambda d: torch.histc(torch.zeros(0, device=d), 3),
+    "signs of zero": lambda d: [1 / torch.tensor([-0.0, 0.0], device=d).sign(),
+                                1 / torch.tensor([-0.0, 0.0], device=d).sgn()],
     "sign of nan": lambda d: torch.sign(torch.tensor([nan, -2.0, 0.0], device=d)),
     "gather with a smaller index": lambda d: torch.gather(
         torch.arange(12.0, device=d).view(3, 4), 1, torch.tensor([[0, 3], [1, 2]], device=d)),
@@ -132,6 +141,12 @@ def test_a_corner_equals_torch(name: str):
     for e, g in zip(expected, got, strict=True):
         assert e.dtype == g.dtype
         torch.testing.assert_close(g, e, equal_nan=True)
+
+
+def test_divisors_of_a_number_that_has_no_opposite_are_found() -> None:
+    with open_session():
+        numbers = torch.tensor([[-128, -128], [127, 6]], dtype=torch.int8, device="kit")
+        assert torch.gcd(*numbers).tolist() == [1, 2]  # jax's loop has no end there
 
 
 def test_a_long_fused_adam_run_keeps_its_second_moment():

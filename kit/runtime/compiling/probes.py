@@ -175,6 +175,27 @@ def _classes(x: Array, num_classes: int) -> list[Probe]:
     ]
 
 
+def _ctc(logp: Array, targets: Array, times: Array, lengths: Array, *_: Any) -> list[Probe]:
+    """Lengths; torch's kernel for the CPU looks at them before it begins."""
+    longest, labels = logp.shape[0], targets.shape[-1]
+    while_checking = " (while checking arguments for ctc_loss_allocate_outputs)"
+    size = f"but got size {labels} for argument #2 'targets'{while_checking}"
+    value = f"but got value {{value}}{while_checking}"
+    at_most = f"Expected input_lengths to have value at most {longest}, {value}"
+    at_least = f"Expected target_lengths to have value at least 0, {value}"
+    used, is_bad, fits = lengths, lengths > labels, f"0 to {labels}"
+    says = f"Expected tensor to have size at least {{value}} at dimension 1, {size}"
+    if targets.ndim == 1:
+        used = jnp.sum(lengths)
+        is_bad, fits = used != labels, f"a sum of {labels}"
+        says = f"Expected tensor to have size {{value}} at dimension 0, {size}"
+    return [
+        Probe((times > longest) | (times < 0), times, BadValueError, at_most, f"0 to {longest}"),
+        Probe(lengths < 0, lengths, BadValueError, at_least, "0 and up"),
+        Probe(is_bad, used, BadValueError, says, fits),
+    ]
+
+
 PROBES: Mapping[str, ProbeOf] = MappingProxyType({
     "aten.embedding.default": _embedding,
     "aten._embedding_bag.default": _embedding_bag,
@@ -191,7 +212,7 @@ PROBES: Mapping[str, ProbeOf] = MappingProxyType({
     "aten.index_add.default": _along, "aten.index_copy.default": _copied,
     "aten.nll_loss2d_forward.default": _pixel_label,
     "aten.binary_cross_entropy.default": _binary_cross_entropy,
-    "aten.one_hot.default": _classes,
+    "aten.one_hot.default": _classes, "aten._ctc_loss.Tensor": _ctc,
     "kit.bernoulli": _probability, "kit.multinomial": _weights,
     "aten.masked_scatter.default": _taken_by_mask,
     **dict.fromkeys(_DIVISIONS, _divisor),

@@ -237,6 +237,8 @@ def _unfold_backward(grad: Array, sizes: Sequence[int], dim: int, size: int, ste
 
 
 def _histc(x: Array, bins: int = 100, low: Any = 0, high: Any = 0) -> Array:
+    if not x.size:
+        return jnp.zeros(bins, x.dtype)
     low, high = jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype)
     span = low == high
     low, high = jnp.where(span, x.min(), low), jnp.where(span, x.max(), high)

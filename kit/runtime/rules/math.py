@@ -73,7 +73,7 @@ UNARY = _table(
         "tanh": lambda x: jnp.tanh(_float(x)), "sigmoid": lambda x: jax.nn.sigmoid(_float(x)),
         "erf": lambda x: lax.erf(_float(x)), "reciprocal": lambda x: 1 / _float(x),
         "floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trunc, "round": jnp.round,
-        "sign": lambda x: x if x.dtype == bool else jnp.where(jnp.isnan(x), 0, jnp.sign(x)),
+        "sign": lambda x: x if x.dtype == bool else jnp.where((x > 0) | (x < 0), jnp.sign(x), 0),
         "relu": lambda x: jnp.maximum(x, 0), "silu": jax.nn.silu,
         "isnan": jnp.isnan, "isinf": jnp.isinf, "isfinite": jnp.isfinite,
         "logical_not": jnp.logical_not, "bitwise_not": jnp.bitwise_not, "square": jnp.square,
@@ -131,6 +131,8 @@ def _lerp(x: Array, y: Array, w: Any) -> Array:
 
 
 def _pow(x: Any, y: Any) -> Array:
+    if isinstance(y, float) and y == 0.5:  # torch's root of -inf is not a number
+        return jnp.sqrt(_float(x))
     integers = all(jnp.issubdtype(jnp.result_type(v), jnp.integer) for v in (x, y))
     return _integer_pow(x, y) if integers and isinstance(y, Array) else jnp.power(x, y)
 

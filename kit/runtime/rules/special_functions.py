@@ -50,7 +50,19 @@ def _logit(x: Array, eps: float | None = None) -> Array:
 
 
 def _heaviside(x: Array, value: Array) -> Array:
-    return jnp.where(x == 0, value, jnp.where(jnp.isnan(x), x, (x > 0).astype(x.dtype)))
+    return jnp.where(x == 0, value, (x > 0).astype(x.dtype))
+
+
+def _gcd(x: Array, y: Array) -> Array:
+    """Without signs: the least number has no opposite, and jax's loop would never end with it."""
+    common = jnp.result_type(x, y)
+    unsigned = common if jnp.issubdtype(common, jnp.unsignedinteger) else f"u{common}"
+    return jnp.gcd(*[jnp.abs(v.astype(common)).astype(unsigned) for v in (x, y)]).astype(common)
+
+
+def _lcm(x: Array, y: Array) -> Array:
+    divisor = _gcd(x, y)
+    return jnp.abs(jnp.where(divisor == 0, 0, x // jnp.where(divisor == 0, 1, divisor) * y))
 
 
 def _polynomial(
@@ -162,7 +174,7 @@ SPECIAL_RULES = Rules({
        for n in ("", ".n_scalar")},
     "aten.mvlgamma.default": _mvlgamma,
     "aten.logit.default": _logit, "aten.heaviside.default": _heaviside,
-    "aten.gcd.default": jnp.gcd, "aten.lcm.default": jnp.lcm,
+    "aten.gcd.default": _gcd, "aten.lcm.default": _lcm,
     "aten.fmax.default": jnp.fmax, "aten.fmin.default": jnp.fmin,
     "aten.frexp.Tensor": jnp.frexp, "aten.signbit.default": jnp.signbit,
     "aten._cdist_forward.default": lambda x, y, p, mode: _cdist(x, y, p),

@@ -109,7 +109,9 @@ def _weights(args: Any) -> bool:
 def _ctc_loss(args: Any) -> bool:
     log_probs, targets, *lengths = args[:4]
     counts = [x.numel() if isinstance(x, torch.Tensor) else len(x) for x in lengths]
-    return 1 <= targets.dim() <= 2 and counts == [log_probs.shape[1]] * 2
+    batch = log_probs.shape[1]
+    fits = targets.dim() == 1 or (targets.dim() == 2 and targets.shape[0] == batch)
+    return fits and counts == [batch] * 2
 
 
 def _product(first: torch.Tensor, second: torch.Tensor) -> Shape:
