@@ -117,6 +117,9 @@ def register() -> None:
     types = getattr(optimizer, "_foreach_supported_types", None)
     if types is not None and KitTensor not in types:  # multi-tensor optimizers, as on CUDA
         types.append(KitTensor)
+    # Else `make_fx`, and so `torch.func.linearize`, would trace what our tensors give as constants.
+    proxies = importlib.import_module("torch.fx.experimental.proxy_tensor")
+    proxies.HANDLED_TYPES = (*proxies.HANDLED_TYPES, KitTensor)  # type: ignore[attr-defined]
 
 
 def _guard(question: DeviceQuestion) -> Any:

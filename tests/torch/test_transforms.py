@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from kit.torch.device import open_session
@@ -61,11 +62,13 @@ TRANSFORMS: dict[str, Transform] = {
     "jacfwd": lambda net, x: jacfwd(lambda v: net(v).tanh())(x[0]),
     "hessian": lambda net, x: hessian(lambda v: net(v).pow(3).sum())(x[0]),
     "gradients of a batch of directions": batched,
+    "linearize": lambda net, x: torch.func.linearize(lambda v: v.sin() * x, x)[1](x * 2),
+    "a trace of what holds a tensor": lambda net, x: make_fx(lambda v: (v @ x.t()).sin())(x)(x * 2),
 }
 
 
 # torch's own: of the CPU's attention in vmap, and of what forward mode imports
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Attempted to insert a ge")
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
 def test_a_transform_gives_torchs_numbers(transform: Transform) -> None:
     torch.manual_seed(0)
