@@ -22,6 +22,7 @@ from kit.runtime.session.session import Session, current_session
 from kit.runtime.session.setup import Setup
 from kit.torch.autocast import register_autocast
 from kit.torch.backend import Backend, complete_torch
+from kit.torch.backward import follow_backward
 from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.flops import register_flops
 from kit.torch.generators import name_random_numbers
@@ -109,6 +110,7 @@ def register() -> None:
     )
     keep_parameters()
     follow_lazy_modules()
+    follow_backward()
     name_kits_data_parallel()
     name_random_numbers()
     register_flops()

@@ -21,6 +21,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from kit.runtime.recording.bulk import LISTED_REFERENCES
 from kit.runtime.recording.sites import level_of_user
 from kit.torch.lazy_modules import await_shapes, with_waiting
+from kit.torch.tensors.learning import attributes_of
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tensor import KitTensor
 
@@ -82,8 +83,26 @@ def _share(before: list[tuple[nn.Module, dict[str, Any]]]) -> dict[int, tuple[An
         for name, old in parameters.items():
             new: Any = module._parameters[name]
             if new is not old and (isinstance(new, KitTensor) or isinstance(old, KitTensor)):
+                if id(old) not in moved:
+                    _carry_over(old, new)
                 setattr(module, name, moved.setdefault(id(old), (old, new))[1])
     return moved
+
+
+def _carry_over(old: Any, new: Any) -> None:
+    """What the program has put on a parameter: attributes, and hooks, whose handles still work."""
+    vars(new).update(attributes_of(old))
+    for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if (found := getattr(old, hooks)) is not None:
+            setattr(new, hooks, found)
+    if type(old) not in (nn.Parameter, KitTensor):
+        name = type(old).__name__
+        warnings.warn(
+            f"parameters of the class {name} become plain ones on device kit: there "
+            f"isinstance(parameter, {name}) is False, and its methods are not called",
+            UserWarning,
+            stacklevel=level_of_user(),
+        )
 
 
 def _is_outermost(code: Any) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextvars
+import copy
+import pickle
 import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -137,12 +140,71 @@ def test_the_last_parameter_of_a_loop_is_no_reason_to_warn() -> None:
         assert p.device.type == "cpu"
 
 
+def learned(device: str) -> list[Any]:
+    model, seen = nn.Linear(2, 2), list[Any]()
+    model.weight.no_decay = True  # type: ignore[union-attr]
+    hook = model.weight.register_hook(lambda grad: grad * 3)
+    model.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.no_decay))
+    for place in (device, "cpu"):
+        model.to(place)
+        model(torch.ones(1, 2).to(place)).sum().backward()
+        seen.append(model.weight.grad.tolist())  # type: ignore[union-attr]
+        hook.remove()
+    return seen
+
+
+def test_what_the_program_put_on_a_parameter_moves_with_it() -> None:
+    with open_session():
+        assert learned("kit") == learned("cpu") == [True, [[3, 3]] * 2, True, [[4, 4]] * 2]
+
+
+class Own(nn.Parameter):
+    """A parameter of the program's own class."""
+
+
+def test_a_parameter_of_another_class_is_warned_of() -> None:
+    model = nn.Module()
+    model.weight = Own(torch.ones(2))
+    with open_session(), pytest.warns(UserWarning, match="class Own become plain ones") as caught:
+        model.to("kit")
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "twin", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_a_copy_has_what_the_program_put_on_a_tensor(twin: Callable[[Any], Any]) -> None:
+    def attributes(device: str) -> list[Any]:
+        buffer, parameter = nn.Buffer(torch.ones(2).to(device)), nn.Parameter(torch.ones(2))
+        parameter = nn.Parameter(parameter.data.to(device))
+        buffer.mark = parameter.mark = [7]  # type: ignore[attr-defined]
+        kinds = (nn.Buffer, nn.Parameter)
+        return [
+            [getattr(x, "mark", None), *(isinstance(x, kind) for kind in kinds)]
+            for x in map(twin, (buffer, parameter))
+        ]
+
+    with open_session():
+        assert attributes("kit") == attributes("cpu")
+
+
+def test_a_function_of_numpy_gives_a_tensor_of_the_device() -> None:
+    with open_session():
+        x = torch.ones(2, device="kit")
+        for found in (np.negative(x), np.subtract(x, np.full(2, 2, "float32")), x - np.full(2, 2)):
+            assert found.device == x.device
+            assert found.tolist() == [-1, -1]
+
+
 def versions(device: str) -> list[tuple[int, ...]]:
     x = torch.ones(2).to(device)
     data, detached, row = x.data, x.detach(), x[0]
     seen = []
     for tensor in (x, data, detached, row):
         tensor.add_(1)
+        seen.append((x._version, data._version, detached._version, row._version))
+        torch._foreach_mul_([tensor], 2)
+        torch._foreach_lgamma_([tensor])  # on the host
         seen.append((x._version, data._version, detached._version, row._version))
     return seen
 

@@ -126,10 +126,7 @@ class Reducer:
             else:
                 weights = [gradient * weight]
             self._start, self.gradients = self.session.ops_recorded, []
-            try:
-                torch.autograd.backward(roots, weights, **options)
-            finally:
-                self.tape.raise_kept()
+            torch.autograd.backward(roots, weights, **options)
             self.ops = self.session.ops_recorded - self._start
             if is_local:
                 self.is_stray = True

@@ -12,7 +12,7 @@ from weakref import ref
 
 import torch
 
-__all__ = ["NEEDS_GRADIENT", "telling"]
+__all__ = ["NEEDS_GRADIENT", "attributes_of", "telling"]
 
 _WHY = "the program has changed whether or how a tensor learns, between two steps"
 
@@ -74,3 +74,8 @@ def _set(tensor: Any, wanted: Any) -> None:
 
 
 NEEDS_GRADIENT = property(_get, _set)
+
+
+def attributes_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """What the program has put on a tensor; not torch's mark that it is a parameter."""
+    return {name: value for name, value in vars(tensor).items() if name != "_is_param"}

@@ -23,6 +23,14 @@ class Storage:
         """How much memory it is."""
         return self._nbytes
 
+    size = __len__ = nbytes
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the storage of a tensor of device kit has no {name!r}, as its memory is XLA's: take "
+            "the tensor's .cpu()"
+        )
+
 
 class LoadedStorage(torch.UntypedStorage):
     """The bytes of a checkpoint's storage, still on the host; tensors that show it are kit's.

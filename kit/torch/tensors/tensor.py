@@ -9,6 +9,7 @@ while every recorded op stays pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from math import prod
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from kit.errors import SessionError
 from kit.runtime.recording.bulk import Frame, Op, Value
 from kit.runtime.recording.template import HOLE
-from kit.torch.tensors.learning import NEEDS_GRADIENT, telling
+from kit.torch.tensors.learning import NEEDS_GRADIENT, attributes_of, telling
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.storage import LoadedStorage, Storage
@@ -197,23 +198,12 @@ class KitTensor(torch.Tensor):
         tape = args[0].tape if known else _tape_of(args, kwargs)
         return tape.dispatch(func, args, kwargs)
 
-    def backward(self, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
-        """Gradients, as torch computes them; an error of an op in it is raised at its end."""
-        tape = self.tape
-        if isinstance(gradient, torch.Tensor) and not isinstance(gradient, KitTensor):
-            if gradient.dim():  # torch does not look, where a tensor is not of its own class
-                raise RuntimeError(
-                    "invalid gradient at index 0 - expected device "
-                    f"{self.device} but got {gradient.device}"
-                )
-            gradient = gradient.to("kit")
-        if (replica := tape.on_backward) is not None:  # summed over the replicas, too
-            replica(self, gradient, *args, **kwargs)
-            return
-        try:
-            super().backward(gradient, *args, **kwargs)  # type: ignore[no-untyped-call]
-        finally:
-            tape.raise_kept()
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """Gradients, as torch computes them; in replicas, summed over them."""
+        if (replica := self.tape.on_backward) is not None:
+            replica(self, *args, **kwargs)
+        else:
+            super().backward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def shows_what(self, other: KitTensor) -> bool:
         """Do both show the same memory, element for element?"""
@@ -234,21 +224,38 @@ class KitTensor(torch.Tensor):
         return value
 
     def numpy(self, *, force: bool = False) -> Any:
-        """The numbers as a numpy array: a sync point."""
+        """The numbers as a numpy array: a sync point.
+
+        A copy; without `force` torch's is the tensor's own memory, so ours refuses to be written.
+        """
         if self.requires_grad and not force:
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad. "
                 "Use tensor.detach().numpy() instead."
             )
-        return to_host(self, cause="numpy").numpy()
+        array = to_host(self, cause="numpy").numpy()
+        array.setflags(write=force)
+        return array
 
     def tolist(self) -> Any:
         """The numbers as nested lists: a sync point."""
         return to_host(self, cause="tolist").tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ValueError(f"a tensor on {self.device} cannot become an array without a copy")
         array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
+        return array.astype(dtype or array.dtype, copy=bool(copy))
+
+    def __array_wrap__(self, array: Any, *rest: Any) -> Any:
+        """What a function of numpy has made of this tensor, on its device."""
+        return super().__array_wrap__(array).to("kit")  # type: ignore[no-untyped-call]
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError(f"a tensor on {self.device} shares no memory by DLPack: take .cpu()")
+
+    def __dlpack_device__(self) -> Any:
+        self.__dlpack__()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         grad = ", requires_grad=True" if self.requires_grad else ""
@@ -284,14 +291,14 @@ class KitTensor(torch.Tensor):
         host: torch.Tensor = self.detach().cpu()
         if isinstance(self, torch.nn.Parameter):
             host = torch.nn.Parameter(host, self.requires_grad)
+        vars(host).update(attributes_of(self))
         return host.requires_grad_(self.requires_grad).__reduce_ex__(protocol)
 
     def __copy__(self) -> KitTensor:
         """Another object over the same memory, a leaf as torch's is."""
-        twin: Any = self.detach()
-        if isinstance(self, torch.nn.Parameter):
-            return torch.nn.Parameter(twin, self.requires_grad)  # type: ignore[return-value]
-        return twin.requires_grad_(self.requires_grad)  # type: ignore[no-any-return]
+        twin: Any = self.detach().requires_grad_(self.requires_grad)
+        vars(twin).update(vars(self))  # and that it is a parameter
+        return twin  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KitTensor:
         if id(self) in memo:
@@ -306,10 +313,11 @@ class KitTensor(torch.Tensor):
             whole: Any = KitTensor.over(self.tape, base, base.spec)
             memo[id(base)] = whole.clone().ref
         copy: Any = KitTensor.over(self.tape, part_of(memo[id(base)], self.ref), self.spec)
-        if isinstance(self, torch.nn.Parameter):
+        copy.requires_grad_(self.requires_grad)
+        if isinstance(self, torch.nn.Parameter):  # torch drops its attributes, too
             copy = torch.nn.Parameter(copy, self.requires_grad)
         else:
-            copy.requires_grad_(self.requires_grad)
+            vars(copy).update(deepcopy(vars(self), memo))
         if self.grad is not None:
             copy.grad = self.grad.__deepcopy__(memo)
         memo[id(self)] = copy
@@ -318,7 +326,11 @@ class KitTensor(torch.Tensor):
     def set_(self, source: Any = None, *where: Any) -> Any:
         """Show the memory of a checkpoint: `torch.load(..., map_location="kit")` asks for it."""
         if not isinstance(source, LoadedStorage):
-            return super().set_(source, *where)
+            if where or not isinstance(source, KitTensor):
+                raise RuntimeError(
+                    f"set_ on {self.device} takes another tensor of it: x.set_(y.as_strided(...))"
+                )
+            return super().set_(source)  # type: ignore[call-overload]
         offset, shape, stride = where
         spec = self.tape.spec(tuple(shape), tuple(stride), offset, self.dtype)
         if source.buffer is None or source.buffer.spec.dtype is not self.dtype:

@@ -1,0 +1,56 @@
+"""Backward passes from tensors of device kit: a check that torch leaves out, and errors at the end.
+
+Torch compares the devices of gradients only where all tensors are of its own class; elsewhere one
+on the CPU would give a parameter a gradient there. An error inside of a pass waits for the pass to
+be over, as `kit.torch.ops.stand_ins` says.
+"""
+
+from __future__ import annotations
+
+import functools
+from itertools import count
+from typing import Any
+
+import torch
+
+from kit.torch.tensors.private import private
+from kit.torch.tensors.tensor import KitTensor
+
+__all__ = ["follow_backward"]
+
+
+def follow_backward() -> None:
+    """Follow torch into its engine, from `backward` as well as from `torch.autograd.grad`."""
+    original = private("torch.autograd._engine_run_backward")
+
+    @functools.wraps(original)
+    def run(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        gradients = tuple(map(_beside, count(), outputs, gradients))
+        try:
+            return original(outputs, gradients, *args, **kwargs)
+        finally:
+            for output in outputs:
+                if isinstance(output, KitTensor):
+                    output.tape.raise_kept()
+
+    autograd: Any = torch.autograd
+    autograd._engine_run_backward = run
+
+
+def _beside(index: int, output: Any, gradient: Any) -> Any:
+    """The gradient on the device of its output; numbers move, as on CUDA.
+
+    Raises:
+        RuntimeError: it is on another device; torch's own sentence.
+    """
+    pair = (output, gradient)
+    if not any(isinstance(x, KitTensor) for x in pair):
+        return gradient
+    if not all(isinstance(x, torch.Tensor) for x in pair) or output.device == gradient.device:
+        return gradient
+    if gradient.dim():
+        raise RuntimeError(
+            f"invalid gradient at index {index} - expected device {output.device} but got "
+            f"{gradient.device}"
+        )
+    return gradient.to(output.device)
