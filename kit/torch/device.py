@@ -31,6 +31,7 @@ from kit.torch.modules import keep_parameters, name_kits_data_parallel
 from kit.torch.ops.attention import register_attention
 from kit.torch.ops.losses import register_ctc
 from kit.torch.ops.recurrent import register_recurrent
+from kit.torch.ops.refused import register_refused
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, empty
@@ -105,6 +106,7 @@ def register() -> None:
         library,
         register_attention(),
         register_ctc(),
+        register_refused(),
         *register_recurrent(),
         *register_autocast(),
     )

@@ -222,6 +222,29 @@ def test_a_cast_to_integers_is_that_of_torchs_cpu(source: torch.dtype, target: t
     check(lambda d: torch.zeros(len(numbers), dtype=target).to(d).copy_(numbers.to(d)))
 
 
-def test_a_type_that_xla_lacks_is_refused_by_its_name() -> None:
-    with open_session(), pytest.raises(RuntimeError, match=r"complex32.*use complex64"):
-        T("kit", 3).chalf()
+REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
+    "complex halves": (r"complex32.*use complex64", lambda: T("kit", 3).chalf()),
+    "eight bits": (r"float8_e5m2.*use bfloat16", lambda: T("kit", 3).to(torch.float8_e5m2)),
+    "eight bits from the CPU": ("use bfloat16", lambda: T(
+        "cpu", 3).to(torch.float8_e4m3fn).to("kit")),
+    "quantized": ("no quantized", lambda: torch.quantize_per_tensor(
+        T("kit", 3), 0.1, 0, torch.qint8)),
+    "quantized on the CPU": ("no quantized", lambda: torch.quantize_per_tensor(
+        T("cpu", 3), 0.1, 0, torch.qint8).to("kit")),
+    "rows of a sparse one": ("no sparse", lambda: T("kit", 3, 3).to_sparse_csr()),
+    "sparse on the CPU": ("no sparse", lambda: T("cpu", 3, 3).to_sparse_csr().to("kit")),
+    "sparse zeros": ("no sparse", lambda: torch.zeros(2, 2, layout=torch.sparse_coo, device="kit")),
+    "nested": ("no nested", lambda: torch.nested.nested_tensor([T("kit", 2), T("kit", 3)])),
+    "nested on the CPU": ("no nested", lambda: torch.nested.nested_tensor(
+        [T("cpu", 2), T("cpu", 3)]).to("kit")),
+    "jagged": ("no nested", lambda: torch.nested.nested_tensor(
+        [T("kit", 2, 2), T("kit", 3, 2)], layout=torch.jagged)),
+    "oneDNN": ("no tensors of oneDNN", lambda: T("kit", 3).to_mkldnn()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_type_or_layout_that_xla_lacks_is_refused_by_its_name(name: str) -> None:
+    words, make = REFUSED[name]
+    with open_session(), pytest.raises(RuntimeError, match=words):
+        make()

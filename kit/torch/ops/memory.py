@@ -15,7 +15,6 @@ from kit.torch.ops.host import made_elsewhere, run_on_host
 from kit.torch.ops.losses import LOSSES
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.recurrent import RECURRENT_LAYERS
-from kit.torch.ops.refused import REFUSED
 from kit.torch.ops.schema import Special
 from kit.torch.ops.sequences import SEQUENCES
 from kit.torch.ops.strict import check_number
@@ -407,7 +406,7 @@ SPECIAL: dict[str, Special] = {
     "aten.as_strided_copy.default": lambda h, f, a, k: _as_strided(h, f, a, k).clone(),
     "aten.transpose_.default": _turn, "aten.t_.default": _turn, "aten.unsqueeze_.default": _turn,
     "aten.squeeze_.default": _turn, "aten.squeeze_.dim": _turn, "aten.squeeze_.dims": _turn,
-    **SEQUENCES, **ATTENTION, **RANDOM, **REFUSED, **RECURRENT_LAYERS, **LOSSES,
+    **SEQUENCES, **ATTENTION, **RANDOM, **RECURRENT_LAYERS, **LOSSES,
     "aten._has_compatible_shallow_copy_type.default":  # `model.to` in inference mode
         lambda h, f, a, k: isinstance(a[0], KitTensor) and isinstance(a[1], KitTensor),
     "aten.is_pinned.default": lambda h, f, a, k: False,

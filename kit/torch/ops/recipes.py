@@ -30,6 +30,7 @@ from kit.torch.ops.losses import LOSS_SHAPES
 from kit.torch.ops.masks import masked_write
 from kit.torch.ops.memory import SPECIAL
 from kit.torch.ops.out import inplace_by_functional, out_recipe
+from kit.torch.ops.refused import REFUSED
 from kit.torch.ops.schema import (
     Recipe,
     flat_tensors,
@@ -73,8 +74,27 @@ class _Call:
 
 def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     """The recipe for calls of this kind; geometry and static arguments are as in `args`."""
+    recipe = _uncounted(tape, func, args, kwargs)
+    is_list = func._schema.name.startswith("aten::_foreach_") and write_slots(func)
+    return _counted(recipe) if is_list else recipe
+
+
+def _counted(recipe: Recipe) -> Recipe:
+    """Torch counts the writes of an op, but leaves those of a list of tensors to its kernels."""
+
+    def counted(tape: Tape, args: Any, *rest: Any) -> Any:
+        result = recipe(tape, args, *rest)
+        torch.autograd.graph.increment_version(args[0])
+        return result
+
+    return counted
+
+
+def _uncounted(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     name = str(func)
     call = _Call(tape, func, name, args, kwargs)
+    if (refuse := REFUSED.get(name)) is not None:
+        return lambda tape, args, kwargs, tensors, numbers: refuse(tape, func, args, kwargs)
     has_rule = tape.session.rules.find(name) is not None
     if name in SPECIAL:
         if name != "aten.copy_.default":  # it asks when it knows more

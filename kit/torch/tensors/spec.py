@@ -10,7 +10,7 @@ import torch
 
 from kit.ir import Aval
 
-__all__ = ["Spec", "dtype_name", "is_lifted", "reach_of"]
+__all__ = ["Spec", "check_dtype", "dtype_name", "is_lifted", "reach_of"]
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +92,25 @@ def _repeats(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 def dtype_name(dtype: torch.dtype) -> str:
     """`torch.float32` -> "float32"."""
     return str(dtype).removeprefix("torch.")
+
+
+# XLA has none of these, or makes other numbers of them: float8 of 500 is NaN there, 448 in torch.
+_MISSING = {
+    "complex32": "complex64", "float8": "bfloat16", "float4": "bfloat16", "bits": "uint8",
+    **dict.fromkeys(("qint", "quint"), "int8"),
+}  # fmt: skip
+
+
+def check_dtype(dtype: torch.dtype) -> None:
+    """Refuse a type that device kit has no tensors of.
+
+    Raises:
+        RuntimeError: it is one of the rare ones.
+    """
+    name = dtype_name(dtype)
+    for start, instead in _MISSING.items():
+        if name.startswith(start):
+            raise RuntimeError(f"device kit has no tensors of {name}: use {instead}")
 
 
 def is_lifted(number: float) -> bool:

@@ -22,7 +22,7 @@ from kit.runtime.session.session import Session
 from kit.threads import forked
 from kit.torch.tensors.places import ProgramPlace
 from kit.torch.tensors.private import private
-from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
+from kit.torch.tensors.spec import Spec, check_dtype, dtype_name, is_lifted
 
 __all__ = ["Tape"]
 
@@ -198,6 +198,7 @@ class Tape:
 
     def from_host(self, host: torch.Tensor, dtype: torch.dtype) -> Value:
         """Copy a CPU tensor to the device; later changes of the CPU tensor are not seen."""
+        check_dtype(dtype)
         host = host.detach().to(device="cpu", dtype=dtype, copy=True).contiguous()
         if dtype is torch.bfloat16:
             import ml_dtypes
@@ -220,10 +221,7 @@ class Tape:
         key = (shape, stride, offset, dtype)
         spec = self._specs.get(key)
         if spec is None:
-            if dtype is torch.complex32:
-                raise RuntimeError(
-                    "device kit has no complex32 (chalf), because XLA has none: use complex64"
-                )
+            check_dtype(dtype)
             spec = Spec(shape, stride, offset, dtype, Aval(shape, dtype_name(dtype)))
             self._specs[key] = spec
         return spec
