@@ -56,6 +56,10 @@ class JaxFrontend:
         """Nothing: no setting of jax's decides what a step records."""
         return {}
 
+    def hooks(self) -> list[Any]:
+        """None: jax calls no function of the program's beside the step."""
+        return []
+
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
         """A step's result with each array over `fresh(its value)`."""
         if not any(isinstance(leaf, LazyArray) for leaf in jax.tree.leaves(result)):

@@ -31,6 +31,7 @@ _TABLES = attrgetter("_modules", "_parameters")
 _HOOKS = attrgetter(
     *("_forward_pre_hooks", "_forward_hooks"), "_backward_pre_hooks", "_backward_hooks"
 )
+_STEP_HOOKS = attrgetter("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _THING: Callable[[ref[Any]], Any] = ref.__call__
 
 
@@ -47,6 +48,11 @@ def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
     return modules, parameters
 
 
+def _is_of_torch(module: nn.Module) -> bool:
+    """Has the layer, but for parametrizations of it, a class of torch's own?"""
+    return type(module).__module__.startswith("torch.")
+
+
 def of_module(module: nn.Module) -> Callable[[], Any]:
     """Asks which modules are in it and train, which parameters need or have a gradient, hooks.
 
@@ -58,7 +64,7 @@ def of_module(module: nn.Module) -> Callable[[], Any]:
         (i, name)
         for i, m in enumerate(parts)
         for name, value in vars(m).items()
-        if isinstance(value, Number | str) and name not in _NO_CHOICE
+        if isinstance(value, Number | str) and not (name in _NO_CHOICE and _is_of_torch(m))
     ]
     owners, names = [i for i, _ in choices], [name for _, name in choices]
     kinds = list({type(m): None for m in parts})
@@ -87,7 +93,7 @@ def of_module(module: nn.Module) -> Callable[[], Any]:
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
-    """Asks for its parameters, and for the numbers of its groups, such as the learning rate.
+    """Asks for its parameters, hooks, and the numbers of its groups, such as the learning rate.
 
     One that is a tensor on the device is read by the step like any other; one on the host is a
     constant, as a number is.
@@ -99,6 +105,8 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
         alive, seen = known(), list[Any]()
         if alive is None:
             return None
+        for hooks in _STEP_HOOKS(alive):
+            seen += map(id, hooks.values())
         for group in alive.param_groups:
             for key, value in group.items():
                 if key == "params":

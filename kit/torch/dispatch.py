@@ -91,8 +91,12 @@ class Dispatcher:
             "torch.inference_mode": torch.is_inference_mode_enabled(),
             "torch.autocast": is_lower and torch.get_autocast_dtype("kit"),
             "torch.get_default_dtype()": torch.get_default_dtype(),
-            "a hook of all modules": [id(x) for hooks in _HOOKS_OF_ALL for x in hooks.values()],
+            "a hook of all modules": [*map(id, self.hooks())],
         }
+
+    def hooks(self) -> list[Any]:
+        """The functions that torch calls for all modules."""
+        return [hook for hooks in _HOOKS_OF_ALL for hook in hooks.values()]
 
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
         """A step's result with each tensor over `fresh(its value)`, in lists and dicts too."""

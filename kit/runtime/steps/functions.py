@@ -10,70 +10,95 @@ from collections.abc import Collection
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from kit.runtime.steps.links import links_of
-from kit.runtime.steps.names import Held, attributes, is_of_users, named
+from kit.runtime.steps.links import Search
+from kit.runtime.steps.names import attributes, is_of_users, named, unbound
+from kit.runtime.steps.reach import Part
 
 __all__ = ["KnownFunction"]
+
+_CHANGED = "what it holds has changed, between two steps"
 
 
 class KnownFunction:
     """A function as it was when it had been called: what a later call is compared with.
 
     A lambda or a method that a loop makes anew for each call is the same one. What it reaches for
-    are the variables around it, its defaults, the globals that its code names, what functions among
-    these, of its own file, reach for, and what its words name of the objects, classes and modules
-    among all these. See `Held` for how each is compared.
+    are the variables around it, its defaults, the globals that its code names, and what its words
+    name of the objects, classes, modules and functions among all these, and of what these reach
+    for. See `Held` for how each is compared.
+
+    Attributes:
+        unseen: what cannot be compared before each step, in words; "" if all can be.
     """
 
-    def __init__(self, function: Any, *, without: Collection[Any] = ()) -> None:
-        """Remember the function.
+    def __init__(
+        self,
+        function: Any,
+        *,
+        without: Collection[Any] = (),
+        watched: Collection[int] = (),
+        hooks: Collection[Any] = (),
+    ) -> None:
+        """Remember the function; no code of the program's that this runs can end the step.
 
         Args:
             without: functions that are called in any case, so that nothing they reach for counts.
+            watched: ids of modules and optimizers whose numbers are compared in another way.
+            hooks: functions that are called without being named.
         """
-        self._code, self._without = _code_of(function), list(without)
-        self._held = [(name, Held(thing)) for name, thing in _reached(function, self._without)]
-        self._links = links_of(function, self._without)
+        plain = _plain(function)
+        self._code = plain.__code__ if isinstance(plain, FunctionType) else None
+        try:
+            found = Search(
+                plain, _around(function), without=unbound(without), watched=watched, hooks=hooks
+            )
+        except Exception as error:  # noqa: BLE001 - code of the program's
+            self.unseen = f"what the step names raises {type(error).__name__} where it is compared"
+        else:
+            self.unseen = found.unseen
+        if not self.unseen:
+            self._held, self._links = found.roots, found.links
 
     def change(self, function: Any) -> str:
         """Why a call of this function may do something else, in words; "" if it does the same."""
-        reached = _reached(function, self._without)
-        if _code_of(function) is not self._code or len(reached) != len(self._held):
+        if self.unseen:
+            return self.unseen
+        try:
+            return self._change(function)
+        except Exception as error:  # noqa: BLE001 - code of the program's
+            return f"{_CHANGED}: it raises {type(error).__name__} where it is compared"
+
+    def _change(self, function: Any) -> str:
+        around, plain = _around(function), _plain(function)
+        code: CodeType | None = plain.__code__ if isinstance(plain, FunctionType) else None
+        if code is not self._code or len(around) != len(self._held):
             return "another function was given as the step"
-        for (name, thing), (known_name, held) in zip(reached, self._held, strict=True):
+        for (name, thing), (known_name, held) in zip(around, self._held, strict=True):
             if name != known_name:
                 return "another function was given as the step"
-            if not held.is_held(thing):
-                return f"what it holds has changed, between two steps: {name}"
+            if changed := held.change(thing):
+                return f"{_CHANGED}: {changed}"
         for link in self._links:
-            if not link.is_held():
-                return f"what it holds has changed, between two steps: {link.name}"
+            if changed := link.change():
+                return f"{_CHANGED}: {changed}"
         return ""
 
 
-def _code_of(function: Any) -> CodeType | None:
-    """The code of a function in Python; None of any other callable, which stands for itself."""
-    plain = function.__func__ if isinstance(function, MethodType) else function
-    return plain.__code__ if isinstance(plain, FunctionType) else None
+def _plain(function: Any) -> Any:
+    """The function of a method."""
+    return function.__func__ if isinstance(function, MethodType) else function
 
 
-def _reached(function: Any, without: list[Any]) -> list[tuple[str, Any]]:
+def _around(function: Any) -> list[Part]:
     """What it has of its surroundings, with the names that it has there."""
-    found: list[tuple[str, Any]] = []
+    found: list[Part] = []
     if isinstance(function, MethodType):
         owner = function.__self__
         found.append(("self", owner))
         if not is_of_users(type(owner)):
             found += [(f"self.{name}", thing) for name, thing in attributes(owner).items()]
-        function = function.__func__
-    if not isinstance(function, FunctionType):
-        return [*found, ("the function", function)]
-    functions = [function]
-    for one in functions:  # grows while it is gone through
-        where = "" if one is function else f" of {one.__name__}"
-        for name, thing in named(one):
-            found.append((name + where, thing))
-            is_own = type(thing) is FunctionType and thing.__globals__ is function.__globals__
-            if is_own and thing not in functions and thing not in without:
-                functions.append(thing)
-    return found
+    plain = _plain(function)
+    return [
+        *found,
+        *(named(plain) if isinstance(plain, FunctionType) else [("the function", plain)]),
+    ]

@@ -6,73 +6,82 @@ are in the code, and only its last piece is looked up again.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import dis
+import inspect
+import json
 import os
+import pickle
+import re
 import sys
-from argparse import Namespace
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
-from itertools import islice
+from functools import lru_cache
+from operator import attrgetter, methodcaller
 from types import (
+    BuiltinFunctionType,
     CodeType,
     FunctionType,
-    MappingProxyType,
     MemberDescriptorType,
-    MethodType,
     ModuleType,
-    SimpleNamespace,
 )
 from typing import Any
 from weakref import ref
 
 from kit.runtime.recording.sites import is_kits, is_users
+from kit.runtime.steps.look import BYTES_A_THING, Held
 from kit.runtime.steps.names import (
     MAKERS,
     MISSING,
-    Held,
+    SPACES,
     attributes,
     codes_in,
     is_of_kit,
     is_of_users,
-    is_plain,
+    line_of,
+    module_of,
     named,
-    unbound,
     words_in,
     wrapped_by,
 )
+from kit.runtime.steps.outside import answers
+from kit.runtime.steps.reach import HOOKS, Part, Unseen
 
-__all__ = ["Link", "links_of"]
+__all__ = ["Link", "Search", "Shape"]
 
-_LIMIT = 1000  # objects that are gone through
-_ITEMS = 100  # of a list or dict whose objects are
+_LIMIT = 5000  # things that are compared before each step
+_MOST_MB = _LIMIT * BYTES_A_THING // 10**6
 _CALLED = {"forward", "__getattribute__"}  # by no name, as special methods are
 _SELDOM = vars(object).keys() | MAKERS | {"__del__"}  # they name all that an object has
-_DYNAMIC = {"getattr", "vars", "__dict__", "globals", "eval", "exec"}  # may read any attribute
-_CACHED: type = type(lru_cache(len))
-_SPACES = (SimpleNamespace, Namespace)  # of Python's own, where a program keeps its settings
-
-_SETS = (set, frozenset)
-_LISTS = (list, tuple, deque, *_SETS)
-
-Owner = tuple[str, Any]
+_TEXTS = {"__repr__", "__str__", "__format__"}
+_DYNAMIC = {"getattr", "vars", "dir", "__dict__", "globals", "eval", "exec"}  # read any attribute
+_READERS = {
+    getattr, vars, dir, eval, exec, dataclasses.asdict, dataclasses.astuple, copy.copy,
+    copy.deepcopy, pickle.dump, pickle.dumps, json.dump, json.dumps, inspect.getmembers,
+}  # fmt: skip
+_BY_TEXT = {"hasattr", "attrgetter", "methodcaller"}  # a text is the name of what they ask for
+_EQUAL = ("==", "!=")
+_WORD = re.compile(r"[^\W\d]\w*")
+_FIELD = re.compile(r"[.\[{]([^\W\d]\w*)")  # of "{0.weight}"
+_WATCHED = (int, float, complex, str)  # are compared, of a module that has been run
+_CODE = (FunctionType, BuiltinFunctionType)
 
 
 class Link:
     """One attribute or variable: what it was, and how to ask for it again."""
 
-    def __init__(self, name: str, owner: Any, key: Any, value: Any) -> None:
-        self.name, self._key = name, key
+    def __init__(self, name: str, owner: Any, key: Any, held: Held) -> None:
+        self._name, self._key = name, key
         self._owner: Callable[[], Any] = lambda: owner
         if type(owner) is not dict:  # the globals of a function
             with suppress(TypeError):  # of a namespace, which nothing can hold weakly
                 self._owner = ref(owner)
-        self._held = Held(value)
+        self._held = held
 
-    def is_held(self) -> bool:
-        """Is it the same thing, with the same in it?"""
-        return self._held.is_held(_look_up(self._owner(), self._key))
+    def change(self) -> str:
+        """The name of what has changed; "" if it is the same thing, with the same in it."""
+        return self._held.change(_look_up(self._owner(), self._key))
 
 
 class Shape:
@@ -82,7 +91,7 @@ class Shape:
     """
 
     def __init__(self, name: str, owner: Any, words: Collection[str], *, is_dynamic: bool) -> None:
-        self.name = name
+        self._name = name
         self._owner: Callable[[], Any] = lambda: owner
         with suppress(TypeError):  # of a namespace, which nothing can hold weakly
             self._owner = ref(owner)
@@ -91,55 +100,77 @@ class Shape:
         self._count = len(_own(owner)) if is_counted else None
         self._absent = frozenset(words).difference(_own(owner))
 
-    def is_held(self) -> bool:
-        """Is it the same, and has the thing got no attribute that the code names?"""
+    def change(self) -> str:
+        """The name of the thing, if it is another, or has got an attribute that the code names."""
         owner = self._owner()
-        if _kind_of(owner) is not self._kind:
-            return False
-        own = _own(owner)
-        return self._absent.isdisjoint(own) if self._count is None else len(own) == self._count
+        if _kind_of(owner) is self._kind:
+            own = _own(owner)
+            is_new = not self._absent.isdisjoint(own)
+            if not (is_new if self._count is None else len(own) != self._count):
+                return ""
+        return self._name
 
 
-def links_of(function: Any, without: Collection[Any]) -> list[Link | Shape]:
-    """What the function's code, and all code that it may call by name, names further away.
+class Search:
+    """Goes from a function to objects, by the words of its code, and from there to methods.
 
-    Args:
-        without: functions that are called in any case.
+    Attributes:
+        roots: what the function itself has around it; a loop may make it anew for each call.
+        links: all else that has to be compared.
+        unseen: a thing that cannot be compared before each step, in words; or "".
     """
-    return _Search(function, list(without)).links
 
+    def __init__(
+        self,
+        function: Any,
+        roots: list[Part],
+        *,
+        without: Collection[Any],
+        watched: Collection[int],
+        hooks: Collection[Any],
+    ) -> None:
+        """Search.
 
-class _Search:
-    """Goes from the function to objects, by the words of its code, and from there to methods."""
-
-    def __init__(self, function: Any, without: list[Any]) -> None:
+        Args:
+            roots: what the function has around it.
+            without: functions that are called in any case.
+            watched: ids of modules and optimizers whose numbers are compared anyway.
+            hooks: functions that are called without being named.
+        """
         self.links: list[Link | Shape] = []
+        self.unseen = ""
         self._known: set[tuple[int, Any]] = set()
-        self._without = unbound(without)
+        self._without, self._watched = without, set(watched)
         self._words: set[str] = set()
         self._functions: list[FunctionType] = []
-        self._owners: list[Owner] = []
-        self._ids: set[int] = set()
-        self._boxes: set[int] = set()  # a list may have itself in it
-        if isinstance(function, MethodType):
-            self._add("self", function.__self__)
-            function = function.__func__
-        self._add("the function", function)
+        self._owners: list[Part] = []
+        self._seen: dict[int, Any] = {}  # by ids, which stay those of these things
+        self._count = 0
+        self._answers = answers()
+        try:
+            self._add("the function", function)
+            self.roots = [(name, self._hold(name, thing)) for name, thing in roots]
+            self._hold("a hook of all modules", [*hooks])
+            self._go_from(function)
+        except Unseen as error:
+            self.unseen = str(error)
+
+    def _go_from(self, step: Any) -> None:
         before = -1
         while before != (before := len(self._words) + len(self._owners) + len(self._functions)):
-            for i, one in enumerate(self._functions):
-                self._go_on(one, is_first=i == 0 and one is function)
+            for one in self._functions:
+                self._go_on(one, is_first=one is step)
             for name, owner in self._owners:
                 self._go_through(name, owner)
-        self._note_shapes(function)
+        self._note_shapes(step)
 
     def _note_shapes(self, step: Any) -> None:
         """Of all that was found; a loop may make the step's own function anew for each call."""
         words, is_dynamic = self._words | _CALLED, self._is_dynamic()
-        things: list[Owner] = [(x.__name__, x) for x in self._functions if x is not step]
+        things: list[Part] = [(x.__name__, x) for x in self._functions if x is not step]
         for name, owner in self._owners:
             kind = type(owner)
-            if kind in _SPACES or is_of_users(kind):
+            if kind in SPACES or is_of_users(kind):
                 things.append((name, owner))
             is_class = issubclass(kind, type)
             things += [(x.__name__, x) for x in (owner if is_class else kind).__mro__]
@@ -151,126 +182,177 @@ class _Search:
                 self.links.append(Shape(name, thing, words, is_dynamic=is_dynamic))
 
     def _is_dynamic(self) -> bool:
-        return bool(self._words & _DYNAMIC)
+        return not self._words.isdisjoint(_DYNAMIC)
+
+    def _hold(self, name: str, thing: Any) -> Held:
+        """What the thing is compared with; the search goes on from where it leads.
+
+        Raises:
+            Unseen: it cannot be compared, or that would take too long.
+        """
+        held = Held(name, thing)
+        self._count += 1 if held.look is None else held.look.count
+        why = "" if held.look is None else held.look.unseen
+        if self._count > _LIMIT:
+            why = f"more than {_LIMIT:,} things or {_MOST_MB} MB of arrays, with {name}"
+        if why:
+            at = line_of(name.removeprefix("global "), self._functions)
+            raise Unseen(f"the step names {why}{at}, and that cannot be compared before each step")
+        for part in held.stops(thing):
+            self._add(*part)
+        return held
 
     def _add(self, name: str, thing: Any) -> None:
         """A function or an object from which the code may go on."""
         kind = type(thing)
-        if id(thing) in self._ids or len(self._ids) > _LIMIT:
+        if id(thing) in self._seen:
             return
-        if issubclass(kind, (dict, MappingProxyType, *_LISTS)):
-            self._add_items(name, thing)
-        if kind is partial:
-            self._add(name, thing.func)
-            self._add(f"{name}.args", thing.args)
-            self._add(f"{name}.keywords", thing.keywords)
-            self._link(f"{name}.args", thing, "args", thing.args)
-            self._link(f"{name}.keywords", thing, "keywords", thing.keywords)
-        elif kind is _CACHED:
-            self._add(name, thing.__wrapped__)
-        elif kind is MethodType:
-            self._add(name, thing.__self__)
-            self._add(name, thing.__func__)
-        elif kind is FunctionType:
+        if kind in _CODE and thing in _READERS:
+            self._words.add("getattr")
+        elif kind in (attrgetter, methodcaller):
+            self._words.update(_WORD.findall(repr(thing)))
+        elif issubclass(kind, type) and module_of(thing) == "decimal":
+            self._ask(name, sys.modules["decimal"].getcontext)
+        if kind in _CODE:
+            self._ask(name, thing)
+        if kind is FunctionType:
             if is_kits(path := thing.__code__.co_filename) or thing in self._without:
                 return
-            self._ids.add(id(thing))
+            self._seen[id(thing)] = thing
             if is_users(path):
                 self._functions.append(thing)
-            else:
-                for inner in wrapped_by(thing):
-                    self._add(name, inner)
-        elif _has_names(thing):
-            self._ids.add(id(thing))
+            elif wrapped_by(thing):
+                self._link(name, thing, wrapped_by, wrapped_by(thing))
+            return
+        self._seen[id(thing)] = thing
+        for key, hooks in _hooks_of(thing):  # whether these are the same is asked anyway
+            self._hold(f"{name}.{key}", hooks)
+        if _has_names(thing):
             self._owners.append((name, thing))
 
-    def _add_items(self, name: str, things: Any) -> None:
-        if id(things) in self._boxes or len(self._boxes) > _LIMIT:
-            return
-        self._boxes.add(id(things))
-        for key, item in [*islice(_items_of(things), _ITEMS)]:
-            if not is_plain(type(item)):
-                self._add(f"{name}[{key!r:.40}]" if is_plain(type(key)) else f"{name}[...]", item)
-            if not is_plain(type(key)):
-                self._add(f"{name}[...]", key)
+    def _ask(self, name: str, function: Any) -> None:
+        """A function that answers something else after a setting was changed is asked again."""
+        if function in self._answers:
+            self._link(f"what {name} answers", function, _call, function())
 
     def _go_on(self, function: FunctionType, *, is_first: bool) -> None:
         """From a function; what the step's own has around it is compared as it is."""
-        self._words |= words_in(function.__code__)
-        if "hasattr" in self._words:
-            self._words |= _texts_in(function.__code__)
+        code = function.__code__
+        self._words |= words_in(code) | _unnamed_in(code)
+        around = [*named(function)]
+        texts = [*_texts_in(code), *(x for _, x in around if type(x) is str)]
+        for text in texts if self._words & {"format", "format_map"} else ():
+            self._words.update(_FIELD.findall(text))
+        for text in texts if self._words & _BY_TEXT else ():
+            self._words.update(text.split("."))
         for name, module in _imported_by(function):
             self._add(name, module)
-        for i, (name, thing) in enumerate(named(function)):
+        for i, (name, thing) in enumerate(around):
             plain = name.removeprefix("global ")
-            self._add(plain, thing)
             if not is_first:
                 owner, key = (function, i) if plain == name else (function.__globals__, plain)
                 self._link(f"{name} of {function.__name__}", owner, key, thing)
         for key in self._words & attributes(function).keys():
             self._link(f"{function.__name__}.{key}", function, key, attributes(function)[key])
-            self._add(f"{function.__name__}.{key}", attributes(function)[key])
 
     def _go_through(self, name: str, owner: Any) -> None:
         """Through what is named of an object, or of a class or module."""
-        own = _own(owner)
-        is_layer = type(own.get("_modules")) is dict  # its numbers and layers are asked for anyway
-        is_dynamic = self._is_dynamic() and type(owner) is not ModuleType
-        is_dynamic = is_dynamic or _is_box(type(owner))
-        words = self._words | MAKERS if issubclass(type(owner), type) else self._words
-        for key in own.keys() if is_dynamic else words & own.keys():
-            thing = own[key]
-            if not (is_layer and is_plain(type(thing))):
-                self._link(f"{name}.{key}", owner, key, thing)
-            self._add(f"{name}.{key}", _called(thing))
-        for key, layer in own["_modules"].items() if is_layer else ():
-            self._add(f"{name}.{key}", layer)
+        own, kind = _own(owner), type(owner)
+        is_module, is_class = issubclass(kind, ModuleType), issubclass(kind, type)
+        is_all = (self._is_dynamic() and not is_module) or _is_box(kind)
+        words = self._words
+        if is_class:  # an object may be made of it
+            words = words | MAKERS | _CALLED | _special(owner)
+        for key in own.keys() if is_all else words & own.keys():
+            if not (issubclass(type(own[key]), _WATCHED) and id(owner) in self._watched):
+                self._link(f"{name}.{key}", owner, key, own[key])
+        for key, part in _parts_of(own):
+            self._add(f"{name}.{key}", part)
+            if id(owner) in self._watched and "_modules" in attributes(part):
+                self._watched.add(id(part))
         if owner is os and self._words & {"environ", "getenv"}:
             self._link("os.environ", os.environ, "_data", attributes(os.environ)["_data"])
-        for base in owner.__bases__ if issubclass(type(owner), type) else ():
+        for base in owner.__bases__ if is_class else ():
             self._add(name, base)
-        for kind in () if type(owner) is ModuleType else filter(is_of_users, type(owner).__mro__):
-            for key in (words | _CALLED | _special(kind)) & vars(kind).keys():
-                self._go_to_class(f"{name}.{key}", owner, kind, key)
+        if is_module and kind is not ModuleType:
+            for key in self._words & vars(kind).keys():  # a setting of a package's
+                self._link(f"{name}.{key}", owner, key, _look_up(owner, key))
+        for base in () if is_module else filter(is_of_users, kind.__mro__):
+            for key in (words | _CALLED | _special(base)) & vars(base).keys():
+                self._go_to_class(f"{name}.{key}", owner, base, key)
 
     def _go_to_class(self, name: str, owner: Any, kind: type, key: str) -> None:
         """To what an object has of its class, unless it gets an attribute of that name itself."""
-        thing = vars(kind)[key]
-        if type(thing) is MemberDescriptorType:
-            thing = _look_up(owner, key)
-            self._link(name, owner, key, thing)
-        else:
-            self._link(name, kind, key, thing)
-        self._add(name, _called(thing))
+        is_slot = type(vars(kind)[key]) is MemberDescriptorType
+        owner, thing = (owner, _look_up(owner, key)) if is_slot else (kind, vars(kind)[key])
+        self._link(name, owner, key, thing)
 
     def _link(self, name: str, owner: Any, key: Any, thing: Any) -> None:
         if (id(owner), key) not in self._known:
             self._known.add((id(owner), key))
-            self.links.append(Link(name, owner, key, thing))
+            self.links.append(Link(name, owner, key, self._hold(name, thing)))
 
 
 def _has_names(thing: Any) -> bool:
+    """Has it attributes that the code may name? An optimizer's are compared in another way."""
     kind = type(thing)
-    if kind is ModuleType:
-        return True
     if issubclass(kind, type):
         return is_of_users(thing)
-    is_array = hasattr(kind, "__array__")
-    return not is_array and (
-        is_of_users(kind) or kind in _SPACES or _is_box(kind) or "_modules" in attributes(thing)
-    )
+    if is_of_users(kind) or kind in SPACES or issubclass(kind, ModuleType):
+        return True
+    own = attributes(thing)
+    if hasattr(kind, "__array__"):
+        return not own.keys() <= {"_is_param"}  # torch's own name
+    return bool(own and "param_groups" not in own and not is_of_kit(kind))
+
+
+def _parts_of(own: Any) -> Iterator[Part]:
+    """The layers and tensors of a layer."""
+    for table in ("_modules", "_parameters", "_buffers"):
+        if type(found := own.get(table)) is dict:
+            yield from found.items()
+
+
+def _hooks_of(thing: Any) -> Iterator[Part]:
+    """The functions that a layer, an optimizer or a tensor has been given to call."""
+    own = attributes(thing)
+    if hasattr(type(thing), "__array__"):
+        own = {key: getattr(thing, key, None) for key in HOOKS}
+    for key, hooks in own.items():
+        if key[-6:] == "_hooks" and hooks and issubclass(type(hooks), dict):
+            yield key, hooks
 
 
 def _is_box(kind: type) -> bool:
-    """Is it a package's own kind of dict or list? Its code may read all that it has."""
-    is_other = is_plain(kind) or is_of_users(kind) or is_of_kit(kind)
-    return not is_other and issubclass(kind, (Mapping, Sequence)) and kind.__dictoffset__ != 0
+    """Is it a package's own kind of dict or list, or made of one? Its code may read all it has."""
+    return issubclass(kind, (Mapping, Sequence)) and any(
+        base.__dictoffset__ != 0 and not is_of_users(base) and not is_of_kit(base)
+        for base in kind.__mro__
+    )
 
 
 def _special(kind: type) -> frozenset[str]:
     """The methods of a class that are called without their names, as by `with` or `*`."""
     names = {name for name, thing in vars(kind).items() if type(thing) is FunctionType}
     return frozenset(name for name in names - _SELDOM if name[:2] == "__" == name[-2:])
+
+
+@lru_cache(maxsize=1024)
+def _unnamed_in(code: CodeType) -> frozenset[str]:
+    """Special methods that the code calls by `==` or a formatted text, and names in patterns."""
+    found = set[str]()
+    for one in codes_in(code):
+        before = ""
+        for part in dis.get_instructions(one):
+            is_equality = part.opname == "COMPARE_OP" and part.argrepr.strip("bol()") in _EQUAL
+            if is_equality and before != "LOAD_CONST":  # else it is compared with a number or text
+                found |= {"__eq__", "__ne__"}
+            if part.opname.startswith(("FORMAT_", "CONVERT_VALUE")):
+                found |= _TEXTS
+            before = part.opname
+        found |= {x for names in one.co_consts if type(names) is tuple for x in names
+                  if type(x) is str}  # fmt: skip
+    return frozenset(found | (_TEXTS if words_in(code) & {"repr", "str", "format"} else set()))
 
 
 @lru_cache(maxsize=1024)
@@ -285,18 +367,7 @@ def _imports_in(code: CodeType) -> frozenset[str]:
     return frozenset(part.argval for part in parts if part.opname == "IMPORT_NAME")
 
 
-def _items_of(things: Any) -> Iterator[tuple[Any, Any]]:
-    """Those of a list or dict, of which no code of its class is run."""
-    kind = type(things)
-    if kind is MappingProxyType:
-        return iter(things.items())
-    if issubclass(kind, dict):
-        return iter(dict.items(things))
-    base: Any = next(base for base in _LISTS if issubclass(kind, base))
-    return enumerate(base.__iter__(things))
-
-
-def _imported_by(function: FunctionType) -> Iterator[Owner]:
+def _imported_by(function: FunctionType) -> Iterator[Part]:
     """The modules that a function imports itself."""
     package = function.__globals__.get("__package__") or ""
     for word in _imports_in(function.__code__):
@@ -319,24 +390,25 @@ def _is_space(thing: Any) -> bool:
     return issubclass(type(thing), (type, ModuleType))
 
 
-def _called(thing: Any) -> Any:
-    """The function of a property or of a method of a class."""
-    if type(thing) is property:
-        return thing.fget
-    return thing.__func__ if type(thing) in (staticmethod, classmethod) else thing
-
-
 def _look_up(owner: Any, key: Any) -> Any:
     kind = type(owner)
     if kind is dict:
         return owner.get(key, MISSING)
     if kind is FunctionType and type(key) is int:
         return next((x for i, (_, x) in enumerate(named(owner)) if i == key), MISSING)
-    if kind is ModuleType or issubclass(kind, type):
-        return vars(owner).get(key, MISSING)
+    if callable(key):
+        return MISSING if owner is None else key(owner)
+    if issubclass(kind, (type, ModuleType)):
+        found = vars(owner).get(key, MISSING)
+        is_asked = found is MISSING and kind is not ModuleType and issubclass(kind, ModuleType)
+        return getattr(owner, key, MISSING) if is_asked else found
     own = attributes(owner)
     slot: Any = None if key in own else getattr(kind, key, None)
     if type(slot) is MemberDescriptorType:
         with suppress(AttributeError):  # it has no value
             return slot.__get__(owner, kind)
     return own.get(key, MISSING)
+
+
+def _call(function: Any) -> Any:
+    return function()

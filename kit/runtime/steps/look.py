@@ -2,81 +2,256 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from itertools import zip_longest
-from types import FunctionType, MethodType
+from operator import attrgetter, is_, methodcaller
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
-from kit.runtime.recording.sites import is_users
-from kit.runtime.steps.names import module_of, unbound
-from kit.runtime.steps.reach import PLAIN, STATE, Part, Unseen, parts_of
+import numpy as np
 
-__all__ = ["Look"]
+from kit.runtime.recording.sites import is_kits, is_standard, is_users
+from kit.runtime.steps.names import SPACES, attributes, is_of_kit, is_of_users, module_of, unbound
+from kit.runtime.steps.reach import (
+    LOCKS,
+    PLAIN,
+    STATE,
+    Items,
+    Part,
+    Unseen,
+    has_hidden_fields,
+    is_opaque,
+    parts_of,
+)
+
+__all__ = ["BYTES_A_THING", "Held", "Look", "is_plain"]
 
 _THINGS = 30_000  # that are compared
 _PLAIN_A_THING = 50  # numbers and texts of a list that are compared as quickly as a thing
+_PARTS_A_THING = 5  # of a list or dict that has more than these in it
+BYTES_A_THING = 2000  # of an array of the host, likewise
+# How a near look takes a thing of a class: what is in it; which thing it is, and code goes on from
+# there; that, and its numbers and texts; that, and what is in it; which it is, and what is in it.
+_INTO, _TO, _SETTINGS, _BOTH, _THING = range(5)
+_READERS = (BuiltinFunctionType, attrgetter, methodcaller)  # who calls these may reach for more
+_VALUES = (int, float, complex, str, np.generic)
+_STOPS = (FunctionType, type, ModuleType)
+# Packages of Python's whose objects change by the work of other threads.
+_BUSY = {"threading", "logging", "concurrent", "multiprocessing", "asyncio", "socket", "subprocess"}
+_WAYS: WeakKeyDictionary[type, int] = WeakKeyDictionary()
 
 
 class Look:
     """All that can be reached from one thing, as it is now.
 
+    A near look goes through what only code of Python and C reads: containers, arrays of the host,
+    and what has no attributes. It stops at functions, modules and the program's objects, of which
+    code reads what it names; those are compared by identity, and of a package's object the numbers
+    and texts among its attributes, too. It keeps alive only numbers, texts, and what nothing can
+    hold weakly.
+
     Attributes:
         unseen: a thing whose state cannot be compared, in words; "" if there is none.
         functions: those of the user's that were reached, the nearest first.
+        stops: where a near look has stopped, with the names there.
+        count: things that were compared; 50 numbers in a list are one, as are 2 kB of an array.
     """
 
-    def __init__(self, name: str, thing: Any, *, without: Collection[Any] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        thing: Any,
+        *,
+        without: Collection[Any] = (),
+        also: Collection[Any] = (),
+        is_near: bool = False,
+    ) -> None:
         """Look.
 
         Args:
             without: functions that do not count, nor what is reached only through them.
+            also: functions that count, too.
         """
         self.unseen = ""
         self.functions: list[FunctionType] = []
-        self._without = unbound(without)
+        self.stops: list[Part] = []
+        self.count = 0
+        self._without = unbound(without) if without else ()
+        self._is_near = is_near
         self._seen: list[Part] = []
         try:
-            self._go_through([(name, thing)])
-        except Exception as error:  # noqa: BLE001 - code of the program's, such as a __reduce__
-            self.unseen = f"things of which one raises {error!r:.100}"
+            self._go_through([(name, thing), *(("a hook", hook) for hook in also)])
+        except Exception as error:  # noqa: BLE001 - code of the program's, as of a metaclass
+            self.unseen = f"things of which one raises {type(error).__name__}"
 
     def change(self, after: Look) -> str:
         """The name of the first thing that another look found changed; "" if none is."""
         for (name, old), (new_name, new) in zip_longest(
             self._seen, after._seen, fillvalue=("", None)
         ):
-            if name != new_name or not _is_same(old, new):
+            if old is not new and not _is_same(old, new):
                 return _place(name or new_name, old, new).partition(STATE)[0]
+            if name != new_name:
+                return (name or new_name).partition(STATE)[0]
         return ""
 
     def _go_through(self, things: list[Part]) -> None:
         known: dict[int, int] = {}
-        count = 0
+        seen, is_near = self._seen, self._is_near
         for name, thing in things:  # grows while it is gone through; the nearest first
             kind = type(thing)
             if kind in PLAIN:
-                self._seen.append((name, thing))
+                seen.append((name, thing))
                 continue
             if (number := known.get(id(thing))) is not None:
-                self._seen.append((name, (number,)))
+                seen.append((name, (number,)))
                 continue
             known[id(thing)] = len(known)
+            self.count += 1
+            if self.count > _THINGS:
+                break
+            way = _way_of(kind) if is_near else _INTO
+            if way != _INTO and not (way in (_BOTH, _THING) and STATE in name):  # that is made anew
+                seen.append((name, _hold(thing)))
+                if way != _THING:
+                    self.stops.append((name, thing))
+                if way == _SETTINGS:
+                    seen.append((name, repr(thing) if kind in LOCKS else _settings(thing)))
+                if way in (_TO, _SETTINGS):
+                    continue
             if kind in (FunctionType, MethodType) and thing in self._without:
                 continue
             if kind is FunctionType and is_users(thing.__code__.co_filename):
                 self.functions.append(thing)
             try:
+                if is_near and kind is GeneratorType and not is_kits(thing.gi_code.co_filename):
+                    raise Unseen
                 content, parts = parts_of(thing)
-            except Unseen:
-                place = name.partition(STATE)[0]
-                self.unseen = self.unseen or f"{place} ({module_of(kind)}.{kind.__qualname__})"
+            except Exception as error:  # noqa: BLE001 - code of the program's, as of a __reduce__
+                raises = "" if type(error) is Unseen else f" raises {type(error).__name__}"
+                what = f"{name.partition(STATE)[0]} ({module_of(kind)}.{kind.__qualname__}{raises})"
+                self.unseen = self.unseen or what
                 continue
-            self._seen.append((name, content))
-            count += 1 + (len(content) // _PLAIN_A_THING if type(content) is list else 0)
-            if count > _THINGS:
-                self.unseen = self.unseen or f"more than {_THINGS:,} things, as many as {name} has"
-                return
+            seen.append((name, content))
+            if type(content) is Items:
+                self.count += len(content) // _PLAIN_A_THING
+            elif is_near and hasattr(kind, "__array__"):
+                self.count += thing.nbytes // BYTES_A_THING
+            if way == _BOTH:  # its attributes are read by their names
+                parts = [part for part in parts if part[0][:1] != "." or part[0] == STATE]
+            if is_near:
+                self.count += len(parts) // _PARTS_A_THING
             things += [(_joined(name, part), inner) for part, inner in parts]
+        if self.count > _THINGS:
+            self.unseen = self.unseen or f"more than {_THINGS:,} things, as many as {name} has"
+
+
+class Held:
+    """A thing as it was: what a later one in its place is compared with, before each step.
+
+    Attributes:
+        look: a near look at it; None of what is compared by value or by identity alone.
+    """
+
+    __slots__ = ("_name", "_one", "look")
+
+    def __init__(self, name: str, thing: Any) -> None:
+        self._name = name
+        kind = type(thing)
+        is_single = kind in PLAIN or _way_of(kind) == _TO or _is_of_a_module(thing)
+        self._one = _hold(thing) if is_single else None
+        self.look = None if is_single else Look(name, thing, is_near=True)
+
+    def stops(self, thing: Any) -> list[Part]:
+        """Where code of the program goes on from the thing that it was made of; once."""
+        if self.look is None:
+            return [] if type(thing) in PLAIN else [(self._name, thing)]
+        found, self.look.stops = self.look.stops, []
+        return found
+
+    def change(self, thing: Any) -> str:
+        """What has changed, by its name: the thing is another one, or not as it was; or ""."""
+        if self.look is None:
+            one, held = self._one, _hold(thing)
+            return "" if one is held or _is_same(one, held) else self._name
+        now = Look(self._name, thing, is_near=True)
+        return self.look.change(now) or (self._name if now.unseen else "")
+
+
+class _Same:
+    """What nothing can hold weakly."""
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+
+def is_plain(kind: type) -> bool:
+    """Is such a thing, a number or a text, compared by value alone?"""
+    return kind in PLAIN or issubclass(kind, _VALUES)
+
+
+def _hold(thing: Any) -> Any:
+    """A weak reference to it if that can be; a value by itself."""
+    if type(thing) in PLAIN:
+        return thing
+    try:
+        return ref(thing)  # the same one, as long as the thing lives
+    except TypeError:
+        return _Same(thing)
+
+
+def _way_of(kind: type) -> int:
+    if (known := _WAYS.get(kind)) is None:
+        known = _WAYS[kind] = _find_way(kind)
+    return known
+
+
+def _find_way(kind: type) -> int:
+    if issubclass(kind, _STOPS) or kind in (object, *SPACES) or is_of_kit(kind):
+        return _TO
+    if kind in _READERS:
+        return _BOTH
+    if is_of_users(kind):
+        return _BOTH if has_hidden_fields(kind) else _TO
+    if kind is GeneratorType:
+        return _THING
+    if is_opaque(kind):
+        return _SETTINGS
+    if hasattr(kind, "__array__"):
+        return _INTO if issubclass(kind, np.ndarray | np.generic) else _BOTH
+    if has_hidden_fields(kind) or kind is MethodType:
+        return _INTO
+    name = module_of(kind)
+    path = getattr(sys.modules.get(name), "__file__", None)
+    if name.partition(".")[0] not in _BUSY and (path is None or is_standard(path)):
+        return _THING
+    return _TO if hasattr(kind, "__next__") else _SETTINGS  # of an iterator they are its place
+
+
+def _is_of_a_module(thing: Any) -> bool:
+    """Is it a function of C that has nothing to go on with?"""
+    is_function = type(thing) is BuiltinFunctionType
+    return is_function and isinstance(thing.__self__, ModuleType | type | None)
+
+
+def _settings(thing: Any) -> Items:
+    """The numbers and texts among the attributes of a package's object."""
+    own = attributes(thing)
+    keys = [key for key, value in own.items() if is_plain(type(value))]
+    found = Items(keys)
+    found += map(own.__getitem__, keys)
+    found.keys, found.form = keys, ".{}"
+    return found
 
 
 def _joined(name: str, part: str) -> str:
@@ -84,13 +259,24 @@ def _joined(name: str, part: str) -> str:
 
 
 def _is_same(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and (old == new or old != old)
+    """Are these equal values, or one thing?"""
+    kind = type(old)
+    if kind is not type(new):
+        return False
+    if kind is Items:
+        return len(old) == len(new) and (all(map(is_, old, new)) or all(map(_is_equal, old, new)))
+    if kind is _Same:
+        return old.thing is new.thing
+    return kind is not ref and _is_equal(old, new)  # one thing has one reference
+
+
+def _is_equal(old: Any, new: Any) -> bool:
+    return type(old) is type(new) and bool(old == new or (old != old and new != new))
 
 
 def _place(name: str, old: Any, new: Any) -> str:
     """Where in a list of numbers and texts, or in a dict of these, two looks differ first."""
-    if type(old) is not list or type(new) is not list or len(old) != len(new):
+    if type(old) is not Items or type(new) is not Items or len(old) != len(new):
         return name
-    i = next(i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
-    is_pair = type(old[i]) is tuple
-    return f"{name}[{old[i][0]!r:.40}]" if is_pair else f"{name}[{i}]"
+    i = next(i for i, (a, b) in enumerate(zip(old, new, strict=True)) if not _is_equal(a, b))
+    return name + old.form.format(i if old.keys is None else old.keys[i % len(old.keys)])

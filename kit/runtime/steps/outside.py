@@ -7,6 +7,7 @@ import dis
 import io
 import os
 import secrets
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 from kit.runtime.recording.sites import format_site
 from kit.runtime.steps.names import MAKERS, codes_in, named, words_in
 
-__all__ = ["asked"]
+__all__ = ["answers", "asked"]
 
 _FILES = {"exists", "isfile", "isdir", "getmtime", "getsize"}
 _ASKED: list[tuple[Any, set[str]]] = [
@@ -32,6 +33,20 @@ _ASKED: list[tuple[Any, set[str]]] = [
     (uuid, {"uuid1", "uuid4"}),
     (secrets, set(secrets.__all__)),
 ]  # fmt: skip
+# Functions that say how a setting of the process is, by their modules: they can be asked again.
+_ANSWERS = {
+    "decimal": ["getcontext"],
+    "os": ["getcwd", "getpid"],
+    "sys": ["getrecursionlimit", "getswitchinterval"],
+    "locale": ["getlocale", "localeconv"],
+    "gc": ["isenabled"],
+    "numpy": ["geterr", "get_printoptions"],
+    "torch": [
+        "get_num_threads", "get_num_interop_threads", "get_float32_matmul_precision",
+        "are_deterministic_algorithms_enabled", "is_anomaly_enabled", "initial_seed",
+        "is_deterministic_algorithms_warn_only_enabled", "is_inference_mode_enabled",
+    ],
+}  # fmt: skip
 _FUNCTIONS = (FunctionType, BuiltinFunctionType)
 _METHODS = {"read_text", "read_bytes"}  # of a path
 _BUILTIN = {"global open", "global input"}
@@ -48,6 +63,13 @@ def asked(functions: Sequence[FunctionType]) -> str:
         for word, shown in _asked_by(function):
             return f"{shown} at {_site(function, word)}"
     return ""
+
+
+def answers() -> set[Any]:
+    """The functions whose answers tell a setting of the process, of the modules imported so far."""
+    found = ((sys.modules.get(name), names) for name, names in _ANSWERS.items())
+    asked = {getattr(module, name, None) for module, names in found for name in names}
+    return asked - {None}
 
 
 def _site(function: FunctionType, word: str) -> str:

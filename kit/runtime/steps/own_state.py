@@ -7,18 +7,15 @@ else each tenth time, so it is not replayed.
 
 from __future__ import annotations
 
-import dis
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import chain
 from types import MethodType
 from typing import Any
 
 import numpy as np
 
-from kit.runtime.recording.sites import format_site
 from kit.runtime.steps.look import Look
-from kit.runtime.steps.names import codes_in
+from kit.runtime.steps.names import line_of
 from kit.runtime.steps.outside import asked
 
 __all__ = ["Looks", "OwnState"]
@@ -65,9 +62,9 @@ class OwnState:
             return "the step draws random numbers on the host, and a replay would not"
         now = self._look_around()
         if name := self._seen.change(now):
-            return f"the step changes {name}{_line(name, now)}, and a replay would not"
+            return f"the step changes {name}{line_of(name, now.functions)}, and a replay would not"
         if now.unseen:
-            where = _line(now.unseen.partition(" ")[0], now)
+            where = line_of(now.unseen.partition(" ")[0], now.functions)
             return f"the step reaches {now.unseen}{where}, and whether it changes cannot be seen"
         if what := asked(now.functions):
             return f"the step asks {what}, and a replay would not"
@@ -80,7 +77,8 @@ class OwnState:
 
     def _look_around(self) -> Look:
         name = "self" if type(self._step) is MethodType else ""
-        return Look(name, self._step, without=self._without)
+        hooks = [hook for one in self._frontends for hook in one.hooks()]
+        return Look(name, self._step, without=self._without, also=hooks)
 
     def _draws(self) -> Any:
         """How far the random numbers of the host are."""
@@ -118,17 +116,3 @@ def _leaves(state: Any) -> Iterator[Any]:
             yield from _leaves(value)
         else:
             yield value.tobytes() if isinstance(value, np.ndarray) else value
-
-
-def _line(name: str, look: Look) -> str:
-    """Where the step changes what has this name, or where it names it."""
-    last = name.partition("[")[0].rpartition(".")[2]
-    found = ""
-    for code in chain.from_iterable(codes_in(one.__code__) for one in look.functions):
-        for part in dis.get_instructions(code):
-            if part.argval == last and part.positions and part.positions.lineno:
-                at = f" at {format_site((code.co_filename, part.positions.lineno))}"
-                if part.opname in ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR"):
-                    return at
-                found = found or at
-    return found

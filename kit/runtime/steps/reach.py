@@ -19,7 +19,7 @@ import threading
 import types
 import weakref
 import zlib
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -42,7 +42,10 @@ from kit.runtime.steps.names import (
     wrapped_by,
 )
 
-__all__ = ["PLAIN", "STATE", "Part", "Unseen", "parts_of"]
+__all__ = [
+    "HOOKS", "LOCKS", "PLAIN", "STATE", "Items", "Part", "Unseen", "has_hidden_fields", "is_opaque",
+    "parts_of",
+]  # fmt: skip
 
 Part = tuple[str, Any]  # a name, which begins with "." or "[", or is a variable's; a thing
 Seen = tuple[Any, list[Part]]  # what a thing is by itself; what can be reached through it
@@ -52,16 +55,29 @@ STATE = ".(state)"  # the name of what a thing of C tells pickle
 PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), range})
 _LARGE = 1 << 24  # bytes of a host array, of which more are not compared
 _POINTER = struct.calcsize("P")
-_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
 _DYNAMIC = {"globals", "eval", "exec"}  # a function that names them may reach any global
 _VALUES = (int, float, complex, str, bytes)  # a class of these may have attributes, too
-_LISTS = (list, tuple, deque, set, frozenset)
+_LISTS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
+LOCKS = (type(threading.Lock()), type(threading.RLock()))
 # Things of C in these packages are settings, locks and programs, unless they are iterators.
 _OF_PROGRAMS = {"torch", "jax", "jaxlib", "numpy", "_thread", "_multiprocessing", "_abc", "typing"}
 
 
 class Unseen(Exception):
     """The state of a thing cannot be compared."""
+
+
+class Items(list[Any]):
+    """The numbers and texts of a list; of a dict its keys, and then its values.
+
+    Attributes:
+        keys: those of the dict; None of a list.
+        form: how a key is written behind a name.
+    """
+
+    keys: list[Any] | None = None
+    form = "[{!r:.40}]"
 
 
 def parts_of(thing: Any) -> Seen:
@@ -76,6 +92,12 @@ def parts_of(thing: Any) -> Seen:
     return look(thing)
 
 
+def is_opaque(kind: type) -> bool:
+    """Does a thing of this class tell nothing but its attributes, of all that it may have?"""
+    look = _look_of(kind)
+    return look is _of_nothing or (look is _of_object and has_hidden_fields(kind))
+
+
 def _look_of(kind: type) -> Look:
     for kinds, look in _LOOKS:
         if issubclass(kind, kinds):
@@ -84,8 +106,10 @@ def _look_of(kind: type) -> Look:
         return _of_array
     if is_of_kit(kind):
         return _of_nothing
-    if not _has_hidden_fields(kind) or issubclass(kind, BaseException):
+    if not has_hidden_fields(kind):
         return _of_object
+    if hasattr(kind, "__set__") and not hasattr(kind, "__next__"):
+        return _of_nothing  # a field of a class of C
     tells = None if module_of(kind) == "itertools" else _tells_pickle(kind)  # from 3.12 on it warns
     if tells is not None:
         return lambda thing: _of_c_object(thing, tells)
@@ -94,7 +118,7 @@ def _look_of(kind: type) -> Look:
     return _of_object if is_program and not hasattr(kind, "__next__") else _of_unseen
 
 
-def _has_hidden_fields(kind: type) -> bool:
+def has_hidden_fields(kind: type) -> bool:
     """Has it memory beside attributes and slots? pickle asks this in the same way."""
     pointers = (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0) + len(_slots(kind))
     return kind.__basicsize__ > object.__basicsize__ + pointers * _POINTER
@@ -189,20 +213,30 @@ def _of_class(kind: type) -> Seen:
 
 
 def _of_list(things: Any) -> Seen:
-    items, more = list(things), [] if type(things) in _LISTS else _more(things)
-    if all(type(x) in PLAIN for x in items):
+    """Runs no code of its class, which may do anything where it is gone through."""
+    kind, more = type(things), list[Part]()
+    if kind not in _LISTS:
+        kind, more = next(base for base in _LISTS if issubclass(kind, base)), _more(things)
+    items = Items(kind.__iter__(things))
+    if PLAIN.issuperset(map(type, items)):
         return items, more
     return len(items), [*((f"[{i}]", x) for i, x in enumerate(items)), *more]
 
 
 def _of_dict(things: Any) -> Seen:
     own = OrderedDict if isinstance(things, OrderedDict) else dict  # each in an order of its own
-    items, more = list(own.items(things)), [] if type(things) is dict else _more(things)
-    odd = [key for key, _ in items if type(key) not in PLAIN]
-    if not odd and all(type(x) in PLAIN for _, x in items):
+    keys, more = list(own.keys(things)), [] if type(things) is dict else _more(things)
+    items = Items(keys)
+    items += own.values(things)
+    items.keys = keys
+    if isinstance(things, defaultdict):
+        more.append(("", things.default_factory))
+    if PLAIN.issuperset(map(type, items)):
         return items, more
-    found = [(f"[{key!r:.40}]" if type(key) in PLAIN else "[...]", x) for key, x in items]
-    return len(items), [*found, *more, *(("[...]", key) for key in odd)]
+    odd = [key for key in keys if type(key) not in PLAIN]
+    names = [f"[{key!r:.40}]" if type(key) in PLAIN else "[...]" for key in keys]
+    found = zip(names, items[len(keys) :], strict=True)
+    return len(keys), [*found, *more, *(("[...]", key) for key in odd)]
 
 
 def _of_proxy(things: Any) -> Seen:
@@ -230,12 +264,21 @@ def _of_text(thing: Any) -> Seen:
 
 
 def _of_reference(thing: Any) -> Seen:
-    return None, [("", weakref.ref.__call__(thing))]
+    return None, [("", type(thing).__call__(thing))]
 
 
-def _of_dict_of(thing: Any) -> Seen:
-    """Of what stands for another thing, or for one in each thread."""
+def _of_weak_proxy(thing: Any) -> Seen:
+    """What it stands for, of which it has the methods."""
+    return None, [("", thing.__repr__.__self__)]
+
+
+def _of_thread(thing: Any) -> Seen:
+    """Of what has other attributes in each thread."""
     return None, [(f".{name}", x) for name, x in thing.__dict__.items()]
+
+
+def _of_error(error: BaseException) -> Seen:
+    return None, [("", error.args), *_more(error)]
 
 
 def _of_context(variable: ContextVar[Any]) -> Seen:
@@ -247,9 +290,15 @@ def _of_file(file: Any) -> Seen:
     if file.closed or not file.readable():
         return None, []
     try:
-        return file.tell(), []
+        place = file.tell()
     except OSError as error:  # it is gone through line by line
         raise Unseen from error
+    if isinstance(file, io.BytesIO | io.StringIO):
+        return place, [("", file.getvalue())]
+    with suppress(OSError):  # it is no file of the disk
+        found = os.fstat(file.fileno())
+        return (place, found.st_ino, found.st_size, found.st_mtime_ns), []
+    return place, [("", getattr(file, "buffer", None))]
 
 
 def _of_nothing(thing: Any) -> Seen:
@@ -263,10 +312,12 @@ def _of_array(array: Any) -> Seen:
     """The numbers of an array of the host; and what hangs on it."""
     parts: list[Part] = [(f".{name}", x) for name, x in attributes(array).items()]
     if is_of_kit(type(array)) or str(getattr(array, "device", "")) != "cpu":
-        hooks = [getattr(array, name, None) for name in _HOOKS]
+        hooks = [getattr(array, name, None) for name in HOOKS]
         return None, [*parts, *(("", hook) for hook in hooks if hook is not None)]
-    if str(getattr(array, "dtype", "")) == "object":
+    if getattr(getattr(array, "dtype", None), "hasobject", False):
         return array.shape, [*parts, *(("[...]", x) for x in np.asarray(array).ravel().tolist())]
+    if getattr(array, "is_leaf", False) and (grad := array.grad) is not None:
+        parts.append(("", grad))
     return _numbers_of(array), parts
 
 
@@ -340,8 +391,9 @@ _LOOKS: tuple[tuple[Any, Look], ...] = (
       types.CellType), _of_around),
     ((itertools.count, itertools.repeat), _of_text),
     (weakref.ref, _of_reference),
-    ((weakref.ProxyType, weakref.CallableProxyType), _of_dict_of),
+    ((weakref.ProxyType, weakref.CallableProxyType), _of_weak_proxy),
     (ContextVar, _of_context),
-    (threading.local, _of_dict_of),
+    (threading.local, _of_thread),
+    (BaseException, _of_error),
     (_VALUES, _of_value),
 )  # fmt: skip

@@ -97,14 +97,10 @@ class Stepper:
             self._begin(step)
             result = step()
             self._program.end_step()
-            self._finish(result)
+            self._finish(step, result)
             self.payoff.end_step()
             if self.payoff.stopped:
                 self.counts[STOPPED] = 1
-            last = self._last
-            if self.mode == "replay" and last is not None and self._equal >= CONFIRM - 1:
-                called = [*last.fetches, *(call for _, call in last.calls)]
-                self._step = KnownFunction(step, without=called)
         except BaseException:
             self.drop()
             raise
@@ -266,7 +262,7 @@ class Stepper:
         self._guesses.begin(draws)
         self._guess()
 
-    def _finish(self, result: Any) -> None:
+    def _finish(self, step: Callable[[], Any], result: Any) -> None:
         start = time.thread_time_ns()
         now, last = self._now, self._last
         assert now is not None
@@ -289,10 +285,19 @@ class Stepper:
         drawn = sum(x.__class__ is Draw for task in now.tasks for x in task.scalars)
         if drawn != self._random.calls - now.draws:
             self.note_obstacle("the step sets the state of the random numbers")
+        known: KnownFunction | None = None
         if self._own is not None:
-            self._looks.note(self._own.change())
-            if self._looks.why:
-                self.note_obstacle(self._looks.why)
+            if not (why := self._own.change()):
+                known = KnownFunction(
+                    step,
+                    without=[*now.fetches, *(call for _, call in now.calls)],
+                    watched=now.looks.keys(),
+                    hooks=[hook for one in self._program.frontends() for hook in one.hooks()],
+                )
+                why = known.unseen
+            self._looks.note(why)
+            if why:
+                self.note_obstacle(why)
         reason = "" if last is None else difference(last, now, replay=self.mode == "replay")
         self._equal = 0 if last is None or reason else self._equal + 1
         self._guesses.most = 0 if last is None else alike(last, now)
@@ -301,6 +306,7 @@ class Stepper:
             self.reasons.note(reason + late)
         elif self._equal and self.mode == "replay":
             now.reads = reads_of(now)
+            self._step = known if self._equal >= CONFIRM - 1 else None
         self._replayed = 0
         self._now, self._own, self._last = None, None, now
         self.payoff.cost(start)
