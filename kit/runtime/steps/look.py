@@ -248,9 +248,8 @@ def _settings(thing: Any) -> Items:
     """The numbers and texts among the attributes of a package's object."""
     own = attributes(thing)
     keys = [key for key, value in own.items() if is_plain(type(value))]
-    found = Items(keys)
+    found = Items(keys, keys, ".{}")
     found += map(own.__getitem__, keys)
-    found.keys, found.form = keys, ".{}"
     return found
 
 

@@ -20,7 +20,7 @@ import types
 import weakref
 import zlib
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import lru_cache, partial
@@ -76,8 +76,14 @@ class Items(list[Any]):
         form: how a key is written behind a name.
     """
 
-    keys: list[Any] | None = None
-    form = "[{!r:.40}]"
+    __slots__ = ("form", "keys")
+
+    def __init__(
+        self, items: Iterable[Any], keys: list[Any] | None = None, form: str = "[{!r:.40}]"
+    ) -> None:
+        super().__init__(items)
+        self.keys = keys
+        self.form = form
 
 
 def parts_of(thing: Any) -> Seen:
@@ -226,9 +232,8 @@ def _of_list(things: Any) -> Seen:
 def _of_dict(things: Any) -> Seen:
     own = OrderedDict if isinstance(things, OrderedDict) else dict  # each in an order of its own
     keys, more = list(own.keys(things)), [] if type(things) is dict else _more(things)
-    items = Items(keys)
+    items = Items(keys, keys)
     items += own.values(things)
-    items.keys = keys
     if isinstance(things, defaultdict):
         more.append(("", things.default_factory))
     if PLAIN.issuperset(map(type, items)):
