@@ -18,6 +18,7 @@ from kit.runtime.recording.sites import format_site
 from kit.runtime.steps.look import Look
 
 __all__ = [
+    "FRESH",
     "Draw",
     "Draws",
     "Fetch",
@@ -39,6 +40,7 @@ __all__ = [
 
 _SUCH_AS = ", such as "  # follow numbers, which are others in each step
 _MOST_REASONS = 100
+FRESH = object()  # in the place of a batch's contents: another one each time
 _OTHERS = "of something else each time"
 
 Fetch = Callable[[], Any]
@@ -93,7 +95,7 @@ class Recording:
     sources: list[tuple[Source, ...]] = field(default_factory=list)  # of each task's leaves
     numbers: dict[int, int] = field(default_factory=dict)  # id of a task -> its place in `tasks`
     inputs: list[Cell] = field(default_factory=list)  # copied from the host, in order
-    contents: list[bytes | None] = field(default_factory=list)  # of each; None: a loader's batch
+    contents: list[Any] = field(default_factory=list)  # of each: bytes, `FRESH`, or None: too many
     fetches: list[Fetch] = field(default_factory=list)
     brought: list[Look] = field(default_factory=list)  # by each, beside its tensors
     calls: list[tuple[int, Fetch]] = field(default_factory=list)  # (tasks before it, call)
@@ -201,7 +203,12 @@ def difference(last: Recording, now: Recording, *, replay: bool) -> str:
     if not replay:
         return ""
     for old_data, new_data in zip(last.contents, now.contents, strict=True):
-        if old_data != new_data or old_data == b"":
+        if new_data is None:
+            return (
+                "the step copies a large array from the host, and whether it is another one each "
+                "time is not compared; let ctx.loader bring it, or keep it on the device"
+            )
+        if old_data != new_data:
             return "the step copies other data from the host each time; let ctx.loader bring it"
     for holder, number, i in last.alive:
         value = holder()

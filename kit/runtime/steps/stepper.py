@@ -27,6 +27,7 @@ from kit.runtime.steps.own_state import Looks, OwnState
 from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer, UserProgram
 from kit.runtime.steps.recording import (
+    FRESH,
     Draw,
     Draws,
     Fetch,
@@ -49,7 +50,7 @@ __all__ = ["CONFIRM", "STOPPED", "VERIFY_EVERY", "Stepper"]
 CONFIRM = 3  # equal steps in a row before one is replayed
 VERIFY_EVERY = 32  # replayed steps between two recorded ones
 STOPPED = "speculate.stopped"  # the counter that is 1 once guessing has not paid
-SMALL = 4096  # bytes of a host array that are kept, to see that the next step sends the same
+SMALL = 1 << 16  # bytes of a host array that are kept, to see that the next step sends the same
 
 
 class Stepper:
@@ -166,13 +167,13 @@ class Stepper:
         """An array was copied from the host."""
         if (now := self._now) is not None:
             now.inputs.append(cell)
-            now.contents.append(array.tobytes() if array.nbytes <= SMALL else b"")
+            now.contents.append(array.tobytes() if array.nbytes <= SMALL else None)
 
     def note_batch(self, cells: list[Cell]) -> None:
         """Note arrays that a loader's thread has copied, for the step that fetches now."""
         if (now := self._now) is not None:
             now.inputs += cells
-            now.contents += [None] * len(cells)
+            now.contents += [FRESH] * len(cells)
             if self._own is not None:
                 self._own.draws_beside = True
 
@@ -191,7 +192,7 @@ class Stepper:
         now.fetches.append(fetch)
         if self.mode == "replay":
             now.brought.append(Look("batch", batch))
-        now.contents[first:] = [None] * (len(now.inputs) - first)
+        now.contents[first:] = [FRESH] * (len(now.inputs) - first)
         self._guess()
         return batch
 
@@ -387,7 +388,7 @@ class Stepper:
         if last.fetches and self._step is not None and self._step.change(step):
             return None  # by a loader: the step that is recorded now says so
         batches = [cell for _, _, cells in self._ahead for cell in cells]
-        old = [c for c, data in zip(last.inputs, last.contents, strict=True) if data is None]
+        old = [c for c, data in zip(last.inputs, last.contents, strict=True) if data is FRESH]
         is_pending = self._program.is_pending()
         if is_pending or list(map(type_of, batches)) != list(map(type_of, old)):
             self.reasons.note("the batch has another shape, or computes on the device")
@@ -395,7 +396,7 @@ class Stepper:
         self._ahead = []
         rest = iter(batches)
         return [
-            next(rest) if data is None else cell
+            next(rest) if data is FRESH else cell
             for cell, data in zip(last.inputs, last.contents, strict=True)
         ]
 

@@ -103,6 +103,27 @@ def test_a_large_list_is_compared_where_that_is_quick_and_else_the_step_is_recor
     assert KnownFunction(step).change(step) == ""
 
 
+@pytest.mark.parametrize(("numbers", "replayed", "said"), [
+    (0, 3, ""),  # transformers makes such tensors for each layer of a decoder
+    (5_000, 3, ""),
+    (50_000, 0, "copies a large array from the host"),
+])  # fmt: skip
+def test_an_equal_array_that_the_step_copies_each_time_keeps_it_replayed(
+    numbers: int, replayed: int, said: str
+) -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        x, sent = torch.ones(2, device="kit"), [1.0] * numbers
+
+        def step() -> torch.Tensor:
+            return x * torch.tensor(sent, device="kit").sum()
+
+        for _ in range(8):
+            found = session.run_step(step).tolist()
+        assert found == [float(numbers)] * 2
+        assert session.stepper.counts["replay.steps"] == replayed
+        assert said in " ".join(session.stepper.reasons)
+
+
 def step_of_global() -> torch.Tensor:
     return sum(GLOBAL * k for k in (1, 1))  # type: ignore[return-value]
 
