@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable
-from operator import attrgetter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,17 +156,16 @@ def test_a_loader_that_fails_in_a_replay_gives_its_batches_in_order_afterwards()
 def test_a_change_is_found_at_the_next_check() -> None:
     with open_session(Settings(mode="lazy", step_mode="replay")) as session:
         x = torch.ones(2, device="kit")
-        ask = attrgetter("away.factor")  # no name in the step's code
-        far = SimpleNamespace(away=SimpleNamespace(factor=2.0 + 0.5))
+        logging.addLevelName(77, "x" * 3)  # only the package's own code looks it up
 
         def step() -> Any:
-            return (x * ask(far)).sum()
+            return (x * (2.5 + len(logging.getLevelName(77)))).sum()
 
         replaying(step, session, CONFIRM + 2)
-        far.away.factor = 4.5
+        logging.addLevelName(77, "x" * 5)
         results = replaying(step, session, VERIFY_EVERY + 1)
-        assert results[0].item() == 5.0
-        assert results[-1].item() == 9.0
+        assert results[0].item() == 11.0
+        assert results[-1].item() == 15.0
         assert any("replayed steps later" in r for r in session.stepper.reasons)
 
 

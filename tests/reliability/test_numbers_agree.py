@@ -280,12 +280,12 @@ def idle_time(said: Said) -> Iterator[tuple[str, float]]:
     parts = steps * max(count_devices(t), 1)
     asked = run.query("select coalesce(sum(length_ns), 0) / 1e6 from gaps").rows[0][0] / parts
     heads, *rows = rows_of(gaps_html(run))
-    yield next(row[3] for row in rows if row[0] == "idle"), asked
-    assert (heads[3] == "ms a step") == bool(t.where(kind="step").any())
-    assert heads[3] in said.line("why the device was idle")
+    yield next(row[2] for row in rows if row[0] == "idle"), asked
+    assert (heads[2] == "ms a step") == bool(t.where(kind="step").any())
+    assert heads[2] in said.line("why the device was idle")
     for cause, row in zip(run.idle, rows, strict=False):
-        assert row[0] == cause.cause
-        yield row[3], cause.total_ms / parts
+        assert row[0].startswith(cause.cause)
+        yield row[2], cause.total_ms / parts
     for cause, row in zip(run.idle, text_rows(said.text, "why the device"), strict=False):
         assert row[0] == cause.cause
         yield row[-2], cause.total_ms / parts
@@ -350,7 +350,9 @@ def limit(said: Said) -> Iterator[tuple[str, float]]:
         return
     words = str(said.run.limited_by())
     assert said.line("limit: ").startswith(f"limit: {words}. ")
-    shown = words.replace(": m", ". M") if said.run.doubt else words  # "not said. Measured on ..."
+    shown = words
+    if why := said.run.doubt:
+        shown = f"not said. {why[0].upper()}{why[1:]}"
     assert plain(advice_html(said.run)).startswith(f"What limits this step: {shown}.")
     assert words in said.markdown.replace("\\", "")
     if not said.run.doubt:
