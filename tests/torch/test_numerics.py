@@ -221,3 +221,19 @@ def test_max_pooling_gives_values_and_places_of_nan_too() -> None:
             found, places = pool(x.to("kit"), return_indices=True, **options)
             torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
             assert torch.equal(places.cpu(), where)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_integers_are_counted_as_cuda_counts_them(dtype: torch.dtype) -> None:
+    """Torch's CPU refuses them; transformers counts tokens so, on any other device."""
+    x = torch.tensor([0, 3, 3, 7, 8, 9, 20, 21, 100, 255]).to(dtype)
+    with open_session():
+        for bins, low, high in [(4, 0, 3), (7, 3, 24), (3, 8, 8), (9, 0, 0)]:
+            first, last = (low, high) if low != high else (0, 255)
+            expected = torch.zeros(bins, dtype=dtype)
+            for n in [n for n in x.tolist() if first <= n <= last]:
+                expected[min((n - first) * bins // (last - first), bins - 1)] += 1
+            found = torch.histc(x.to("kit"), bins, low, high)
+            assert (found.dtype, found.tolist()) == (dtype, expected.tolist())
+        with pytest.raises(NotImplementedError, match="Bool"):
+            torch.histc(torch.ones(3, dtype=torch.bool, device="kit"), 3)

@@ -244,7 +244,11 @@ def _histc(x: Array, bins: int = 100, low: Any = 0, high: Any = 0) -> Array:
     low, high = jnp.where(span, x.min(), low), jnp.where(span, x.max(), high)
     wider = low == high
     low, high = jnp.where(wider, low - 1, low), jnp.where(wider, high + 1, high)
-    at = jnp.floor((x - low) / (high - low) * bins).astype(jnp.int64)
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        width = (high - low).astype(jnp.int64)
+        at = (x - low).astype(jnp.int64) * bins // width
+    else:
+        at = jnp.floor((x - low) / (high - low) * bins).astype(jnp.int64)
     at = jnp.where(x == high, bins - 1, at)
     inside = (x >= low) & (x <= high)
     counts = jnp.zeros(bins, x.dtype)

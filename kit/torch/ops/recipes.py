@@ -272,10 +272,17 @@ def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> An
     return torch.empty_like(v), torch.empty_like(g)
 
 
+def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+    """Torch's own shape function refuses integers, as its CPU does; CUDA takes them."""
+    taken = x if x.is_floating_point() or x.dtype is torch.bool else x.float()
+    return torch.histc(taken, bins, min, max).to(x.dtype)
+
+
 # what ops return that have no meta kernel in torch
 _META: dict[str, Callable[..., Any]] = {
     "aten.linear_backward.default": _linear_backward,
     "aten._grouped_mm.default": _grouped_mm,
+    "aten.histc.default": _histc,
     "aten._weight_norm_interface_backward.default": _weight_norm_backward,
     **{
         f"aten.{kind}{dims}d.default": _nearest(f"{kind}{dims}d")
