@@ -274,8 +274,7 @@ def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> An
 
 def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """Torch's own shape function refuses integers, as its CPU does; CUDA takes them."""
-    taken = x if x.is_floating_point() or x.dtype is torch.bool else x.float()
-    return torch.histc(taken, bins, min, max).to(x.dtype)
+    return torch.histc(x if x.is_floating_point() else x.float(), bins, min, max).to(x.dtype)
 
 
 # what ops return that have no meta kernel in torch

@@ -196,7 +196,7 @@ def of_the_process(kind: str) -> Case:
     cases: dict[str, Case] = {
         "decimals": (decide, lambda: float(+number)),
         "folder": (go, lambda: len(os.getcwd())),
-        "flag": (lambda by: setattr(flags, "benchmark", by == 5),
+        "flag": (lambda by: flags.set_flags(_benchmark=by == 5),
                  lambda: 5.0 if torch.backends.cudnn.benchmark else 2.0),
     }  # fmt: skip
     return cases[kind]
