@@ -222,6 +222,15 @@ def _pin_memory() -> None:
         return original(self, device)
 
     torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
+    asked = torch.Tensor.is_pinned
+
+    @functools.wraps(asked)
+    def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
+        if device is None and torch.cuda.is_available():
+            device = "cuda"
+        return asked(self) if device is None else asked(self, device)
+
+    torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
 
 
 def _load(storage: Any, location: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kit.torch.accelerator import accelerator_of
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tensor import KitTensor
 
@@ -27,7 +28,15 @@ def follow_backward() -> None:
     def run(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         gradients = tuple(map(_beside, count(), outputs, gradients))
         try:
-            return original(outputs, gradients, *args, **kwargs)
+            with accelerator_of(outputs):
+                return original(outputs, gradients, *args, **kwargs)
+        except RuntimeError as error:
+            if "opt_ready_stream && opt_parent_stream" not in str(error):
+                raise
+            raise RuntimeError(
+                "a backward pass goes over tensors of device kit and over those of a GPU of "
+                "torch's own, which torch cannot do in one: detach one from the other (x.detach())"
+            ) from error
         finally:
             for output in outputs:
                 if isinstance(output, KitTensor):
