@@ -19,6 +19,7 @@ from kit.errors import SettingsError
 from kit.measure.native.events import Place
 from kit.measure.native.others import is_prepared, others_wait
 from kit.runtime.profiling.clocks import DayClock
+from kit.runtime.profiling.cupti import has_subscriber
 from kit.runtime.profiling.elsewhere import Look, looks
 from kit.runtime.recording.sites import format_site, is_kits
 from kit.runtime.session.interrupts import postponed
@@ -26,6 +27,8 @@ from kit.torch.tensors.private import private
 
 __all__ = ["DeviceClock", "Profiler", "Waits", "is_compiled_here"]
 
+_TEARDOWN = "TEARDOWN_CUPTI"  # Kineto asks for this variable as its profile begins and ends
+_LETS_GO_S = 2.0  # for which that is waited for, at most
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 # Who profiles: one at a time in the process. A second thread's start ends the process in Kineto.
 _PROFILES: dict[str, Profiler] = {}
@@ -163,6 +166,7 @@ class Profiler:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if device == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._is_on_gpu = device == "cuda"
         self._profile = torch.profiler.profile(activities=activities, acc_events=True)
         self._open = contextlib.ExitStack()
         self._looks: list[Look] = []
@@ -195,6 +199,7 @@ class Profiler:
         self._is_ours = True
         with postponed(), _quiet(), contextlib.ExitStack() as undo:
             undo.enter_context(others_wait(self._give_way))
+            undo.enter_context(_given_back(self._is_on_gpu))
             undo.callback(self._stop)
             self._clock = DayClock()
             self._profile.start()
@@ -262,6 +267,30 @@ class Profiler:
         ]
         # An event begins after its look at the clock: the closest pair is the best.
         return [replace(x, at_ns=x.at_ns - max(apart)) for x in self._looks] if apart else []
+
+
+@contextlib.contextmanager
+def _given_back(is_on_gpu: bool) -> Iterator[None]:
+    """After the profile of the block Kineto lets go of CUPTI, for XLA's profiler.
+
+    It does so in a thread of its own, with the next call of CUDA, where the environment asks for
+    it: for good, since a later profile of the program's own, which has to subscribe anew, is asked
+    the same. CUDA before 12.6 cannot: its graphs fail after that.
+    """
+    if is_on_gpu and _can_give_back():
+        os.environ.setdefault(_TEARDOWN, "1")
+    yield
+    until = time.monotonic() + _LETS_GO_S
+    while is_on_gpu and os.environ.get(_TEARDOWN) == "1" and has_subscriber():
+        torch.cuda.synchronize()
+        if time.monotonic() > until:
+            break
+        time.sleep(0.001)
+
+
+def _can_give_back() -> bool:
+    major, minor = (torch.version.cuda or "0.0").split(".")[:2]
+    return (int(major), int(minor)) >= (12, 6)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,55 @@
+"""Is the profiling interface of CUDA (CUPTI) free? It serves one profiler of a process at a time.
+
+torch's keeps it after its profile, and XLA's, which then sees nothing, writes errors to the
+terminal and is deaf for the rest of the process: so it is not begun then. Seen on an H100 with
+CUDA 13.0, torch 2.11 and jax 0.11.2.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import jax
+
+__all__ = ["TAKEN", "has_subscriber", "is_taken"]
+
+TAKEN = (
+    "no device kernels: another profiler of this process, such as torch's, holds CUDA's profiling "
+    "interface (CUPTI), which serves one at a time; end it with TEARDOWN_CUPTI=1 in the environment"
+)
+_LIBRARIES = ("libcupti.so.13", "libcupti.so.12", "libcupti.so")
+_MULTIPLE_SUBSCRIBERS = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+_CALLED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
+_nothing = _CALLED(lambda *_: None)  # it is asked for nothing, so it is never called
+
+
+def is_taken() -> bool:
+    """Would XLA's profiler be refused now? Never where jax has no GPU."""
+    return jax.default_backend() != "cpu" and has_subscriber()
+
+
+def has_subscriber() -> bool:
+    """Does a profiler of this process hold CUPTI now?"""
+    library = _loaded()
+    if library is None:
+        return False
+    subscriber = ctypes.c_void_p()
+    status: int = library.cuptiSubscribe(ctypes.byref(subscriber), _nothing, None)
+    if not status:
+        library.cuptiUnsubscribe(subscriber)
+    return status == _MULTIPLE_SUBSCRIBERS
+
+
+def _loaded() -> Any:
+    """CUPTI, if this process has it already; it is not loaded for the question."""
+    mode = getattr(os, "RTLD_NOLOAD", None)
+    if mode is None:
+        return None
+    for name in _LIBRARIES:
+        try:
+            return ctypes.CDLL(name, mode=mode | os.RTLD_LAZY)
+        except OSError:
+            continue
+    return None

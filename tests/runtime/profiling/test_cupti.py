@@ -1,0 +1,72 @@
+"""Whether CUDA's profiling interface is free, asked of a library of that name."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from kit.runtime.profiling import cupti, device_spans
+from kit.runtime.profiling.cupti import TAKEN
+
+CUPTI = """
+static int taken = TAKEN;
+int cuptiSubscribe(void **subscriber, void *callback, void *data) {
+    if (taken) return 39;
+    taken = 1; *subscriber = &taken; return 0;
+}
+int cuptiUnsubscribe(void *subscriber) { taken = 0; return 0; }
+"""
+ASK = """
+import ctypes, sys
+from kit.runtime.profiling.cupti import has_subscriber
+print(has_subscriber())
+if sys.argv[1:]:
+    ctypes.CDLL(sys.argv[1])
+    print(has_subscriber(), has_subscriber())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the library has its name on Linux")
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_loaded_library_is_asked_and_left_as_it_was(taken: int, tmp_path: Path) -> None:
+    source, library = tmp_path / "cupti.c", tmp_path / "libcupti.so.13"
+    source.write_text(CUPTI)
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "a C compiler is needed"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", f"-DTAKEN={taken}", "-Wl,-soname,libcupti.so.13",
+         "-o", str(library), str(source)],
+        check=True,
+    )  # fmt: skip
+    said = subprocess.run(
+        [sys.executable, "-c", ASK, str(library)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert said == ["False", *[str(bool(taken))] * 2]  # nobody had loaded it; then twice the same
+
+
+def test_without_a_gpu_of_jaxs_it_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupti, "has_subscriber", lambda: True)
+    assert not cupti.is_taken()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert cupti.is_taken()
+
+
+def test_xlas_profiler_is_not_begun_beside_another_and_the_note_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would see nothing, and be deaf for the rest of the process."""
+
+    def begin(options: object) -> object:
+        raise AssertionError("it was begun")
+
+    monkeypatch.setattr(device_spans, "_start", begin)
+    monkeypatch.setattr(device_spans, "is_taken", lambda: True)
+    with device_spans.profiled() as profile:
+        pass
+    assert profile.notes == (TAKEN,)
+    assert profile.kernels([], {}) == []
