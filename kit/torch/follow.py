@@ -49,6 +49,10 @@ class Follower:
         self._unhook()
 
     def _enter_module(self, module: Any, args: Any) -> None:
+        if (
+            torch.compiler.is_compiling()
+        ):  # a native module; what this reads is no guard of its code
+            return
         session = self._session()
         stream = None if session is None else session.here.stream
         if session is not None and stream is not None and stream.place is not None:
@@ -58,6 +62,8 @@ class Follower:
             stream.look()
 
     def _leave_module(self, module: Any, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         session = self._session()
         stream = None if session is None else session.here.stream
         if stream is not None and stream.place is not None:
