@@ -12,6 +12,8 @@ from torch.nn import functional
 
 import kit
 from kit.errors import ExecutionError, SessionError, SettingsError, UnsupportedOp
+from kit.runtime.session.executor import Executor
+from kit.runtime.session.setup import Setup
 from kit.torch.device import open_session
 
 D = "kit"
@@ -175,8 +177,14 @@ def test_nothing_zero_and_not_a_number_pass_through() -> None:
         assert torch.cat([torch.zeros(0, device=D), torch.ones(1, device=D)]).tolist() == [1.0]
 
 
-def test_memory_that_is_not_there_is_an_error_at_its_line() -> None:
-    with open_session() as session:
+@pytest.mark.parametrize("waits", [True, False], ids=["waited", "unwaited"])
+def test_memory_that_is_not_there_is_an_error_at_its_line(waits: bool) -> None:
+    def executor(*args: Any) -> Executor:
+        made = Executor(*args)
+        made._waits = waits
+        return made
+
+    with open_session(setup=Setup(executor=executor)) as session:
         x = torch.ones(1 << 44, device=D) * 2.5
         with pytest.raises(ExecutionError, match=r"test_bad_input\.py"):
             session.wait_all()

@@ -138,6 +138,14 @@ def test_a_bad_index_raises_torchs_error_with_the_line(name: str) -> None:
     assert found.value.site.startswith("test_index_checks.py:")
 
 
+class Unwaited(Executor):
+    """Issues programs and does not wait for them, as on a GPU."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._waits = False
+
+
 @pytest.mark.parametrize("name", GOOD)
 def test_an_index_that_torch_takes_is_taken(name: str) -> None:
     with kit.Session() as session:
@@ -149,8 +157,11 @@ def test_an_index_that_torch_takes_is_taken(name: str) -> None:
 @pytest.mark.parametrize("settings", [
     kit.Settings(), kit.Settings(mode="lazy"), kit.Settings(segment_mode="launch"),
 ], ids=["bulked", "lazy", "op by op"])  # fmt: skip
-def test_only_what_depends_on_a_bad_index_is_lost(settings: kit.Settings) -> None:
-    with kit.Session(settings) as session:
+@pytest.mark.parametrize("executor", [Executor, Unwaited])
+def test_only_what_depends_on_a_bad_index_is_lost(
+    settings: kit.Settings, executor: type[Executor]
+) -> None:
+    with open_session(settings, setup=Setup(executor=executor)) as session:
         weight, counts = X.to("kit"), torch.zeros(3, device="kit")
         session.mark_step()
         counts.add_(1.0)  # its memory is written over
@@ -239,14 +250,6 @@ def test_checks_are_off_where_the_settings_say_so() -> None:
 
 
 # -- steps ---------------------------------------------------------------------------------------
-
-
-class Unwaited(Executor):
-    """Issues programs and does not wait for them, as on a GPU."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._waits = False
 
 
 class Lookup:
@@ -366,8 +369,10 @@ def test_first_steps_are_checked_and_later_ones_are_not(mode: str) -> None:
 # -- NaN and infinities --------------------------------------------------------------------------
 
 
-def test_the_first_op_that_made_a_nan_is_named() -> None:
-    with kit.Session(kit.Settings(check_numbers=True)) as session:
+@pytest.mark.parametrize("executor", [Executor, Unwaited])
+def test_the_first_op_that_made_a_nan_is_named(executor: type[Executor]) -> None:
+    settings = kit.Settings(check_numbers=True)
+    with open_session(settings, setup=Setup(executor=executor)) as session:
         x = torch.tensor([1.0, 0.0, 2.0]).to("kit")
         masked = x.masked_fill(x > 1, -INF).softmax(0)  # -inf was given, not made
         made = x.log()

@@ -136,9 +136,20 @@ class Executor:
         for array in [c.array for c in cells if c.array is not None]:
             try:
                 jax.block_until_ready(array)
-            except RuntimeError:
+            except RuntimeError as error:
                 if not array.is_deleted():  # else a later task has taken its memory over
-                    raise
+                    raise self.explained(task, error) from error
+
+    def explained(self, task: Task, error: BaseException) -> BaseException:
+        """The error that came with a task's results: its own, or that of an earlier program.
+
+        On a device that is not waited for, such as a GPU whose memory is full, it is found late.
+        """
+        names = [executable.name for executable, _ in task.seen.issued]
+        if isinstance(error, KitError) or any(name in str(error) for name in names):
+            return _explained(task, error)
+        what = f"a program that segment {task.index} or one before it needs failed"
+        return ExecutionError(f"{what}: {_summary(error)}")
 
     def close(self) -> None:
         """Run what is pending, then end the thread."""

@@ -2,15 +2,15 @@
 
 On a CPU the worker waits for a program, so it knows at once what the probes have found. On a GPU it
 only issues: what they find comes to the host behind the results, and is looked at when something is
-read anyway, or when a later step begins and it is there. What was issued in between may have read
-bad numbers, so none of it can be read any more.
+read anyway, or when a later step begins and it is there. What was issued in later programs by then
+may have read bad numbers, so none of it can be read any more.
 """
 
 from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -74,7 +74,7 @@ class Findings:
         fail: called with a task and the error that was found, once it is known.
     """
 
-    def __init__(self, fail: Callable[[Task, DeviceCheckError], None]) -> None:
+    def __init__(self, fail: Callable[[Task, BaseException], None]) -> None:
         self._fail = fail
         self._unseen: deque[_Issued] = deque()  # in the order of issue
         self._lock = allocate_lock()  # held by a thread that takes one off that it has looked at
@@ -104,19 +104,22 @@ class Findings:
                 return
             if task.index > until and not all(flags.is_ready() for _, _, flags in found):
                 return
-            try:
-                if task.guessed is None:  # else it was a wrong guess
-                    raise_found(task, found)
-            except DeviceCheckError as error:
-                self._lose(error)
-                self._fail(task, error)
+            spoiled = (
+                spoiled_by(task, found) if task.guessed is None else None
+            )  # not: a wrong guess
+            if spoiled is not None:
+                self._lose(*spoiled)
+                self._fail(task, spoiled[1][0])
             with self._lock:
                 if self._unseen and self._unseen[0] is issued:  # no other thread was faster
                     self._unseen.popleft()
 
-    def _lose(self, error: DeviceCheckError) -> None:
-        """Nothing that was issued from the first unseen task on can be read."""
-        for issued in list(self._unseen):  # the worker may append meanwhile
-            for output in issued.task.outputs:
-                if (cell := output()) is not None and cell.error is None:
-                    cell.error = error
+    def _lose(self, errors: Mapping[int, BaseException], new: Sequence[BaseException]) -> None:
+        """Of the first unseen task the slots of these errors cannot be read, of later ones none."""
+        first, *later = list(self._unseen)  # the worker may append meanwhile
+        wanted = zip(first.task.outputs, first.task.cut.wanted, strict=True)
+        lost = [(output, error) for output, slot in wanted if (error := errors.get(slot))]
+        lost += [(output, new[0]) for issued in later for output in issued.task.outputs]
+        for output, error in lost:
+            if (cell := output()) is not None and cell.error is None:
+                cell.error = error

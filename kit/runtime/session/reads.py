@@ -132,7 +132,12 @@ class Reads:
                     until=value.cell.task.index, before_step=self._redo.first_step
                 )
             if value.error is None:
-                taken = take(None if value.cell is None else value.cell.array)
+                try:
+                    taken = take(None if value.cell is None else value.cell.array)
+                except jax.errors.JaxRuntimeError as failure:
+                    if value.cell is None or value.cell.task is None:
+                        raise
+                    value.cell.error = executor.explained(value.cell.task, failure)
         if (error := value.error) is not None:
             executor.engine.forgive(error)
             raise error.with_traceback(None)
