@@ -19,7 +19,7 @@ from kit.measure.experiment import run as run_once
 from kit.runs.loss_scaling import HOST_CHECK
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.recording.sites import format_site
+from kit.runtime.recording.sites import format_site, is_kits
 from kit.trace import sync_table
 from kit.trace.gaps import idle_table
 from kit.trace.metrics import breakdown_ns, union_ns, waits_of
@@ -208,8 +208,12 @@ def debug_mode_waits() -> Iterator[Counter[str]]:
         yield found
 
 
+def _is_between(path: str) -> bool:
+    return path.startswith(_NOT_THE_STEP) or (is_kits(path) and path != __file__)
+
+
 def _line_outside(frame: Any) -> str:
     """The line that called torch, as the kit's own sync points of native torch name it."""
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_STEP):
+    while frame is not None and _is_between(frame.f_code.co_filename):
         frame = frame.f_back
     return "" if frame is None else format_site((frame.f_code.co_filename, frame.f_lineno))
