@@ -29,8 +29,8 @@ class Compile:
     step: int
     segment: int  # its position in the step
     phase: str
-    # "first", "shape", "dtype", "constant", "op", "inputs", "cut", "kept", "checks", "aliasing",
-    # "place", "evicted"
+    # "first", "shape", "dtype", "constant", "op", "inputs", "cut", "kept", "checks", "precision",
+    # "aliasing", "place", "evicted"
     kind: str
     sentence: str  # the reason, in words
     ops: int
@@ -174,5 +174,6 @@ def _storm(group: Sequence[Compile]) -> str:
 
 _NOUN = {"constant": "Python number or flag", "op": "op", "cut": "length of the segment",
          "inputs": "wiring", "kept": "set of results that stay alive",
-         "checks": "set of checks on the device", "place": "place of a slice",
+         "checks": "set of checks on the device", "precision": "precision of products",
+         "place": "place of a slice",
          "aliasing": "way in which arrays are shared or overwritten"}  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from kit.errors import KitError
+from kit.runtime.compiling.precision import Precision
 from kit.runtime.recording.bulk import Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.session import Session
@@ -93,6 +94,17 @@ class Dispatcher:
             "torch.get_default_dtype()": torch.get_default_dtype(),
             "a hook of all modules": [*map(id, self.hooks())],
         }
+
+    @staticmethod
+    def precision() -> Precision:
+        """With how many bits native torch would multiply float32 on a GPU, by its own settings."""
+        rounds = "tf32"  # else "ieee", or "none", which is the same where nothing else is said
+        backends: Any = torch.backends
+        return Precision(
+            products=backends.cuda.matmul.fp32_precision == rounds,
+            convolutions=backends.cudnn.conv.fp32_precision == rounds,
+            recurrent=backends.cudnn.rnn.fp32_precision == rounds,
+        )
 
     def hooks(self) -> list[Any]:
         """The functions that torch calls for all modules."""

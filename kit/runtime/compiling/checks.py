@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import jax
@@ -17,6 +18,7 @@ from jax import Array
 
 from kit.errors import BadNumberError, DeviceCheckError
 from kit.runs.settings import Settings
+from kit.runtime.compiling.precision import GPUS, XLAS, Precision
 from kit.runtime.compiling.probes import PROBES, Probe, ProbeOf
 
 __all__ = ["NO_CHECKS", "Asked", "Checks", "Probing", "findings"]
@@ -26,20 +28,34 @@ FIRST_STEPS = 3  # how many are checked with check_indices="first steps"
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Which probes a program has; part of what it is known by."""
+    """Which probes a program has, and how it multiplies; part of what it is known by."""
 
     indices: bool = False  # and other numbers that ops cannot take
     numbers: bool = False  # whether ops make NaN or infinities
+    precision: Precision = XLAS
 
     def __str__(self) -> str:
-        return ", ".join(["indices"] * self.indices + ["numbers"] * self.numbers) or "none"
+        probes = ", ".join(["indices"] * self.indices + ["numbers"] * self.numbers) or "none"
+        return probes if self.precision == XLAS else f"{probes}; {self.precision}"
 
     @classmethod
-    def of(cls, settings: Settings, step: int) -> Self:
-        """What the programs of a step look at beside computing."""
+    def by_step(
+        cls, settings: Settings, device: Any, frontends: Sequence[Any]
+    ) -> Callable[[int], Self]:
+        """What tells the checks of a step; of front ends, the first that has `precision` is asked.
+
+        Front ends themselves are not kept.
+        """
+        on_gpu = frontends if device.platform in GPUS else ()
+        asked = [f.precision for f in on_gpu if hasattr(f, "precision")]
+        return partial(cls._of, settings, *asked[:1] or [Precision])
+
+    @classmethod
+    def _of(cls, settings: Settings, precision: Callable[[], Precision], step: int) -> Self:
+        """What the programs of a step look at beside computing, and how they multiply."""
         asked = settings.check_indices
         indices = asked == "on" or (asked == "first steps" and step < FIRST_STEPS)
-        return cls(indices, settings.check_numbers == "on")
+        return cls(indices, settings.check_numbers == "on", precision())
 
     @property
     def probes(self) -> Mapping[str, ProbeOf]:

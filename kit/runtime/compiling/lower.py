@@ -25,15 +25,29 @@ from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
 from kit.runtime.compiling.disk_cache import without_lines
 from kit.runtime.compiling.forget import forget
 from kit.runtime.compiling.fusions import Instructions
+from kit.runtime.compiling.precision import GPUS, Precision, precise
 from kit.runtime.recording.bulk import Op, Task
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rule, Rules
 
-__all__ = ["Executable", "InnerProgram", "Source", "compile_segment", "np_dtype", "options_for"]
+__all__ = [
+    "Executable",
+    "InnerProgram",
+    "Source",
+    "compile_segment",
+    "np_dtype",
+    "options_for",
+]
 
-_COMMAND_BUFFERS = "xla_gpu_enable_command_buffer"
-_GPUS = ("gpu", "cuda", "rocm")
+_ON_A_GPU: dict[str, str | bool] = {
+    # A command buffer (a CUDA graph) replays many kernels at once, and XLA's profiler does not say
+    # which instruction each of them computes, nor of which program (openxla/xprof, issue 3070).
+    "xla_gpu_enable_command_buffer": "",
+    # To choose among Triton's kernels for a product, XLA compiles and times dozens of each: most
+    # of a compile, and a slider compiles often (docs/gpu.md has figures). cuBLAS's are left.
+    "xla_gpu_enable_triton_gemm": False,
+}
 
 
 def np_dtype(name: str) -> Any:
@@ -41,14 +55,12 @@ def np_dtype(name: str) -> Any:
     return jnp.dtype(name)
 
 
-def options_for(device: Any) -> dict[str, str]:
-    """How XLA shall compile for a device, beside what the user has set in `XLA_FLAGS`.
-
-    A command buffer (a CUDA graph) replays many kernels at once, and XLA's profiler does not say
-    which instruction each of them computes, nor of which program (openxla/xprof, issue 3070).
-    """
-    is_chosen = _COMMAND_BUFFERS in os.environ.get("XLA_FLAGS", "")
-    return {_COMMAND_BUFFERS: ""} if device.platform in _GPUS and not is_chosen else {}
+def options_for(device: Any) -> dict[str, str | bool]:
+    """How XLA shall compile for a device, beside what the user has set in `XLA_FLAGS`."""
+    if device.platform not in GPUS:
+        return {}
+    chosen = os.environ.get("XLA_FLAGS", "")
+    return {name: value for name, value in _ON_A_GPU.items() if name not in chosen}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +164,7 @@ def compile_segment(
     name: str,
     sites: Sequence[str] = (),
     checks: Checks = NO_CHECKS,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, str | bool] | None = None,
 ) -> Executable:
     """Lower and compile a segment; `options`: XLA's, by name.
 
@@ -167,7 +179,7 @@ def compile_segment(
     asked: list[Asked] = []
 
     def segment(*arrays: Any) -> list[Any]:
-        lowering = _Lowering(rules, sites, Probing(checks))
+        lowering = _Lowering(rules, sites, Probing(checks), checks.precision)
         results = lowering.interpret(source, arrays, slots)
         found = lowering.probing.packed()
         asked[:] = lowering.probing.asked
@@ -204,6 +216,7 @@ class _Lowering:
     rules: Rules
     sites: Sequence[str]  # of its nodes
     probing: Probing
+    precision: Precision
 
     def interpret(
         self, source: Source, arrays: Sequence[Any], wanted: Sequence[int], inside: int = -1
@@ -229,7 +242,8 @@ class _Lowering:
         if rule is None:
             raise LoweringError(f"no rule for {op.name}")  # the front end asks before it records
         try:
-            results = _apply(rule, op, tensors, taken)
+            with precise(self.precision, op):
+                results = _apply(rule, op, tensors, taken)
             self.probing.look(
                 node, op.name, lambda: _fill(op.template, iter(tensors), iter(taken)), results
             )

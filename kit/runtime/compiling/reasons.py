@@ -185,6 +185,9 @@ def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str
         ended = "later" if len(b.nodes) > len(a.nodes) else "earlier"
         return ("cut", k - 1, f"the segment ended {ended}, after {len(b.nodes)} ops instead of "
                 f"{len(a.nodes)}", str(len(a.nodes)), str(len(b.nodes)))  # fmt: skip
+    if old.checks.precision != new.checks.precision and tuple(a.wanted) == tuple(b.wanted):
+        return ("precision", 0, "torch was told to multiply with other bits",
+                str(old.checks.precision), str(new.checks.precision))  # fmt: skip
     if old.checks != new.checks and tuple(a.wanted) == tuple(b.wanted):
         return ("checks", 0, "the first steps are over, and so are the checks on the device",
                 str(old.checks), str(new.checks))  # fmt: skip

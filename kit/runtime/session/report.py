@@ -150,7 +150,7 @@ class Report:
             "system": f"{platform.system()} {platform.machine()}",
             "cores": str(usable_cores()),
             "cores for XLA": os.environ.get("NPROC", str(schedulable_cores())),
-            **{name: value or "none" for name, value in options_for(self._device).items()},
+            **{n: str(x).lower() or "none" for n, x in options_for(self._device).items()},
         }
 
     def metrics(self) -> dict[str, float]:

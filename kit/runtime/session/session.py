@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -101,7 +100,7 @@ class Session:
         device = setup.device or pick_device(settings.device)
         is_launched, mode = settings.segment_mode == "launch", settings.step_mode
         may_donate = not is_launched and mode != "speculate"  # these read arrays again
-        checks = partial(Checks.of, settings)
+        checks = Checks.by_step(settings, device, self._frontends)
         executor = setup.executor(device, self.rules, self._cache, is_launched, checks)
         program = UserProgram(
             self.mark_step, lambda: self.stream.is_pending, lambda: self._frontends

@@ -42,7 +42,8 @@ _BACKGROUND = {
 }
 _WORD = {"first": "first time", "op": "another op", "inputs": "rewired", "cut": "other length",
          "kept": "other results", "aliasing": "other sharing",
-         "checks": "other checks", "evicted": "had been dropped"}  # fmt: skip
+         "checks": "other checks", "precision": "other precision",
+         "evicted": "had been dropped"}  # fmt: skip
 
 
 def compiles_html(compiles: Sequence[Compile]) -> str:

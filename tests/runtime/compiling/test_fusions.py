@@ -64,7 +64,7 @@ def test_each_kernel_of_a_program_for_an_h100_has_nodes() -> None:
     assert all(found.root(name) in found.members(name) for name in kernels)
 
 
-def test_a_gpus_kernels_keep_their_names_unless_the_user_wants_command_buffers(
+def test_a_gpus_kernels_keep_their_names_and_compile_soon_unless_the_user_wants_it_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In a command buffer, XLA's profiler says of no kernel which instruction it is."""
@@ -72,11 +72,13 @@ def test_a_gpus_kernels_keep_their_names_unless_the_user_wants_command_buffers(
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     assert options_for(cpu) == {}
     asked = options_for(gpu)
-    assert asked == {"xla_gpu_enable_command_buffer": ""}
+    assert asked == {"xla_gpu_enable_command_buffer": "", "xla_gpu_enable_triton_gemm": False}
     lowered = jax.jit(lambda x: x + 1).lower(1.0)
     assert lowered.compile(asked)(1.0) == 2.0  # XLA knows the option, wherever it compiles
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_command_buffer=FUSION")
-    assert options_for(gpu) == {}
+    assert options_for(gpu) == {"xla_gpu_enable_triton_gemm": False}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=true")
+    assert options_for(gpu) == {"xla_gpu_enable_command_buffer": ""}
 
 
 def test_a_fusion_has_the_nodes_of_what_is_in_it_and_is_named_after_its_own() -> None:
