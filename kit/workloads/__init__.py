@@ -1,4 +1,4 @@
-"""Training steps worth looking at. `from kit.workloads import bert`."""
+"""Training steps worth looking at, and runs of some. `from kit.workloads import bert`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kit.workloads.many_arrays import zero_grad_by as zero_grad_by
     from kit.workloads.masked_lm import bert as bert
     from kit.workloads.masked_lm import bert_of as bert_of
+    from kit.workloads.recorded import recorded as recorded
     from kit.workloads.rnn.gates import rnn_gates as rnn_gates
     from kit.workloads.small_ops import flips as flips
     from kit.workloads.small_ops import mlp as mlp
@@ -29,6 +30,7 @@ _HOMES = {
     "inception_v3_inference": "convnets",
     "jax_mlp": "jax_layers",
     "mlp": "small_ops",
+    "recorded": "recorded",
     "resnet50_v1b": "convnets",
     "resnet50_v1b_inference": "convnets",
     "rnn_gates": "rnn.gates",
@@ -37,7 +39,7 @@ _HOMES = {
 }
 
 __all__ = ["bert", "bert_of", "convnet", "flips", "inception_v3", "inception_v3_inference",
-           "jax_mlp", "mlp", "resnet50_v1b", "resnet50_v1b_inference", "rnn_gates",
+           "jax_mlp", "mlp", "recorded", "resnet50_v1b", "resnet50_v1b_inference", "rnn_gates",
            "zero_grad", "zero_grad_by"]  # fmt: skip
 
 

@@ -62,6 +62,8 @@ def run(journal: Journal) -> None:
     for mode in ("lazy", "torch"):
         with journal.attempt(f"device busy against a clock, mode {mode}"):
             _busy(journal, mode, is_gpu)
+    with journal.attempt("kernels of native torch and of device kit by turns"):
+        _turns(journal)
 
 
 def joined_ns(run: Run) -> dict[tuple[str, bool], float]:
@@ -186,6 +188,21 @@ def _clocks(journal: Journal, is_gpu: bool) -> None:
         at_least=limit,
         unit="us",
         why="the shortest of all calls; negative: the device's clock is late",
+    )
+
+
+def _turns(journal: Journal) -> None:
+    """Both profilers see kernels in one process, whichever was on before."""
+    modes = ("torch", "lazy", "torch", "lazy", "lazy", "torch")
+    found = []
+    for mode in modes:
+        made = run_once(products_of(128), Settings(mode=mode, steps=2))
+        found.append(int(made.timeline.where(kind="kernel").sum()))
+    journal.check(
+        "kernels of native torch and of device kit by turns",
+        float(min(found)),
+        at_least=1,
+        why=", ".join(f"{mode}: {n}" for mode, n in zip(modes, found, strict=True)),
     )
 
 
