@@ -1,4 +1,4 @@
-"""Runs that were recorded on a GPU, for machines that have none; `recordings/README.md` says how."""
+"""Runs that were recorded on a GPU, for machines without one; `recordings/README.md` says how."""
 
 from __future__ import annotations
 
