@@ -377,11 +377,13 @@ def Explorer(
     Raises:
         SettingsError: an option that cannot be.
     """
+    from kit.measure.base.openmp import let_go_after_cells
     from kit.measure.search.prepare import Prepared
     from kit.reports.html import write_report
     from kit.widgets.explorer.view import Explorer as Widget
 
     placement, chosen = _asked(workload, settings, devices, processes, options)
+    let_go_after_cells()
     prepared = Prepared(placement)  # what is compiled stays: going back to a setting is quick
     return Widget(
         prepared.run,

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from kit.errors import Cancelled
+from kit.measure.base.openmp import let_go
 from kit.threads import read_stacks
 
 __all__ = ["TURNS", "Turns", "asker", "in_turn", "waiting"]
@@ -102,6 +103,7 @@ class Turns:
                 yield
             finally:
                 _HELD.reset(token)
+                let_go()
 
     @contextlib.contextmanager
     def record(self) -> Iterator[None]:
@@ -114,7 +116,10 @@ class Turns:
         with self._place(self._recordings, ticket):  # a run that comes now sees it
             if self.is_taken:
                 raise Cancelled("another run goes first")
-            yield
+            try:
+                yield
+            finally:
+                let_go()
 
     @contextlib.contextmanager
     def compile(self) -> Iterator[None]:

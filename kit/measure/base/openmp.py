@@ -1,0 +1,53 @@
+"""The threads with which torch computes on a CPU: each thread that calls it has some of its own.
+
+libgomp, which torch brings on Linux, lets them wait awake for the next op only while there are no
+more of them than cores. So two threads of a program that both have called torch slow each other's
+ops down for as long as both live, though only one computes: BERT took 33 ms a step natively in one
+thread, not 19, while another thread had trained it before (2 cores). Whoever has measured lets its
+own go; torch makes new ones at its next op.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["let_go", "let_go_after_cells"]
+
+_SOFT = 1  # omp_pause_soft: what was set stays
+
+
+def let_go() -> None:
+    """End the threads that torch's ops of the calling thread have started; none of a running op."""
+    if "torch" in sys.modules and (library := _library()) is not None:
+        library.omp_pause_resource_all(_SOFT)
+
+
+def let_go_after_cells() -> None:
+    """Have the thread that runs a notebook's cells do so after each: an explorer measures then."""
+    ipython = sys.modules.get("IPython")  # only where a notebook has loaded it
+    shell = ipython.get_ipython() if ipython is not None else None
+    events = getattr(shell, "events", None)
+    if events is not None and _after_cell not in events.callbacks["post_run_cell"]:
+        events.register("post_run_cell", _after_cell)
+
+
+def _after_cell(*_: object) -> None:
+    let_go()
+
+
+@functools.cache
+def _library() -> Any:
+    """The libgomp that torch has loaded; None where it has another or none."""
+    package = Path(sys.modules["torch"].__file__ or "").parent
+    brought = [*package.glob("lib/libgomp*"), *package.parent.glob("torch.libs/libgomp*")]
+    for path in (*brought, "libgomp.so.1"):
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+            return library if library.omp_pause_resource_all else None
+    return None
