@@ -21,7 +21,8 @@ from tests.smaller import with_smaller_bert
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-VIEWS = 4  # with figures, in the first notebook: the explorer is the last
+VIEWS = 5  # with figures, in the first notebook
+OF_THE_EXPLORER = 3  # its place among them
 LIVE = ("01_where_does_the_step_go", "09_data_parallel_and_barriers", "10_rnn_gates")
 
 # Every view that a cell of the notebook gave, as a page of its own, and its runs as a report.
@@ -111,12 +112,12 @@ def until_measured(browser: Browser, other_than: str = "", bars: Any = None) -> 
 
 
 def until_saved(lab: Lab, browser: Browser, opening: Opener, book: Path, words: str) -> None:
-    """Save until the notebook's last view keeps these words: its page is made after the run."""
+    """Save until the explorer's view keeps these words: its page is made after the run."""
     for _ in range(30):
         lab.save(browser)
         with opening(offline=True) as offline:
             offline.page.goto(exported(book).as_uri())
-            if words in frames(offline, VIEWS)[-1]:
+            if words in frames(offline, VIEWS)[OF_THE_EXPLORER]:
                 return
         browser.page.wait_for_timeout(1000)
     raise AssertionError(f"the saved notebook does not show {words!r}")
@@ -146,7 +147,7 @@ def test_the_first_notebooks_explorer_answers_to_a_slider(lab: Lab, opening: Ope
     assert (folder / "it.ipynb").read_text().count("window.kitBokehJS") == 1
     with opening(offline=True) as offline:
         offline.page.goto(exported(folder / "it.ipynb").as_uri())
-        explorer = frames(offline, VIEWS)[-1]
+        explorer = frames(offline, VIEWS)[OF_THE_EXPLORER]
         assert after["step"] in explorer  # the last run, not the first
         said = offline.page.locator("body").inner_text()
         assert not re.search("no run yet|HBox|FloatProgress", said)

@@ -237,3 +237,31 @@ def test_integers_are_counted_as_cuda_counts_them(dtype: torch.dtype) -> None:
             assert (found.dtype, found.tolist()) == (dtype, expected.tolist())
         with pytest.raises(NotImplementedError, match="Bool"):
             torch.histc(torch.ones(3, dtype=torch.bool, device="kit"), 3)
+
+
+OF_HALVES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "softmax": lambda x, y: x.softmax(-1),
+    "log_softmax": lambda x, y: x.log_softmax(-1),
+    "softmax of masked rows": lambda x, y: torch.ops.aten._safe_softmax(x, -1),
+    "gradient of softmax": lambda x, y: torch.ops.aten._softmax_backward_data(x, y, -1, x.dtype),
+    "gradient of log_softmax": lambda x, y: torch.ops.aten._log_softmax_backward_data(
+        x, -y, -1, x.dtype
+    ),
+    "log2": lambda x, y: y.log2(),
+    "log10": lambda x, y: y.log10(),
+    "addcdiv": lambda x, y: torch.addcdiv(x, x, y, value=0.3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", OF_HALVES)
+def test_halves_are_rounded_once_as_in_torch(name: str, dtype: torch.dtype) -> None:
+    """Each is several operations to XLA, which would round after each."""
+    torch.manual_seed(0)
+    x, y = (torch.randn(64, 96) * 3).to(dtype), torch.rand(64, 96).to(dtype)
+    exact = OF_HALVES[name](x.double(), y.double())
+    with open_session():
+        found = OF_HALVES[name](x.to("kit"), y.to("kit")).cpu()
+    assert found.dtype == dtype
+    off, torchs = ((z.double() - exact).norm() for z in (found, OF_HALVES[name](x, y)))
+    assert off <= 1.1 * torchs

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kit.runtime.rules.math import added_at
+from kit.runtime.rules.math import added_at, rounded_once
 from kit.runtime.rules.table import Rules
 
 __all__ = ["LAYERS"]
@@ -161,10 +161,11 @@ def _weight_norm_backward(grad: Array, v: Array, g: Array, norms: Array, dim: in
 
 LAYERS = Rules({
     "aten._weight_norm_interface_backward.default": _weight_norm_backward,
-    "aten._safe_softmax.default": _safe_softmax,
-    "aten._softmax.default": _softmax, "aten._log_softmax.default": _log_softmax,
-    "aten._softmax_backward_data.default": _softmax_backward,
-    "aten._log_softmax_backward_data.default": _log_softmax_backward,
+    "aten._safe_softmax.default": rounded_once(_safe_softmax),
+    "aten._softmax.default": rounded_once(_softmax),
+    "aten._log_softmax.default": rounded_once(_log_softmax),
+    "aten._softmax_backward_data.default": rounded_once(_softmax_backward),
+    "aten._log_softmax_backward_data.default": rounded_once(_log_softmax_backward),
     "aten.native_layer_norm.default": _layer_norm,
     "aten.native_layer_norm_backward.default": _layer_norm_backward,
     "aten.embedding.default": _embedding,

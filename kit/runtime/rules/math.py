@@ -23,6 +23,7 @@ __all__ = [
     "UNARY",
     "added_at",
     "cast",
+    "rounded_once",
     "vector_norm",
 ]
 
@@ -62,12 +63,30 @@ def _table(functions: dict[str, Rule], *overloads: str) -> Rules:
     return Rules({name: f for op, f in functions.items() for name in _names(op, *overloads)})
 
 
+def rounded_once(rule: Rule) -> Rule:
+    """A rule of several operations, for halves: in float32, as torch does; the result is rounded.
+
+    Only for ops whose result has the dtype that torch promises, to which each is cast in the end.
+    """
+
+    def wide(*args: Any, **kwargs: Any) -> Any:
+        return rule(*[_wide_half(x) for x in args], **kwargs)
+
+    return wide
+
+
+def _wide_half(x: Any) -> Any:
+    is_half = isinstance(x, Array) and jnp.issubdtype(x.dtype, jnp.floating)
+    return x.astype(jnp.float32) if is_half and x.dtype.itemsize < 4 else x
+
+
 UNARY = _table(
     {
         "abs": jnp.abs, "neg": jnp.negative, "exp": lambda x: jnp.exp(_float(x)),
         "expm1": lambda x: jnp.expm1(_float(x)), "log": lambda x: jnp.log(_float(x)),
-        "log1p": lambda x: jnp.log1p(_float(x)), "log2": lambda x: jnp.log2(_float(x)),
-        "log10": lambda x: jnp.log10(_float(x)), "sqrt": lambda x: jnp.sqrt(_float(x)),
+        "log1p": lambda x: jnp.log1p(_float(x)), "sqrt": lambda x: jnp.sqrt(_float(x)),
+        "log2": rounded_once(lambda x: jnp.log2(_float(x))),
+        "log10": rounded_once(lambda x: jnp.log10(_float(x))),
         "rsqrt": lambda x: lax.rsqrt(_float(x)), "sin": lambda x: jnp.sin(_float(x)),
         "cos": lambda x: jnp.cos(_float(x)), "tan": lambda x: jnp.tan(_float(x)),
         "tanh": lambda x: jnp.tanh(_float(x)), "sigmoid": lambda x: jax.nn.sigmoid(_float(x)),
@@ -193,7 +212,7 @@ def _gelu_backward(grad: Array, x: Array, *, approximate: str = "none") -> Array
 
 TERNARY = Rules({
     "aten.addcmul.default": lambda x, a, b, *, value=1: x + value * a * b,
-    "aten.addcdiv.default": lambda x, a, b, *, value=1: x + value * (a / b),
+    "aten.addcdiv.default": rounded_once(lambda x, a, b, *, value=1: x + value * (a / b)),
     "aten.lerp.Scalar": _lerp,
     "aten.lerp.Tensor": _lerp,
     "aten.where.self": jnp.where,
