@@ -10,6 +10,7 @@ from kit.torch.device import open_session
 
 
 @pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")
+@pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")  # Python 3.13.0
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_a_native_module_is_compiled_in_an_open_session(fullgraph: bool) -> None:
     """The session follows all modules by hooks of torch's, which its compiler traces too."""
