@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -32,7 +33,7 @@ from kit.measure.experiment import run as run_once
 from kit.runs.loss_scaling import DEFERRED, HOST_CHECK, NONE, ON_DEVICE, STATIC
 from kit.runs.settings import Settings
 from kit.runtime.compiling.fusions import Instructions
-from kit.runtime.compiling.lower import Executable, compile_segment
+from kit.runtime.compiling.lower import Executable, compile_segment, options_for
 from kit.text import markdown_table
 from kit.workloads.masked_lm import bert_of
 
@@ -51,7 +52,7 @@ gpu_device_info {
 platform_name: "CUDA" dnn_version_info { major: 9 minor: 19 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
-OPTIONS = {"xla_gpu_enable_command_buffer": ""}  # as on a GPU: kit.runtime.compiling.lower
+OPTIONS = options_for(SimpleNamespace(platform="gpu"))
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (?:\(.*?\)|\S+) ([\w\-]+)\(", re.MULTILINE)
 _NO_KERNEL = {"parameter", "constant", "get-tuple-element", "tuple", "bitcast"}
 
