@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
+from kit.runtime.rules.math import rounded_once
 from kit.runtime.rules.table import Rules
 
 __all__ = ["SPECIAL_RULES"]
@@ -121,7 +122,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 _BINARY: dict[str, Callable[..., Any]] = {
     "logaddexp": jnp.logaddexp, "logaddexp2": jnp.logaddexp2, "hypot": jnp.hypot,
-    "igamma": lax.igamma, "igammac": lax.igammac, "nextafter": jnp.nextafter,
+    "igamma": lax.igamma, "igammac": lax.igammac,
     "copysign.Tensor": jnp.copysign, "copysign.Scalar": jnp.copysign,
     "special_zeta": _zeta, "special_zeta.self_scalar": _zeta,
     "special_zeta.other_scalar": _zeta, "special_xlog1py": special.xlog1py,
@@ -169,11 +170,13 @@ def _overload(name: str) -> str:
 
 
 SPECIAL_RULES = Rules({
-    **{_overload(name): _of_floats(rule) for name, rule in {**_UNARY, **_BINARY}.items()},
+    **{_overload(name): _of_floats(rounded_once(rule))
+       for name, rule in {**_UNARY, **_BINARY}.items()},
+    "aten.nextafter.default": _of_floats(jnp.nextafter),  # of the dtype's own numbers
     **{_overload(f"{name}{n}"): rule for name, rule in _POLYNOMIALS.items()
        for n in ("", ".n_scalar")},
     "aten.mvlgamma.default": _mvlgamma,
-    "aten.logit.default": _logit, "aten.heaviside.default": _heaviside,
+    "aten.logit.default": rounded_once(_logit), "aten.heaviside.default": _heaviside,
     "aten.gcd.default": _gcd, "aten.lcm.default": _lcm,
     "aten.fmax.default": jnp.fmax, "aten.fmin.default": jnp.fmin,
     "aten.frexp.Tensor": jnp.frexp, "aten.signbit.default": jnp.signbit,
