@@ -34,6 +34,7 @@ _LIBRARIES = {"win32": "c10.dll", "darwin": "libc10.dylib"}
 _NAMES = {"win32": "?is_privateuse1_backend_registered@c10@@YA_NXZ"}
 _NAME = "_ZN3c1033is_privateuse1_backend_registeredEv"
 _LOADS = (b"\x0f\xb6\x05", b"\x8a\x05")  # x86-64: movzx eax, byte [rip + ...]; mov al, ...
+_PATIENCE_S = 60.0  # for passes of the other kind: one that never ends must not end the program
 _CODE_BYTES = 12  # of the function, at most: up to where it has read the flag
 
 
@@ -42,37 +43,42 @@ class _Switch:
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
-        self._native = self._kit = 0  # passes that run
+        self._native: set[int] = set()  # threads with such a pass
+        self._kit: set[int] = set()
+        self._flag: Any = None  # once it was asked for
 
-    @contextlib.contextmanager
-    def native(self) -> Iterator[None]:
-        """A GPU is torch's accelerator."""
-        flag = _flag()
-        with self._turn:
-            self._turn.wait_for(lambda: not self._kit)
-            self._native += 1
-            flag.value = 0
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._native -= 1
-                if not self._native:
-                    flag.value = 1
-                    self._turn.notify_all()
+    def native(self) -> contextlib.AbstractContextManager[None]:
+        """A GPU is torch's accelerator.
 
-    @contextlib.contextmanager
-    def kit(self) -> Iterator[None]:
+        Raises:
+            SessionError: this torch's flag was not found.
+        """
+        self._flag = _flag()
+        return self._pass(self._native, self._kit)
+
+    def kit(self) -> contextlib.AbstractContextManager[None]:
         """Device "kit" is."""
-        with self._turn:
-            self._turn.wait_for(lambda: not self._native)
-            self._kit += 1
+        return self._pass(self._kit, self._native)
+
+    @contextlib.contextmanager
+    def _pass(self, mine: set[int], others: set[int]) -> Iterator[None]:
+        thread = threading.get_ident()
         try:
+            with self._turn:
+                others.discard(thread)  # an interrupt left that one in the middle of its end
+                self._turn.wait_for(lambda: not others, _PATIENCE_S)
+                mine.add(thread)
+                self._tell()
             yield
         finally:
             with self._turn:
-                self._kit -= 1
+                mine.discard(thread)
+                self._tell()
                 self._turn.notify_all()
+
+    def _tell(self) -> None:
+        if self._flag is not None:
+            self._flag.value = not self._native
 
 
 _SWITCH = _Switch()

@@ -45,6 +45,20 @@ def test_device_kit_is_no_accelerator_during_a_native_pass() -> None:
     assert torch._C._get_privateuse1_backend_name() == "kit"
 
 
+def test_what_an_interrupt_left_of_a_native_pass_is_gone_with_the_next() -> None:
+    register()
+    switch = accelerator._Switch()
+    with switch.native():
+        pass
+    for begin in (switch.kit, switch.native):
+        switch._native.add(threading.get_ident())  # its end was interrupted
+        switch._tell()
+        assert torch._C._get_privateuse1_backend_name() == "privateuseone"
+        with begin():
+            pass
+        assert torch._C._get_privateuse1_backend_name() == "kit"
+
+
 def test_a_torch_whose_flag_is_not_found_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     register()
     monkeypatch.setattr(accelerator, "flag_in", lambda code, start: 0)
