@@ -86,9 +86,9 @@ def test_a_replayed_step_follows_too() -> None:
         assert set(exact(session)) == {True, False}
 
 
-def test_each_of_torchs_settings_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_torchs_settings_is_its_own() -> None:
     assert str(Dispatcher.precision()) == "float32 in full: products"
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert str(Dispatcher.precision()) == "float32 in full: products, convolutions, recurrent"
-    torch.set_float32_matmul_precision("medium")
-    assert str(Dispatcher.precision()) == "float32 in full: convolutions, recurrent"
+    with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):
+        assert str(Dispatcher.precision()) == "float32 in full: products, convolutions, recurrent"
+        torch.set_float32_matmul_precision("medium")
+        assert str(Dispatcher.precision()) == "float32 in full: convolutions, recurrent"
