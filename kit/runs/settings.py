@@ -20,6 +20,7 @@ __all__ = [
     "DEVICES",
     "DTYPES",
     "ENOUGH",
+    "GPUS",
     "MODES",
     "SEGMENT_MODES",
     "STEP_MODES",
@@ -35,6 +36,7 @@ SEGMENT_MODES = ("fuse", "launch")
 STEP_MODES = ("retrace", "replay", "speculate")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu")
+GPUS = ("gpu", "cuda", "rocm")  # what jax calls the platforms of "gpu"
 CHECK_INDICES = ("on", "first steps", "off")
 CHECK_NUMBERS = ("off", "on")
 UNTIL_STEADY = -1  # as many warm-up steps as it takes

@@ -9,13 +9,13 @@ own go; torch makes new ones at its next op.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
-import os
 import sys
 from pathlib import Path
 from typing import Any
+
+from kit.runtime.profiling.libraries import loaded
+from kit.runtime.recording.notebook import notebook_events
 
 __all__ = ["let_go", "let_go_after_cells"]
 
@@ -30,9 +30,7 @@ def let_go() -> None:
 
 def let_go_after_cells() -> None:
     """Have the thread that runs a notebook's cells do so after each: an explorer measures then."""
-    ipython = sys.modules.get("IPython")  # only where a notebook has loaded it
-    shell = ipython.get_ipython() if ipython is not None else None
-    events = getattr(shell, "events", None)
+    events = notebook_events()
     if events is not None and _after_cell not in events.callbacks["post_run_cell"]:
         events.register("post_run_cell", _after_cell)
 
@@ -46,8 +44,5 @@ def _library() -> Any:
     """The libgomp that torch has loaded; None where it has another or none."""
     package = Path(sys.modules["torch"].__file__ or "").parent
     brought = [*package.glob("lib/libgomp*"), *package.parent.glob("torch.libs/libgomp*")]
-    for path in (*brought, "libgomp.so.1"):
-        with contextlib.suppress(OSError, AttributeError):
-            library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-            return library if library.omp_pause_resource_all else None
-    return None
+    library = loaded(*map(str, brought), "libgomp.so.1")
+    return library if hasattr(library, "omp_pause_resource_all") else None

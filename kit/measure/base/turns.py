@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from kit.errors import Cancelled
 from kit.measure.base.openmp import let_go
+from kit.runtime.recording.notebook import notebook_shell
 from kit.threads import read_stacks
 
 __all__ = ["TURNS", "Turns", "asker", "in_turn", "waiting"]
@@ -176,8 +177,7 @@ class Turns:
 def asker() -> str:
     """Who asks for a turn here: the notebook's cell that runs, or else the thread."""
     thread = threading.current_thread()
-    ipython = sys.modules.get("IPython")  # only where a notebook has loaded it
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell = notebook_shell()
     if thread is not threading.main_thread():
         return f"thread {thread.name!r}"
     if shell is None:

@@ -17,8 +17,8 @@ import numpy as np
 from jax import Array
 
 from kit.errors import BadNumberError, DeviceCheckError
-from kit.runs.settings import Settings
-from kit.runtime.compiling.precision import GPUS, XLAS, Precision
+from kit.runs.settings import GPUS, Settings
+from kit.runtime.compiling.precision import XLAS, Precision
 from kit.runtime.compiling.probes import PROBES, Probe, ProbeOf
 
 __all__ = ["NO_CHECKS", "Asked", "Checks", "Probing", "findings"]
@@ -47,8 +47,8 @@ class Checks:
         Front ends themselves are not kept.
         """
         on_gpu = frontends if device.platform in GPUS else ()
-        asked = [f.precision for f in on_gpu if hasattr(f, "precision")]
-        return partial(cls._of, settings, *asked[:1] or [Precision])
+        asked = (f.precision for f in on_gpu if hasattr(f, "precision"))
+        return partial(cls._of, settings, next(asked, Precision))
 
     @classmethod
     def _of(cls, settings: Settings, precision: Callable[[], Precision], step: int) -> Self:

@@ -21,24 +21,18 @@ import numpy as np
 
 from kit.errors import LoweringError
 from kit.ir import Aval
+from kit.runs.settings import GPUS
 from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
 from kit.runtime.compiling.disk_cache import without_lines
 from kit.runtime.compiling.forget import forget
 from kit.runtime.compiling.fusions import Instructions
-from kit.runtime.compiling.precision import GPUS, Precision, precise
+from kit.runtime.compiling.precision import Precision, precise
 from kit.runtime.recording.bulk import Op, Task
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rule, Rules
 
-__all__ = [
-    "Executable",
-    "InnerProgram",
-    "Source",
-    "compile_segment",
-    "np_dtype",
-    "options_for",
-]
+__all__ = ["Executable", "InnerProgram", "Source", "compile_segment", "np_dtype", "options_for"]
 
 _ON_A_GPU: dict[str, str | bool] = {
     # A command buffer (a CUDA graph) replays many kernels at once, and XLA's profiler does not say

@@ -14,9 +14,7 @@ import jax
 
 from kit.runtime.recording.bulk import Op
 
-__all__ = ["GPUS", "XLAS", "Precision", "precise"]
-
-GPUS = ("gpu", "cuda", "rocm")  # what jax calls the platform of one
+__all__ = ["XLAS", "Precision", "precise"]
 
 _WIDE = ("float32", "complex64")  # of all others a GPU's matrix units take the bits as they are
 _FAMILIES = {"convolution": "convolutions", "lstm": "recurrent", "gru": "recurrent",

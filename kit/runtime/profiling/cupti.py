@@ -8,10 +8,10 @@ CUDA 13.0, torch 2.11 and jax 0.11.2.
 from __future__ import annotations
 
 import ctypes
-import os
-from typing import Any
 
 import jax
+
+from kit.runtime.profiling.libraries import loaded
 
 __all__ = ["TAKEN", "has_subscriber", "is_taken"]
 
@@ -32,7 +32,7 @@ def is_taken() -> bool:
 
 def has_subscriber() -> bool:
     """Does a profiler of this process hold CUPTI now?"""
-    library = _loaded()
+    library = loaded(*_LIBRARIES)  # not loaded for the question
     if library is None:
         return False
     subscriber = ctypes.c_void_p()
@@ -40,16 +40,3 @@ def has_subscriber() -> bool:
     if not status:
         library.cuptiUnsubscribe(subscriber)
     return status == _MULTIPLE_SUBSCRIBERS
-
-
-def _loaded() -> Any:
-    """CUPTI, if this process has it already; it is not loaded for the question."""
-    mode = getattr(os, "RTLD_NOLOAD", None)
-    if mode is None:
-        return None
-    for name in _LIBRARIES:
-        try:
-            return ctypes.CDLL(name, mode=mode | os.RTLD_LAZY)
-        except OSError:
-            continue
-    return None

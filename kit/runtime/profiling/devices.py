@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from kit.errors import SettingsError
+from kit.runs.settings import GPUS
 from kit.runtime.profiling.heap import keep_freed_memory
 
 __all__ = ["bytes_on", "peak_bytes_on", "pick_device"]
@@ -23,7 +24,7 @@ def pick_device(wanted: str) -> Any:
     if wanted == "cpu":
         return jax.local_devices(backend="cpu")[0]
     device = jax.local_devices()[0]
-    if wanted == "gpu" and device.platform not in ("gpu", "cuda", "rocm"):
+    if wanted == "gpu" and device.platform not in GPUS:
         raise SettingsError(
             f"device='gpu', but jax sees only {device.platform}. Install jax with CUDA "
             "(pip install 'overlap-kit[cuda]') or use device='auto'."

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from kit.runtime.recording.bulk import Site
+from kit.runtime.recording.notebook import notebook_shell
 
 __all__ = [
     "format_site",
@@ -40,8 +41,7 @@ def format_site(site: tuple[str, int]) -> str:
 
 def _cell_number(path: str) -> int | None:
     """The execution count of the cell that IPython gave this file name. Tried with IPython 9."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    numbers = getattr(getattr(notebook_shell(), "compile", None), "_filename_map", {})
     found = numbers.get(path)
     return found if isinstance(found, int) else None
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from kit.errors import SettingsError
-from kit.runs.settings import Settings
+from kit.runs.settings import GPUS, Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.recording.bulk import Task
 from kit.runtime.replicas.collectives import Collectives
@@ -40,7 +40,7 @@ class ReplicaSession(Session):
                 "and what other replicas sent cannot be asked for again; take "
                 f"{settings.scaling.native!r}"
             )
-        kind = "gpu" if device.platform in ("gpu", "cuda", "rocm") else "cpu"
+        kind = "gpu" if device.platform in GPUS else "cpu"
         setup = Setup(
             device=device,
             donates=False,  # collectives read arrays after the segments that made them

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import finalize, ref
 
+from kit.runtime.recording.notebook import notebook_events
+
 __all__ = ["watch_ends"]
 
 
@@ -51,7 +53,7 @@ def watch_ends(session: Session, begin_cell: Callable[[], None]) -> contextlib.E
     undo = contextlib.ExitStack()
     atexit.register(at_exit)
     undo.callback(atexit.unregister, at_exit)
-    events = _notebook_events()
+    events = notebook_events()
     if events is not None:
 
         def end_of_cell(*_: Any) -> None:
@@ -67,12 +69,6 @@ def watch_ends(session: Session, begin_cell: Callable[[], None]) -> contextlib.E
             undo.callback(_forget, events, event, callback)
     finalize(session, undo.close).atexit = False  # it may be dropped without being closed
     return undo
-
-
-def _notebook_events() -> Any:
-    """IPython's event manager, if we run in IPython."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return getattr(shell, "events", None)
 
 
 def _forget(events: Any, event: str, callback: Callable[..., None]) -> None:

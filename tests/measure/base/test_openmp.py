@@ -117,8 +117,7 @@ def test_a_notebooks_cells_leave_none_once_an_explorer_is_there(
 
 def test_another_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     openmp._library.cache_clear()
-    monkeypatch.setattr(openmp.os, "RTLD_NOLOAD", 0, raising=False)
-    monkeypatch.setattr(openmp.ctypes, "CDLL", lambda *_, **__: SimpleNamespace())
+    monkeypatch.setattr(openmp, "loaded", lambda *_: SimpleNamespace())
     assert openmp._library() is None
     let_go()
     openmp._library.cache_clear()
