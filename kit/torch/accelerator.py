@@ -18,7 +18,7 @@ import ctypes
 import functools
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from kit.torch.tensors.private import private
 
 __all__ = ["accelerator_of", "flag_in"]
 
+_graph_task_id: Callable[[], int] = private("torch._C._current_graph_task_id")
 _KIT = ("kit", "privateuseone")  # the latter while a native pass runs in another thread
 _LIBRARIES = {"win32": "c10.dll", "darwin": "libc10.dylib"}
 _NAMES = {"win32": "?is_privateuse1_backend_registered@c10@@YA_NXZ"}
@@ -90,7 +91,7 @@ def accelerator_of(outputs: Sequence[Any]) -> contextlib.AbstractContextManager[
     Raises:
         SessionError: it is on a GPU, and this torch's flag was not found.
     """
-    if not _has_gpu() or private("torch._C._current_graph_task_id")() != -1:
+    if not _has_gpu() or _graph_task_id() != -1:
         return contextlib.nullcontext()  # a pass inside of one is of its kind
     device = _device_of(outputs)
     if device == "cpu":

@@ -215,8 +215,7 @@ def _pin_memory() -> None:
 
     @functools.wraps(original)
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
-        if device is None and torch.cuda.is_available():
-            device = "cuda"
+        device = _or_cuda(device)
         if device is None or torch.device(device).type == "kit":
             return self
         return original(self, device)
@@ -226,11 +225,15 @@ def _pin_memory() -> None:
 
     @functools.wraps(asked)
     def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
-        if device is None and torch.cuda.is_available():
-            device = "cuda"
+        device = _or_cuda(device)
         return asked(self) if device is None else asked(self, device)
 
     torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
+
+
+def _or_cuda(device: Any) -> Any:
+    """CUDA, if it is there, where no device is named."""
+    return "cuda" if device is None and torch.cuda.is_available() else device
 
 
 def _load(storage: Any, location: str) -> Any:

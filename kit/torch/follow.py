@@ -49,9 +49,7 @@ class Follower:
         self._unhook()
 
     def _enter_module(self, module: Any, args: Any) -> None:
-        if (
-            torch.compiler.is_compiling()
-        ):  # a native module; what this reads is no guard of its code
+        if torch.compiler.is_compiling():  # else what follows would be guarded in compiled code
             return
         session = self._session()
         stream = None if session is None else session.here.stream

@@ -28,9 +28,9 @@ def run(journal: Journal) -> None:
 def _cells() -> Iterator[Cell]:
     """BERT-base in half precision."""
     yield from _key_cells(8)
-    yield from _other_modes("base", 8)
+    yield from _other_modes(8)
     yield from _key_cells(64)
-    yield from _further_cells("base", "inductor", 8)  # each of these compiles much
+    yield from _further_cells(8)  # each of these compiles much
     for batch in (16, 32):
         yield from _key_cells(batch)
     for batch in (8, 64):
@@ -48,21 +48,22 @@ def _key_cells(batch: int) -> Iterator[Cell]:
     yield _cell("base", batch, "kit lazy", ON_DEVICE, **LAZY)
 
 
-def _other_modes(size: str | Size, batch: int) -> Iterator[Cell]:
+def _other_modes(batch: int) -> Iterator[Cell]:
     """What one batch size is measured with: replayed and guessed steps, and a late check."""
-    yield _cell(size, batch, "kit lazy, replay", ON_DEVICE, step_mode="replay", **LAZY)
-    yield _cell(size, batch, "kit lazy, speculate", HOST_CHECK, step_mode="speculate", **LAZY)
-    yield _cell(size, batch, "kit lazy", DEFERRED, **LAZY)
+    yield _cell("base", batch, "kit lazy, replay", ON_DEVICE, step_mode="replay", **LAZY)
+    yield _cell("base", batch, "kit lazy, speculate", HOST_CHECK, step_mode="speculate", **LAZY)
+    yield _cell("base", batch, "kit lazy", DEFERRED, **LAZY)
 
 
-def _further_cells(size: str | Size, backend: str, batch: int) -> Iterator[Cell]:
+def _further_cells(batch: int) -> Iterator[Cell]:
     """What one batch size is measured with: torch.compile, and bulk sizes."""
-    yield _cell(size, batch, f"torch.compile ({backend})", NONE, mode="torch", backend=backend)
+    compiled = {"mode": "torch", "backend": "inductor"}
+    yield _cell("base", batch, "torch.compile (inductor)", NONE, **compiled)
     for bulk in (50, 15):
         sizes: dict[str, Any] = {"bulk_forward": bulk, "bulk_backward": bulk}
-        yield _cell(size, batch, f"kit bulk {bulk}", HOST_CHECK, **sizes)
-    yield _cell(size, batch, "kit lazy", STATIC, **LAZY)
-    yield _cell(size, batch, "kit bulk 1", HOST_CHECK, mode="imperative")
+        yield _cell("base", batch, f"kit bulk {bulk}", HOST_CHECK, **sizes)
+    yield _cell("base", batch, "kit lazy", STATIC, **LAZY)
+    yield _cell("base", batch, "kit bulk 1", HOST_CHECK, mode="imperative")
 
 
 def _tiny_cells() -> Iterator[Cell]:

@@ -19,12 +19,12 @@ from kit.runtime.rules.table import Rules
 __all__ = ["LAYERS"]
 
 
-def _softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
-    return jax.nn.softmax(x.astype(jnp.float32) if half_to_float else x, axis=dim)
+def _softmax(x: Array, dim: int, half_to_float: bool) -> Array:
+    return jax.nn.softmax(x, axis=dim)
 
 
-def _log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
-    return jax.nn.log_softmax(x.astype(jnp.float32) if half_to_float else x, axis=dim)
+def _log_softmax(x: Array, dim: int, half_to_float: bool) -> Array:
+    return jax.nn.log_softmax(x, axis=dim)
 
 
 def _softmax_backward(grad: Array, y: Array, dim: int, dtype: str) -> Array:

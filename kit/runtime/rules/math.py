@@ -262,9 +262,8 @@ def added_at(x: Array, where: Any, values: Array) -> Array:
     """
     if x.dtype == jnp.bool_:
         return x.at[where].max(values.astype(x.dtype))
-    is_half = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
-    wide = jnp.float32 if is_half else x.dtype
-    return x.astype(wide).at[where].add(values.astype(wide)).astype(x.dtype)
+    wide = _wide_half(x)
+    return wide.at[where].add(values.astype(wide.dtype)).astype(x.dtype)
 
 
 def _sum(x: Array, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None) -> Array:

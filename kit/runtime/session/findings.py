@@ -104,10 +104,8 @@ class Findings:
                 return
             if task.index > until and not all(flags.is_ready() for _, _, flags in found):
                 return
-            spoiled = (
-                spoiled_by(task, found) if task.guessed is None else None
-            )  # not: a wrong guess
-            if spoiled is not None:
+            is_asked_for = task.guessed is None  # else it was a wrong guess
+            if is_asked_for and (spoiled := spoiled_by(task, found)) is not None:
                 self._lose(*spoiled)
                 self._fail(task, spoiled[1][0])
             with self._lock:
