@@ -5,18 +5,19 @@ Spans are sorted once, and a running maximum of their ends answers for any numbe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.kinds import KINDS, ON_DEVICE
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "distinct", "grouped", "hull",
-           "launches", "steps_of", "without"]  # fmt: skip
+__all__ = ["LOADER", "Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "covered", "distinct",
+           "grouped", "hull", "launches", "named", "steps_of", "without"]  # fmt: skip
 
-LOADER = "host/loader"
+LOADER = "host/loader"  # its work is ahead of the step, which does not wait for it
 NONE = -1
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -30,19 +31,31 @@ def distinct(times: Ints) -> Ints:
     return times[kept]
 
 
+def covered(*sets: Ints) -> tuple[Ints, list[Mask]]:
+    """Time cut at every edge of some sets of intervals: the edges, and for each set which of the
+    cells between them it covers."""
+    edges = distinct(np.concatenate([s.reshape(-1) for s in sets]))
+    masks = []
+    for s in sets:
+        opened = np.bincount(np.searchsorted(edges, s[:, 0]), minlength=len(edges))
+        closed = np.bincount(np.searchsorted(edges, s[:, 1]), minlength=len(edges))
+        masks.append(np.cumsum(opened - closed)[:-1] > 0)
+    return edges, masks
+
+
 def without(these: Ints, others: Ints) -> Ints:
     """The time of some intervals that is in none of the others, in pieces. Shape: (n, 2)."""
     if not len(others):
         return these
-    edges = distinct(np.concatenate([these, others]))
-    depth = [
-        np.bincount(np.searchsorted(edges, x[:, 0]), minlength=len(edges))
-        - np.bincount(np.searchsorted(edges, x[:, 1]), minlength=len(edges))
-        for x in (these, others)
-    ]
-    kept = (np.cumsum(depth[0]) > 0) & (np.cumsum(depth[1]) == 0)
-    left: Ints = np.stack([edges[:-1], edges[1:]], axis=1)[kept[:-1]]
+    edges, (wanted, unwanted) = covered(these, others)
+    left: Ints = np.stack([edges[:-1], edges[1:]], axis=1)[wanted & ~unwanted]
     return left
+
+
+def named(timeline: Timeline, is_one: Callable[[str], object]) -> Mask:
+    """The spans whose name is one of those."""
+    found = np.array([bool(is_one(name)) for name in timeline.names], dtype=bool)
+    return found[timeline.name] if len(found) else np.zeros(len(timeline), dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -64,10 +77,8 @@ class Kernels:
         ids = np.flatnonzero(mask)
         self.ids = ids[np.argsort(timeline.start_ns[ids], kind="stable")]
         self.start: Ints = timeline.start_ns[self.ids]
-        stop = timeline.stop_ns[self.ids]
-        self.latest: Ints = np.maximum.accumulate(stop) if len(stop) else stop
-        at = np.where(stop == self.latest, np.arange(len(stop)), 0)
-        self.last = self.ids[np.maximum.accumulate(at)] if len(stop) else self.ids
+        self.latest, last = _latest(timeline.stop_ns[self.ids])
+        self.last = self.ids[last]
 
     def gaps(self, low: int, high: int) -> Gaps:
         """Where no kernel runs, between `low` and `high`."""
@@ -113,21 +124,24 @@ class Active:
     def __init__(
         self, timeline: Timeline, kinds: tuple[str, ...], among: Mask | None = None
     ) -> None:
-        mask = np.isin(timeline.kind, [KINDS.index(kind) for kind in kinds])
-        mask &= ~timeline.where(lane=LOADER)  # the step does not wait for a loader's own work
+        mask = timeline.where(kind=kinds) & ~timeline.where(lane=LOADER)
         ids = np.flatnonzero(mask if among is None else mask & among)
-        self.start, self.stop, self.ids = timeline.start_ns[ids], timeline.stop_ns[ids], ids
-        order = np.argsort(self.start, kind="stable")
-        self.start, self.stop, self.ids = self.start[order], self.stop[order], ids[order]
+        self.ids = ids[np.argsort(timeline.start_ns[ids], kind="stable")]
+        self.start, self.stop = timeline.start_ns[self.ids], timeline.stop_ns[self.ids]
 
     def at(self, times: Ints) -> Ints:
         """The span's index at each time, -1 where none is active."""
         if not len(self.ids):
             return np.full(len(times), NONE)
-        latest = np.maximum.accumulate(self.stop)
-        at = np.maximum.accumulate(np.where(self.stop == latest, np.arange(len(self.ids)), 0))
+        latest, last = _latest(self.stop)
         i = np.searchsorted(self.start, times, "right") - 1
-        return np.where((i >= 0) & (times < latest[i]), self.ids[at[i]], NONE)
+        return np.where((i >= 0) & (times < latest[i]), self.ids[last[i]], NONE)
+
+
+def _latest(stop: Ints) -> tuple[Ints, Ints]:
+    """Of stops in order of their starts: the latest up to each, and which one that is."""
+    latest = np.maximum.accumulate(stop)
+    return latest, np.maximum.accumulate(np.where(stop == latest, np.arange(len(stop)), 0))
 
 
 def launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:

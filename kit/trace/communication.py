@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from kit.trace.active import Ints, Mask, without
+from kit.trace.active import Ints, named, without
 from kit.trace.timeline import Timeline
 
 __all__ = [
@@ -197,11 +197,10 @@ class Work:
 def device_work(timeline: Timeline) -> Work:
     """What the devices of a timeline do; several count as one."""
     kernel = timeline.where(kind="kernel")
-    sent = kernel & _named(timeline, communicates)  # of runs from before there was the kind
+    sent = kernel & named(timeline, communicates)  # of runs from before there was the kind
     sent |= timeline.where(kind=("communication", "reduction"))
-    moved = kernel & ~sent & _named(timeline, moves_memory)
-    times = np.stack([timeline.start_ns, timeline.stop_ns], axis=1)
-    return Work(*(joined(times[mask]) for mask in (kernel & ~sent & ~moved, sent, moved)))
+    moved = kernel & ~sent & named(timeline, moves_memory)
+    return Work(*(joined(timeline.times(x)) for x in (kernel & ~sent & ~moved, sent, moved)))
 
 
 def joined(times: Ints) -> Ints:
@@ -228,9 +227,3 @@ def within(times: Ints, windows: Ints) -> Ints:
         return np.where(i > 0, passed[last] + part, 0)
 
     return until(windows[:, 1]) - until(windows[:, 0])
-
-
-def _named(timeline: Timeline, is_one: Callable[[str], bool]) -> Mask:
-    """The spans with such a name."""
-    named = np.array([is_one(name) for name in timeline.names], dtype=bool)
-    return named[timeline.name] if len(named) else np.zeros(len(timeline), dtype=bool)

@@ -99,9 +99,7 @@ class _Search:
         steps = timeline.intervals(kind="step")
         self.low, self.high = int(steps[:, 0].min()), int(steps[:, 1].max())
         self.host = Host(timeline, self.low, self.high)
-        work = np.zeros(len(timeline), dtype=bool)
-        for kind in ("lower", "compile", "dispatch"):
-            work |= timeline.where(kind=kind)
+        work = timeline.where(kind=("lower", "compile", "dispatch"))
         inside = (timeline.start_ns < self.high) & (timeline.stop_ns > self.low)
         self.workers = np.flatnonzero(work & ~self.host.on & inside)
         on_device = timeline.where(kind=(*ON_DEVICE, "reduction"))

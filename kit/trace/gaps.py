@@ -47,8 +47,8 @@ from kit.trace.active import (
     steps_of,
 )
 from kit.trace.hta import HTA_CAUSES, hta_places
+from kit.trace.syncs import after_waits, waits
 from kit.trace.timeline import Timeline
-from kit.trace.waits import after_waits, waits
 
 __all__ = ["CAUSES", "GAP_CAUSES", "Gap", "GapCause", "Idle", "IdleRow", "count_devices",
            "device_of", "idle_gaps", "idle_of", "idle_table"]  # fmt: skip

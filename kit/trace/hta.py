@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kit.trace.active import NONE, Gaps, Ints, Kernels, Mask, launches
+from kit.trace.active import NONE, Gaps, Ints, Kernels, launches, named
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import union_ns
 from kit.trace.timeline import Timeline
@@ -49,15 +49,15 @@ def hta_idle(timeline: Timeline, delay_ns: int = HTA_DELAY_NS) -> dict[str, dict
         https://hta.readthedocs.io/en/latest/source/features/idle_time_breakdown.html
     """
     found = {}
-    for lane in timeline.lanes:
-        mask = timeline.where(kind=ON_DEVICE) & (timeline.lane == timeline.lanes.index(lane))
-        kernels = Kernels(timeline, mask)
+    on_device = timeline.where(kind=ON_DEVICE)
+    for i, lane in enumerate(timeline.lanes):
+        kernels = Kernels(timeline, on_device & (timeline.lane == i))
         if not len(kernels.start):
             continue
         gaps = kernels.gaps(int(kernels.start[0]), int(kernels.latest[-1]))
-        named = hta_places(gaps, launches(timeline, gaps.after)[0], delay_ns)
-        lengths = gaps.stop - gaps.start
-        found[lane] = {cause: int(lengths[named == i].sum()) for i, cause in enumerate(HTA_CAUSES)}
+        places = hta_places(gaps, launches(timeline, gaps.after)[0], delay_ns)
+        lost = [int((gaps.stop - gaps.start)[places == p].sum()) for p in range(len(HTA_CAUSES))]
+        found[lane] = dict(zip(HTA_CAUSES, lost, strict=True))
     return found
 
 
@@ -77,8 +77,9 @@ def hta_overlap(timeline: Timeline) -> float:
         https://hta.readthedocs.io/en/latest/source/features/comm_comp_overlap.html
     """
     kernel = timeline.where(kind=ON_DEVICE)
-    sent, computed = kernel & _named(timeline, _SENT), kernel & ~_named(timeline, _NOT_COMPUTED)
-    lengths = [union_ns(_times(timeline, x)) for x in (sent, computed, sent | computed)]
+    sent = kernel & named(timeline, _SENT.match)
+    computed = kernel & ~named(timeline, _NOT_COMPUTED.match)
+    lengths = [union_ns(timeline.times(x)) for x in (sent, computed, sent | computed)]
     return (lengths[0] + lengths[1] - lengths[2]) / lengths[0] if lengths[0] else math.nan
 
 
@@ -142,13 +143,9 @@ def hta_launches(timeline: Timeline, *, every: bool = False) -> HtaLaunches:
 
 
 def _pairs(timeline: Timeline, *, every: bool) -> tuple[Ints, Ints]:
-    """The call and the kernel of each launch; of none that launches a graph of CUDA's.
-
-    Args:
-        every: of any library; HTA counts some calls of CUDA's runtime.
-    """
+    """The call and the kernel of each launch; of none that launches a graph of CUDA's."""
     call = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < NONE))
-    call = call[_named(timeline, _EVERY_CALL if every else _CALLS)[call]]
+    call = call[named(timeline, (_EVERY_CALL if every else _CALLS).match)[call]]
     kernel = np.flatnonzero(timeline.where(kind=ON_DEVICE) & (timeline.segment < NONE))
     call = call[np.argsort(timeline.segment[call], kind="stable")]
     numbers = timeline.segment[call]
@@ -157,13 +154,3 @@ def _pairs(timeline: Timeline, *, every: bool) -> tuple[Ints, Ints]:
         return call, call
     known = numbers[at] == timeline.segment[kernel]
     return call[at[known]], kernel[known]
-
-
-def _named(timeline: Timeline, pattern: re.Pattern[str]) -> Mask:
-    """The spans whose name begins as the pattern says."""
-    named = np.array([pattern.match(name) is not None for name in timeline.names], dtype=bool)
-    return named[timeline.name] if len(named) else np.zeros(len(timeline), dtype=bool)
-
-
-def _times(timeline: Timeline, mask: Mask) -> Ints:
-    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)

@@ -77,7 +77,7 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     names = len(timeline.names)
     keys = _keys(timeline, spans)
     found, first, group = np.unique(keys, return_index=True, return_inverse=True)
-    times = np.stack([timeline.start_ns[spans], timeline.stop_ns[spans]], axis=1)
+    times = timeline.times(spans)
     charged = np.bincount(group, weights=charged_ns(inside, communication(timeline, spans)))
     count = np.bincount(group)
     sums = np.bincount(group, weights=times[:, 1] - times[:, 0])
@@ -101,7 +101,7 @@ def in_steps(
     Shape:
         spans (n,) -> (m,), (m, 2)
     """
-    times = np.stack([timeline.start_ns[spans], timeline.stop_ns[spans]], axis=1)
+    times = timeline.times(spans)
     steps = joined(timeline.intervals(kind="step"))
     if not len(steps):
         return spans, times

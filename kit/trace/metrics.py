@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kit.errors import TimelineError
 from kit.text import Column, Rows, format_count, format_ms, format_percent
-from kit.trace.active import distinct
+from kit.trace.active import LOADER, Ints, Mask, covered, hull
 from kit.trace.kinds import (
     AWAY,
     CATEGORIES,
@@ -48,12 +47,9 @@ __all__ = [
     "waits_of",
 ]
 
-LOADER = "host/loader"
 # A row of the breakdown only where it happens.
 _RARE = ("communication", "reduction", "host waits elsewhere")
-Intervals = NDArray[np.int64]
-_Mask = NDArray[np.bool_]
-_Masks = tuple[_Mask, _Mask]
+_Masks = tuple[Mask, Mask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +144,7 @@ def waits_of(run: Measured) -> MeasuredWaits:
     return MeasuredWaits(run.timeline.syncs, steps, is_traced=True)
 
 
-def union_ns(intervals: Intervals) -> int:
+def union_ns(intervals: Ints) -> int:
     """Time in at least one of the intervals; what several cover counts once.
 
     Shape:
@@ -191,8 +187,7 @@ def busy_fraction(timeline: Timeline, *, lane: str) -> float:
     mask = timeline.where(lane=lane) & (timeline.kind != KINDS.index("step"))
     if lane not in timeline.lanes:
         mask &= ~timeline.where(kind=("reduction", "communication"))
-    work = np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
-    widths, (busy, window) = _cells(work, _window(timeline))
+    widths, (busy, window) = _cells(timeline.times(mask), _window(timeline))
     if not widths[window].any():
         raise TimelineError("a busy fraction needs a timeline that lasts longer than 0 ns")
     return int(widths[busy & window].sum()) / int(widths[window].sum())
@@ -241,7 +236,7 @@ def breakdown(timeline: Timeline) -> BreakdownRows:
     whole = sum(exposed for _, exposed in parts.values())
     if not whole:
         return BreakdownRows()
-    scale = 1e6 * _count(timeline, "step")
+    scale = 1e6 * int(timeline.where(kind="step").sum())
     left_out = _RARE if says_device(timeline) else (*_RARE, "device busy")
     return BreakdownRows(
         BreakdownRow(name, total / scale, exposed / scale, exposed / whole)
@@ -285,7 +280,7 @@ class Together:
         return int(self._widths[any_of & self._step].sum())
 
 
-def _by_category(timeline: Timeline) -> tuple[NDArray[np.int64], _Mask, dict[str, _Masks]]:
+def _by_category(timeline: Timeline) -> tuple[Ints, Mask, dict[str, _Masks]]:
     """Cells, which lie in a step, and where each category but the last is done and where it is on.
 
     In the order in which an instant is charged. While a thread waits or copies, its phase is on,
@@ -318,7 +313,8 @@ def headline(of: Timeline | Measured) -> Headline:
         milliseconds a step (`step_ms`: the median step); fractions in [0, 1]
     """
     if isinstance(of, Timeline):
-        timeline, times = of, _lengths(of)
+        steps = of.intervals(kind="step")
+        timeline, times = of, tuple((steps[:, 1] - steps[:, 0]).tolist())
         waits = MeasuredWaits(of.syncs, len(times), is_traced=True)
     else:
         timeline, times, waits = of.timeline, of.step_times_ns, waits_of(of)
@@ -347,20 +343,13 @@ def says_host(timeline: Timeline) -> bool:
     return timeline.origin != "imported" or not bool(without_calls.all())
 
 
-def _cells(*sets: Intervals) -> tuple[NDArray[np.int64], list[NDArray[np.bool_]]]:
-    """Time cut at every edge of every set: the cells' widths, and for each set which it covers."""
-    edges = distinct(np.concatenate([s.reshape(-1) for s in sets]))
-    masks = []
-    for s in sets:
-        opened = np.bincount(np.searchsorted(edges, s[:, 0]), minlength=len(edges))
-        closed = np.bincount(np.searchsorted(edges, s[:, 1]), minlength=len(edges))
-        masks.append(np.cumsum(opened - closed)[:-1] > 0)
+def _cells(*sets: Ints) -> tuple[Ints, list[Mask]]:
+    """As `covered`, with the cells' widths in the place of their edges."""
+    edges, masks = covered(*sets)
     return np.diff(edges), masks
 
 
-def _alike(
-    widths: NDArray[np.int64], masks: Sequence[_Mask]
-) -> tuple[NDArray[np.int64], list[_Mask]]:
+def _alike(widths: Ints, masks: Sequence[Mask]) -> tuple[Ints, list[Mask]]:
     """Cells that the same sets cover, as one cell: a few, however many there were."""
     code = np.zeros(len(widths), np.int64)
     for i, mask in enumerate(masks):
@@ -371,36 +360,26 @@ def _alike(
     return total[found], [(found >> i & 1).astype(bool) for i in range(len(masks))]
 
 
-def _of_category(timeline: Timeline, row: Category) -> Intervals:
+def _of_category(timeline: Timeline, row: Category) -> Ints:
     category = RECORDING if row.phase else row.name
-    kinds = [kind.name for kind in SPAN_KINDS if kind.category == category]
+    kinds = tuple(kind.name for kind in SPAN_KINDS if kind.category == category)
     return _of_kinds(timeline, kinds, row.phase)
 
 
-def _of_kinds(timeline: Timeline, kinds: Sequence[str], name: str = "") -> Intervals:
+def _of_kinds(timeline: Timeline, kinds: tuple[str, ...], name: str = "") -> Ints:
     """The spans of some kinds, and of one name if one is given, that a step waits for."""
-    mask = np.isin(timeline.kind, [KINDS.index(k) for k in kinds])
-    mask &= ~timeline.where(lane=LOADER)  # a loader's thread works ahead of the step
+    mask = timeline.where(kind=kinds) & ~timeline.where(lane=LOADER)
     if name:
         mask &= timeline.name == (timeline.names.index(name) if name in timeline.names else -1)
-    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
+    return timeline.times(mask)
 
 
-def _window(timeline: Timeline) -> Intervals:
+def _window(timeline: Timeline) -> Ints:
     """The steps; without steps, everything from the first start to the last stop."""
     steps = timeline.intervals(kind="step")
     if len(steps) or not len(timeline):
         return steps
-    return np.array([[timeline.start_ns.min(), timeline.stop_ns.max()]], dtype=np.int64)
-
-
-def _count(timeline: Timeline, kind: str) -> int:
-    return int(timeline.where(kind=kind).sum())
-
-
-def _lengths(timeline: Timeline) -> tuple[int, ...]:
-    steps = timeline.intervals(kind="step")
-    return tuple(int(x) for x in steps[:, 1] - steps[:, 0])
+    return np.array([hull(timeline)], dtype=np.int64)
 
 
 def _device_busy(timeline: Timeline) -> float:

@@ -1,20 +1,18 @@
-"""Sync points gathered by line, and what each costs."""
+"""Sync points gathered by line, what each costs, and which idle instants of a device it costs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kit.errors import TimelineError
-from kit.trace.active import without
+from kit.trace.active import Gaps, Ints, Kernels, Pieces, hull, without
 from kit.trace.timeline import SyncPoint, Timeline
-from kit.trace.waits import excused, goes_around
 
-__all__ = ["SyncRow", "idle_after", "sync_table"]
+__all__ = ["SyncRow", "after_waits", "idle_after", "sync_table", "waits"]
 
 _END = np.iinfo(np.int64).max
 
@@ -60,11 +58,11 @@ def sync_table(
         raise TimelineError(f"waits per step need at least one step, not {steps}")
     idle = {} if timeline is None else _idle_by_place(timeline)
     rows = []
-    for place, waits in groups.items():
-        per_step = len(waits) / steps
-        wait_ms = sum(waits) / steps / 1e6
+    for place, lengths in groups.items():
+        per_step = len(lengths) / steps
+        wait_ms = sum(lengths) / steps / 1e6
         idle_ms = idle[place] * per_step / 1e6 if place in idle else math.nan
-        rows.append(SyncRow(*place, len(waits), per_step, wait_ms, idle_ms))
+        rows.append(SyncRow(*place, len(lengths), per_step, wait_ms, idle_ms))
     return tuple(sorted(rows, key=lambda r: (-r.wait_ms_per_step, -r.count, r.site)))
 
 
@@ -82,30 +80,12 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
     Units:
         nanoseconds; all 0 on a timeline without kernels
     """
-    gaps = _gaps(timeline)
-    starts = np.array([s.at_ns for s in timeline.syncs], np.int64)
-    ends = starts + np.array([s.wait_ns for s in timeline.syncs], np.int64)
-    steps = np.sort(timeline.intervals(kind="step")[:, 0])
-    step_of = np.searchsorted(steps, starts, side="right")
-    left = (ends - starts).tolist()
-    found = [0] * len(left)
-    until = np.append(starts[1:], _END)[: len(starts)]
-    between = (_idle_until(gaps, until) - _idle_until(gaps, ends)).clip(0)
-    if goes_around(timeline):
-        between[-1:] += _idle_until(gaps, starts[:1])
-    open_: list[int] = []  # waits of this step with something left of them, the latest last
-    for i, idle in enumerate(between.tolist()):
-        if i and step_of[i] != step_of[i - 1]:
-            open_.clear()
-        open_.append(i)
-        while open_ and idle:
-            taken = min(left[open_[-1]], idle)
-            found[open_[-1]] += taken
-            left[open_[-1]] -= taken
-            idle -= taken
-            if not left[open_[-1]]:
-                open_.pop()
-    return tuple(found)
+    kernels = Kernels(timeline, timeline.where(kind="kernel"))
+    lost = np.zeros(len(timeline.syncs), np.int64)
+    if len(kernels.start):
+        handed = after_waits(timeline, kernels.gaps(*hull(timeline)))
+        np.add.at(lost, handed.owner, handed.stop - handed.start)
+    return tuple(lost.tolist())
 
 
 def _idle_by_place(timeline: Timeline) -> dict[tuple[str, str, str], float]:
@@ -118,32 +98,73 @@ def _idle_by_place(timeline: Timeline) -> dict[tuple[str, str, str], float]:
     return {place: float(np.mean(idle)) for place, idle in found.items()}
 
 
-def _idle_until(gaps: NDArray[np.int64], when: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Idle time before each instant. Shape: gaps (n, 2), sorted and apart; when (m,) -> (m,)."""
-    if not len(gaps):
-        return np.zeros(len(when), np.int64)
-    total = np.concatenate([[0], np.cumsum(gaps[:, 1] - gaps[:, 0])])
-    begun = np.searchsorted(gaps[:, 0], when, side="right")
-    ahead = (gaps[np.maximum(begun - 1, 0), 1] - when).clip(0)  # of a gap that still goes on
-    found: NDArray[np.int64] = total[begun] - np.where(begun > 0, ahead, 0)
-    return found
+def after_waits(timeline: Timeline, gaps: Gaps) -> Pieces:
+    """Idle time handed out to the waits that caused it, one instant after another.
+
+    The rule is that of `idle_after`, which says how much; this says which instants. Not charged is
+    what has a cause of its own: gradients are on their way, a collective runs, or the host waits
+    for something else than the device.
+    """
+    steps = np.sort(timeline.intervals(kind="step")[:, 0])
+    idle = np.stack([gaps.start, gaps.stop], axis=1)[~gaps.is_program]
+    excused = timeline.intervals(kind=("reduction", "communication", "elsewhere"))
+    start, stop = without(idle, excused).T
+    pieces: list[tuple[int, int, int]] = []
+    open_: list[list[int]] = []  # [sync, what is left of it], the latest last
+    syncs = timeline.syncs if len(steps) else ()
+    step_of = np.searchsorted(steps, [s.at_ns for s in syncs], "right").tolist()
+    for i, sync in enumerate(syncs):
+        if step_of[i] != step_of[i - 1]:
+            open_ = []
+        open_.append([i, sync.wait_ns])
+        at = sync.at_ns + sync.wait_ns
+        until = syncs[i + 1].at_ns if i + 1 < len(syncs) else _END
+        pieces += _handed(start, stop, (at, until), open_)
+    if syncs and _goes_around(syncs, step_of, len(steps)):
+        pieces += _handed(start, stop, (-_END, syncs[0].at_ns), open_)
+    columns = np.array(sorted(pieces), dtype=np.int64).reshape(-1, 3)
+    return Pieces(columns[:, 0], columns[:, 1], columns[:, 2])
 
 
-def _gaps(timeline: Timeline) -> NDArray[np.int64]:
-    """When the device had no program to run, within the traced steps. Shape: (n, 2)."""
-    mask = timeline.where(kind="kernel")
-    steps = timeline.intervals(kind="step")
-    if not mask.any() or not len(steps):
-        return np.zeros((0, 2), np.int64)
-    start, stop, segment = timeline.start_ns[mask], timeline.stop_ns[mask], timeline.segment[mask]
-    last = np.maximum.accumulate(stop)
-    # the segment of the kernel that has ended last so far
-    latest = segment[np.maximum.accumulate(np.where(stop == last, np.arange(len(stop)), 0))]
-    begun = np.sort(timeline.intervals(kind="device step")[:, 0])
-    same_step = np.searchsorted(begun, start[1:], "right") == np.searchsorted(begun, last[:-1])
-    inside = (latest[:-1] == segment[1:]) & (segment[1:] != -1) & same_step
-    low, high = int(steps[:, 0].min()), int(steps[:, 1].max())
-    from_, to = np.append(low, last), np.append(start, high)
-    kept = (to > from_) & ~np.concatenate([[False], inside, [False]])
-    gaps = np.stack([from_, to], axis=1)[kept]
-    return without(gaps, excused(timeline))
+def _handed(
+    start: Ints, stop: Ints, window: tuple[int, int], open_: list[list[int]]
+) -> Iterator[tuple[int, int, int]]:
+    """The idle time of a window, handed to the waits that are open, the latest first."""
+    at, until = window
+    k = int(np.searchsorted(stop, at, "right"))
+    while k < len(start) and start[k] < until and open_:
+        a, b = max(int(start[k]), at), min(int(stop[k]), until)
+        k += 1
+        while a < b and open_:
+            taken = min(open_[-1][1], b - a)
+            if taken:
+                yield a, a + taken, open_[-1][0]
+            a += taken
+            open_[-1][1] -= taken
+            if not open_[-1][1]:
+                open_.pop()
+
+
+def _goes_around(syncs: Sequence[SyncPoint], step_of: Sequence[int], steps: int) -> bool:
+    """True if what follows the last wait is seen at the begin of the first step.
+
+    What a read at the end of a step costs is seen in the step after it. For the last one the trace
+    has ended, but what it costs is as before the first: each step waits at that place, so the step
+    before the trace has done so too.
+    """
+    last = syncs[-1]
+    same = {
+        step
+        for s, step in zip(syncs, step_of, strict=True)
+        if (s.site, s.via, s.cause) == (last.site, last.via, last.cause)
+    }
+    return same == set(range(1, steps + 1))
+
+
+def waits(timeline: Timeline) -> Pieces:
+    """The waits at sync points; where two overlap, the later one has the rest."""
+    start = np.array([s.at_ns for s in timeline.syncs], np.int64)
+    stop = start + np.array([s.wait_ns for s in timeline.syncs], np.int64)
+    if len(start):
+        stop[:-1] = np.minimum(stop[:-1], start[1:])
+    return Pieces(start, stop, np.arange(len(start)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,8 +208,11 @@ class Timeline:
         lane: str | None = None,
     ) -> NDArray[np.int64]:
         """Starts and stops of the spans that `where` selects. Shape: (n, 2)."""
-        mask = self.where(kind=kind, lane=lane)
-        return np.stack([self.start_ns[mask], self.stop_ns[mask]], axis=1)
+        return self.times(self.where(kind=kind, lane=lane))
+
+    def times(self, chosen: NDArray[Any]) -> NDArray[np.int64]:
+        """Starts and stops of the spans of a mask, or of these indices. Shape: (n, 2)."""
+        return np.stack([self.start_ns[chosen], self.stop_ns[chosen]], axis=1)
 
 
 def each_step(timeline: Timeline) -> tuple[Timeline, ...]:
