@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, TypeGuard
+from typing import Any
 
 from kit.errors import TraceFileError
 from kit.files import open_plain
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.foreign import as_event, foreign_imported
 from kit.formats.chrome.json import read_parts
-from kit.trace.imported import Imported, cut_name
+from kit.trace.imported import Imported, cut_name, is_number, naming
 
 __all__ = ["read_chakra"]
 
@@ -54,7 +54,7 @@ def read_chakra(path: str | os.PathLike[str], step_by: str = "") -> Imported:
     """
     events = Events(step_by)
     nodes = _Nodes(events)
-    try:
+    with naming(path):
         with open_plain(path) as file:
             if _PROTOBUF.search(file.read(_BEGIN).decode(errors="replace")):
                 raise TraceFileError(
@@ -75,9 +75,6 @@ def read_chakra(path: str | os.PathLike[str], step_by: str = "") -> Imported:
         return foreign_imported(
             events, program="Chakra execution trace", marks=_MARKS, notes=[_NOT_MET]
         )
-    except TraceFileError as error:
-        name = cut_name(os.fspath(path))
-        raise TraceFileError(f"{name!r} is not a trace that can be read: {error}") from None
 
 
 class _Nodes:
@@ -102,9 +99,11 @@ class _Nodes:
         start, length = node.get("ts"), node.get("inclusive_dur", node.get("exclusive_dur"))
         if start is None and length is None:
             return
-        begin = start * 1e3 if _is_time(start) else None
+        begin = start * 1e3 if is_number(start, _MAX_US) else None
         self.timed += begin is not None
-        times = (begin, begin + length * 1e3 if begin is not None and _is_time(length) else None)
+        end = None
+        if begin is not None and is_number(length, _MAX_US):
+            end = begin + length * 1e3
         category = cut_name(node.get("cat"))
         attributes = _attributes(node.get("attrs"))
         stream = node.get("stream", attributes.get("stream"))
@@ -115,7 +114,7 @@ class _Nodes:
         else:
             category, args = category or "cpu_op", {}
             track = ("host", attributes.get("tid", node.get("tid")))
-        self._events.add(as_event(category, node.get("name"), times, track, args))
+        self._events.add(as_event(category, node.get("name"), (begin, end), track, args))
 
 
 def _attributes(given: Any) -> dict[str, Any]:
@@ -126,7 +125,3 @@ def _attributes(given: Any) -> dict[str, Any]:
         for item in items[:1000]
         if type(item) is dict and isinstance(item.get("name"), str)
     }
-
-
-def _is_time(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float) and abs(value) < _MAX_US

@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 from kit.errors import TraceFileError
 from kit.files import open_plain
 from kit.text import format_bytes, format_count, safe_terminal, terminal_table
-from kit.trace.imported import cut_name
+from kit.trace.imported import cut_name, naming
 
 __all__ = ["SNAPSHOT_SUFFIXES", "MeasuredMemory", "PeakHolder", "open_memory"]
 
@@ -109,10 +109,8 @@ def open_memory(path: str | os.PathLike[str]) -> MeasuredMemory:
         OSError: there is no such file, or it cannot be read.
     """
     name = cut_name(Path(path).name)
-    try:
+    with naming(name, "a snapshot"):
         return _memory_of(_plain_values(path), name)
-    except TraceFileError as error:
-        raise TraceFileError(f"{name!r} is not a snapshot that can be read: {error}") from None
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -24,8 +24,9 @@ from kit.files import check_plain
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.formats.chrome.json import MAX_EVENTS
+from kit.formats.chrome.names import Room
 from kit.text import format_count
-from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
+from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
 
 __all__ = ["FORMAT", "read_nsys"]
 
@@ -72,17 +73,14 @@ def read_nsys(path: str | os.PathLike[str], step_by: str = "") -> Imported:
     check_plain(path)
     address = f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1"
     budget = _Budget()
-    try:
-        with closing(sqlite3.connect(address, uri=True)) as database:
-            return _imported(_Tables(database, budget), step_by)
-    except TraceFileError as error:
-        reason = str(error)
-    except (sqlite3.Error, OverflowError, UnicodeError) as error:
-        if budget.was_interrupted(error):
-            raise KeyboardInterrupt from None
-        reason = f"SQLite says: {cut_name(str(error))[:200]}"
-    name = cut_name(os.fspath(path))
-    raise TraceFileError(f"{name!r} is not a trace that can be read: {reason}")
+    with naming(path):
+        try:
+            with closing(sqlite3.connect(address, uri=True)) as database:
+                return _imported(_Tables(database, budget), step_by)
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
+            if budget.was_interrupted(error):
+                raise KeyboardInterrupt from None
+            raise TraceFileError(f"SQLite says: {cut_name(str(error))[:200]}") from None
 
 
 def _imported(tables: _Tables, step_by: str) -> Imported:
@@ -210,14 +208,11 @@ class _Tables:
 
 def _names(tables: _Tables) -> dict[Any, str]:
     """The texts of the file by their numbers."""
-    names: dict[Any, str] = {}
-    left = _MAX_CHARS
-    for number, text in tables.rows("StringIds", "id", "value"):
-        names[number] = cut_name(text, MAX_SPAN_NAME)
-        left -= len(names[number]) + 100  # what a short one costs, too
-        if left < 0:
-            raise TraceFileError("its names take more memory than those of a trace would")
-    return names
+    room = Room(_MAX_CHARS)
+    return {
+        number: room.take(cut_name(text, MAX_SPAN_NAME))
+        for number, text in tables.rows("StringIds", "id", "value")
+    }
 
 
 def _events(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Which file is read by what: one row for each format that `kit.open_trace` knows.
 
 The table is read by `open_trace`, by the command line's help and by docs/traces.md. A new format is
-a row here, and a function from a path to a `Run` (a reader's `Imported`, given to `run_of`).
+a row here, and a function from a path to `Imported`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,59 +47,20 @@ class Reader:
     names: str  # the file names, as help and docs show them
     program: str  # short name of the program that writes such files
     written_by: str  # the call that writes such files, as Markdown
-    read: Callable[[Path], Run]
-    read_by_step: Callable[[Path, str], Run] | None = None  # where one may say what a step is
+    read: Callable[..., Run]  # of a Path; and of `step_by`, where one may say what a step is
+    takes_step_by: bool = False
     begins: re.Pattern[str] | None = None  # how its JSON begins, where a suffix does not tell
 
 
-# The modules that read are imported when they are needed: jax and numpy are heavy.
-def _read_chrome(file: Path, step_by: str = "") -> Run:
-    from kit.formats.chrome.read import read_chrome
-    from kit.formats.run_of import run_of
+def _by(module: str, function: str) -> Callable[..., Run]:
+    """A reader that is imported when it is needed: jax and numpy are heavy."""
 
-    return run_of(read_chrome(file, step_by), file)
+    def read(file: Path, *step_by: str) -> Run:
+        from kit.formats.run_of import run_of
 
+        return run_of(getattr(import_module(module), function)(file, *step_by), file)
 
-def _read_xplane(file: Path) -> Run:
-    from kit.formats.run_of import run_of
-    from kit.formats.xplane import read_xplane
-
-    return run_of(read_xplane(file), file)
-
-
-def _read_nsys(file: Path, step_by: str = "") -> Run:
-    from kit.formats.nsys import read_nsys
-    from kit.formats.run_of import run_of
-
-    return run_of(read_nsys(file, step_by), file)
-
-
-def _read_trace_viewer(file: Path) -> Run:
-    from kit.formats.run_of import run_of
-    from kit.formats.trace_viewer import read_trace_viewer
-
-    return run_of(read_trace_viewer(file), file)
-
-
-def _read_rocprofv3(file: Path, step_by: str = "") -> Run:
-    from kit.formats.rocprof import read_rocprofv3
-    from kit.formats.run_of import run_of
-
-    return run_of(read_rocprofv3(file, step_by), file)
-
-
-def _read_rocprof(file: Path, step_by: str = "") -> Run:
-    from kit.formats.rocprof import read_rocprof
-    from kit.formats.run_of import run_of
-
-    return run_of(read_rocprof(file, step_by), file)
-
-
-def _read_chakra(file: Path, step_by: str = "") -> Run:
-    from kit.formats.chakra import read_chakra
-    from kit.formats.run_of import run_of
-
-    return run_of(read_chakra(file, step_by), file)
+    return read
 
 
 def _read_saved(file: Path) -> Run:
@@ -112,16 +74,16 @@ _CHROME = Reader(
     "`.json`, `.json.gz`",
     "torch.profiler",
     "`prof.export_chrome_trace(path)` of torch.profiler, CPU and CUDA; `kit.export_trace`",
-    _read_chrome,
-    _read_chrome,
+    _by("kit.formats.chrome.read", "read_chrome"),
+    takes_step_by=True,
 )
 _NSYS = Reader(
     (".sqlite",),
     "`.sqlite`",
     "nsys",
     "`nsys export --type sqlite` of Nsight Systems",
-    _read_nsys,
-    _read_nsys,
+    _by("kit.formats.nsys", "read_nsys"),
+    takes_step_by=True,
 )
 _SAVED = Reader((".kitrun",), "`.kitrun`", "kit", "`run.save(path)`", _read_saved)
 READERS = (
@@ -131,14 +93,14 @@ READERS = (
         "a directory, or `*.xplane.pb`",
         "jax",
         "`jax.profiler.trace(directory)`, CPU and GPU; TPU: no whole real file was met yet",
-        _read_xplane,
+        _by("kit.formats.xplane", "read_xplane"),
     ),
     Reader(
         (),
         "`*.trace.json.gz`",
         "jax's trace viewer",
         "`jax.profiler.trace(directory)`, beside `*.xplane.pb`, which says more",
-        _read_trace_viewer,
+        _by("kit.formats.trace_viewer", "read_trace_viewer"),
         begins=re.compile(
             r'"highres-ticks"|"process_name"\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s*"/(host|device):'
         ),
@@ -148,18 +110,18 @@ READERS = (
         "`*_results.json`",
         "rocprofv3",
         "`rocprofv3 --output-format json`; of its calls and copies no real file was met yet",
-        _read_rocprofv3,
-        _read_rocprofv3,
-        re.compile(r'\s*\{\s*"rocprofiler-sdk-tool"'),
+        _by("kit.formats.rocprof", "read_rocprofv3"),
+        takes_step_by=True,
+        begins=re.compile(r'\s*\{\s*"rocprofiler-sdk-tool"'),
     ),
     Reader(
         (),
         "`results.json`",
         "rocprof",
         "`rocprof --hip-trace`; no real file was met yet",
-        _read_rocprof,
-        _read_rocprof,
-        re.compile(
+        _by("kit.formats.rocprof", "read_rocprof"),
+        takes_step_by=True,
+        begins=re.compile(
             r'"name"\s*:\s*"(\d+ )?(CPU HIP API|CPU HSA API|COPY|GPU\d*|Markers and Ranges)"'
         ),
     ),
@@ -168,9 +130,9 @@ READERS = (
         "`*.json`",
         "Chakra",
         "Chakra's `trace_link`: torch's execution trace with times; no real file was met yet",
-        _read_chakra,
-        _read_chakra,
-        re.compile(
+        _by("kit.formats.chakra", "read_chakra"),
+        takes_step_by=True,
+        begins=re.compile(
             r'\s*\{\s*"schema"\s*:\s*"|\A(\s*\{\s*"workload_graph"|[\s\S]{1,40}?\n\x06schema)'
         ),
     ),
@@ -200,12 +162,12 @@ def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
     reader = _reader_of(file)
     if not step_by:
         return reader.read(file)
-    if reader.read_by_step is None:
+    if not reader.takes_step_by:
         raise TraceFileError(
             f"{file.name!r}: step_by is for traces that do not mark their steps; what "
             f"{reader.program} writes has its own steps"
         )
-    return reader.read_by_step(file, step_by)
+    return reader.read(file, step_by)
 
 
 def reads_chrome(file: Path) -> bool:

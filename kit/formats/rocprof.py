@@ -20,14 +20,14 @@ from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.formats.chrome.json import BEGINS, read_events, read_parts
-from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
+from kit.formats.chrome.names import Room
+from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
 
 __all__ = ["read_rocprof", "read_rocprofv3"]
 
 _TOOL = "rocprofiler-sdk-tool"
 _MARKS = "rocprof marks no steps"
-_MAX_NAMES = 1_000_000
-_MAX_CHARS = 256 << 20  # of all names
+_KEY_CHARS = 200  # what the memory of a name's number costs
 _GPU_AGENT = 2  # of "type"
 # "MEMORY_COPY_HOST_TO_DEVICE" of rocprofv3, "CopyHostToDevice" of rocprof.
 _COPY = re.compile(r"(host|device)_?to_?(host|device)", re.IGNORECASE)
@@ -51,21 +51,14 @@ def read_rocprofv3(path: str | os.PathLike[str], step_by: str = "") -> Imported:
         TraceFileError: it is damaged, without kernels, or too large; says which.
         OSError: there is no such file, or it cannot be read.
     """
-    return _named(path, lambda: _records(path, step_by))
+    with naming(path):
+        return _records(path, step_by)
 
 
 def read_rocprof(path: str | os.PathLike[str], step_by: str = "") -> Imported:
     """The trace in the `results.json` of `rocprof --hip-trace`; as `read_rocprofv3`."""
-    return _named(path, lambda: _chrome(path, step_by))
-
-
-def _named(path: str | os.PathLike[str], read: Callable[[], Imported]) -> Imported:
-    """What is read; an error names the file."""
-    try:
-        return read()
-    except TraceFileError as error:
-        name = cut_name(os.fspath(path))
-        raise TraceFileError(f"{name!r} is not a trace that can be read: {error}") from None
+    with naming(path):
+        return _chrome(path, step_by)
 
 
 class _Names:
@@ -79,7 +72,7 @@ class _Names:
         self._markers: dict[Numbers, str] = {}  # by correlation
         self._kinds = self._agents = 0  # of this process
         self._pids: dict[int, int] = {}
-        self._chars = 0
+        self._room = Room()
 
     @property
     def parts(self) -> dict[tuple[str, ...], Callable[[Any], None]]:
@@ -124,11 +117,8 @@ class _Names:
         return names[number] if 0 <= number < len(names) else ""
 
     def _kept(self, value: Any) -> str:
-        text = cut_name(value, MAX_SPAN_NAME)
-        self._chars += len(text) + 100
-        if self._chars > _MAX_CHARS or len(self._kernels) + len(self._markers) > _MAX_NAMES:
-            raise TraceFileError("its names take more memory than those of a trace would")
-        return text
+        self._room.spend(_KEY_CHARS)
+        return self._room.take(cut_name(value, MAX_SPAN_NAME))
 
     def _metadata(self, said: Any) -> None:
         if type(said) is dict and type(said.get("pid")) is int and len(self._pids) < 10_000:

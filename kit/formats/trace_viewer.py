@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from kit.errors import TraceFileError
 from kit.formats.chrome.json import read_events
+from kit.formats.chrome.names import Room
 from kit.formats.xplane import planes_imported
-from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
+from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, is_number, naming
 
 __all__ = ["MAX_KEPT", "read_trace_viewer"]
 
 MAX_KEPT = 2_000_000  # events; XLA writes a million, the largest
 _FULL = 1_000_000
 _MAX_LINES = 100_000
-_MAX_NAME_CHARS = 256 << 20  # of all names
 _MAX_US = 1e15  # 30 years
 _FACTS = ("step_num", "hlo_op", "hlo_module", "run_id", "correlation_id")
 _NO_FACTS: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def read_trace_viewer(path: str | os.PathLike[str]) -> Imported:
         OSError: it cannot be read.
     """
     tracks = _Tracks()
-    try:
+    with naming(path, "a profile"):
         head = read_events(path, tracks.add)
         notes = [_CAPPED] if tracks.count >= _FULL else [_FROM_JSON]
         if "unclosed" in head:
@@ -77,9 +77,6 @@ def read_trace_viewer(path: str | os.PathLike[str]) -> Imported:
         if tracks.negative:
             notes.append(f"{tracks.negative:,} durations that are negative were taken as 0")
         return planes_imported(list(tracks.planes()), notes)
-    except TraceFileError as error:
-        name = cut_name(os.fspath(path))
-        raise TraceFileError(f"{name!r} is not a profile that can be read: {error}") from None
 
 
 class _Tracks:
@@ -93,7 +90,7 @@ class _Tracks:
         self._planes: dict[str, str] = {}
         self._lines: dict[tuple[str, str], str] = {}
         self._names: dict[str, str] = {}  # each text is kept once
-        self._chars = 0
+        self._room = Room()
 
     def add(self, event: Any) -> None:
         """Keep an event, or a name."""
@@ -127,7 +124,7 @@ class _Tracks:
 
     def _complete(self, event: dict[str, Any]) -> None:
         start, length = event.get("ts"), event.get("dur", 0)
-        if not (_is_time(start) and _is_time(length)):
+        if not (is_number(start, _MAX_US) and is_number(length, _MAX_US)):
             self.left_out += 1
             return
         self.count += 1
@@ -155,15 +152,9 @@ class _Tracks:
     def _kept(self, value: Any) -> str:
         text = cut_name(value, MAX_SPAN_NAME)
         if text not in self._names:
-            self._chars += len(text) + 100  # what a short one costs, too
-            if self._chars > _MAX_NAME_CHARS:
-                raise TraceFileError("its names take more memory than those of a profile would")
-        return self._names.setdefault(text, text)
+            self._names[text] = self._room.take(text)
+        return self._names[text]
 
 
 def _track(event: dict[str, Any]) -> tuple[str, str]:
     return cut_name(event.get("pid"), 100), cut_name(event.get("tid"), 100)
-
-
-def _is_time(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float) and abs(value) < _MAX_US

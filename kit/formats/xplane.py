@@ -28,7 +28,7 @@ from kit.files import check_plain
 from kit.formats.messages import Damaged, fields_of
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
-from kit.trace.imported import MAX_SPAN_NAME, Imported, Spans, cut_name
+from kit.trace.imported import MAX_SPAN_NAME, Imported, Spans, cut_name, naming
 from kit.trace.planes import HOST_PLANE, NOISE, TPU_PLANE, device_events
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "planes_imported", "read_xplane"]
@@ -79,10 +79,8 @@ def read_xplane(path: str | os.PathLike[str]) -> Imported:
         OSError: it cannot be read.
     """
     file, notes = _file(Path(path))
-    try:
+    with naming(file, "a profile"):
         return _read(file, notes)
-    except TraceFileError as error:
-        raise TraceFileError(f"{str(file)!r} is not a profile that can be read: {error}") from None
 
 
 def _file(path: Path) -> tuple[Path, list[str]]:

@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +38,9 @@ __all__ = [
     "Spans",
     "cut_name",
     "few_points",
+    "is_number",
+    "naming",
+    "whole",
 ]
 
 MAX_SPANS = 4_000_000  # what a saved run may hold, too
@@ -150,6 +156,26 @@ def cut_name(name: object, most: int = MAX_NAME) -> str:
     """The text of a name, at most so many characters of it; "" for what is no text."""
     text = name if isinstance(name, str) else str(name) if type(name) in (int, float) else ""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def whole(value: object, most: int = (1 << 31) - 1) -> int:
+    """A whole number from 0 on, at most so large; -1 of anything else."""
+    return value if type(value) is int and 0 <= value <= most else -1
+
+
+def is_number(value: object, most: float) -> TypeGuard[float]:
+    """Is it a number that is nearer to 0 than this? What is not finite is none."""
+    return type(value) in (int, float) and abs(value) < most  # type: ignore[arg-type]
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str], what: str = "a trace") -> Iterator[None]:
+    """Read a file: an error that its reader raises will name it."""
+    try:
+        yield
+    except TraceFileError as error:
+        name = cut_name(os.fspath(path))
+        raise TraceFileError(f"{name!r} is not {what} that can be read: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kit.trace.communication import BYTES_UNKNOWN, Channel, operation_of
-from kit.trace.imported import cut_name
+from kit.trace.imported import cut_name, whole
 
 __all__ = ["Message", "Messages", "named"]
 
@@ -61,11 +61,11 @@ class Messages:
         """A kernel or an annotation that communicates."""
         if len(self._said) < MAX_COLLECTIVES:
             self._said[event] = self._kept(_message_of(name, args))
-            self._external[event] = _count(args.get("External id"), 1 << 62)
+            self._external[event] = whole(args.get("External id"), 1 << 62)
 
     def copy(self, event: int, args: Mapping[str, Any]) -> None:
         """A copy of memory by a device."""
-        size = _count(args.get("bytes"), _MAX_BYTES)
+        size = whole(args.get("bytes"), _MAX_BYTES)
         if size >= 0 and len(self.copied) < MAX_COLLECTIVES:
             self.copied[event] = size
 
@@ -73,7 +73,7 @@ class Messages:
         """The op that launches a collective."""
         if type(args) is dict and len(self._asked) < MAX_COLLECTIVES:
             asked = self._kept(_message_of("", args))
-            self._asked[_count(args.get("External id"), 1 << 62)] = asked
+            self._asked[whole(args.get("External id"), 1 << 62)] = asked
 
     def _kept(self, message: Message) -> Message:
         """The message with a channel that all of its group share; bounded in what it names."""
@@ -107,13 +107,13 @@ def _message_of(name: str, args: Mapping[str, Any]) -> Message:
     said = cut_name(args.get("Collective name"))
     operation = operation_of(said) or operation_of(name)
     members = _members(args.get("Process Group Ranks"))
-    size = _count(args.get("Group size"), _MAX_MEMBERS)
+    size = whole(args.get("Group size"), _MAX_MEMBERS)
     if members and len(members) != size:  # torch shortens a long list
         members, size = ((), size) if size > 0 else (members, len(members))
     group = cut_name(args.get("Process Group Name"))
     shapes = args.get("Input Dims")
     if "In msg nelems" in args:
-        elements = max(_count(args.get(k), _MAX_BYTES) for k in ("In msg nelems", "Out msg nelems"))
+        elements = max(whole(args.get(k), _MAX_BYTES) for k in ("In msg nelems", "Out msg nelems"))
         width = _BYTES.get(cut_name(args.get("dtype")).lower(), 0)
     else:  # gloo's
         elements, width = _elements(shapes, args.get("Input type"))
@@ -121,7 +121,7 @@ def _message_of(name: str, args: Mapping[str, Any]) -> Message:
     return Message(
         Channel(operation, group, members, max(size, 0)),
         elements * width if is_known else BYTES_UNKNOWN,
-        _count(args.get("Seq"), 1 << 62),
+        whole(args.get("Seq"), 1 << 62),
         bool(said) and _is_even(said, args),
     )
 
@@ -146,13 +146,8 @@ def _members(value: Any) -> tuple[int, ...]:
             return ()
     if not isinstance(value, list) or len(value) > _MAX_MEMBERS:
         return ()
-    ranks = tuple(x for x in value if _count(x, _MAX_MEMBERS) >= 0)
+    ranks = tuple(x for x in value if whole(x, _MAX_MEMBERS) >= 0)
     return ranks if len(ranks) == len(value) else ()
-
-
-def _count(value: Any, most: int) -> int:
-    """A whole number from 0 on, or -1."""
-    return value if type(value) is int and 0 <= value <= most else -1
 
 
 def _elements(shapes: Any, types: Any) -> tuple[int, int]:
@@ -164,7 +159,7 @@ def _elements(shapes: Any, types: Any) -> tuple[int, int]:
     counts = []
     for shape in shapes:
         is_shape = isinstance(shape, list) and len(shape) <= 64
-        if not is_shape or any(_count(x, _MAX_BYTES) < 0 for x in shape):
+        if not is_shape or any(whole(x, _MAX_BYTES) < 0 for x in shape):
             return -1, 0
         counts.append(math.prod(shape))
     return sum(counts), _BYTES.get(cut_name(types[0]).lower(), 0)

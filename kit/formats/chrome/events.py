@@ -22,7 +22,7 @@ from kit.formats.chrome.lanes import Halves, Lanes
 from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.names import Names, Roles
 from kit.formats.chrome.roles import OPS, OTHER_DEVICES, Role
-from kit.trace.imported import cut_name
+from kit.trace.imported import cut_name, whole
 from kit.trace.timeline import SyncPoint
 
 __all__ = ["Events"]
@@ -156,9 +156,9 @@ class Events:
             elif role == Role.KERNEL:
                 link, node, thread = self._kernel(event, number, args)
             elif Role.LAUNCH <= role <= Role.WAIT:
-                link = _whole(args.get("correlation"), 1 << 62)  # of AMD's, 64 bits
+                link = whole(args.get("correlation"), 1 << 62)  # of AMD's, 64 bits
             elif role >= Role.OWN and role != Role.OWN_SYNC:
-                link, node = _segment(args), _whole(args.get("node"))
+                link, node = _segment(args), whole(args.get("node"))
             elif role == Role.COLLECTIVE:
                 self.messages.add(len(self.role), self.names[number], args)
             else:
@@ -201,8 +201,8 @@ class Events:
             self.messages.copy(len(self.role), args)
         # torch writes device and stream as process and thread, too
         device, stream = args.get("device", event.get("pid")), args.get("stream", event.get("tid"))
-        node = _whole(args["graph node id"], 1 << 62) if "graph node id" in args else -1
-        return _whole(args.get("correlation"), 1 << 62), node, self.lanes.stream(device, stream)
+        node = whole(args["graph node id"], 1 << 62) if "graph node id" in args else -1
+        return whole(args.get("correlation"), 1 << 62), node, self.lanes.stream(device, stream)
 
     def _op(self, role: int, number: int, args: Mapping[str, Any]) -> tuple[int, int]:
         """Sequence number of an op; its arguments and, if it has a stack, its line.
@@ -212,8 +212,8 @@ class Events:
         """
         link = thread = -1
         if "Sequence number" in args:
-            link = _whole(args["Sequence number"], 1 << 40)
-            thread = _whole(args.get("Fwd thread id"), 1 << 20)
+            link = whole(args["Sequence number"], (1 << 40) - 1)
+            thread = whole(args.get("Fwd thread id"), 1 << 20)
         of_thread = thread << 40 | link if link >= 0 and thread >= 0 else -1
         if role == Role.ENGINE:
             return of_thread, -1
@@ -284,10 +284,5 @@ def _number(value: Any) -> float:
 
 def _segment(args: Mapping[str, Any]) -> int:
     """Of a span of our own; below -1 the number of a launch, as timelines have it."""
-    launch = _whole(args.get("launch"), (1 << 31) - 2)
-    return -2 - launch if launch >= 0 else _whole(args.get("segment"))
-
-
-def _whole(value: Any, end: int = 1 << 31) -> int:
-    """A whole number from 0 on and below the end, or -1."""
-    return value if type(value) is int and 0 <= value < end else -1
+    launch = whole(args.get("launch"), (1 << 31) - 2)
+    return -2 - launch if launch >= 0 else whole(args.get("segment"))

@@ -14,7 +14,7 @@ from typing import Any
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.steps import HOW
 from kit.formats.chrome.torch import read_torch
-from kit.trace.imported import Imported, cut_name
+from kit.trace.imported import Imported, cut_name, is_number
 
 __all__ = ["Clock", "Streams", "as_event", "foreign_imported", "link_of"]
 
@@ -41,8 +41,7 @@ class Clock:
         return self._shifted(start), self._shifted(end)
 
     def _shifted(self, value: Any) -> Any:
-        is_time = type(value) in (int, float) and abs(value) < _MAX_NS
-        return value - (self._zero or 0) if is_time else value
+        return value - (self._zero or 0) if is_number(value, _MAX_NS) else value
 
 
 class Streams:
@@ -93,8 +92,7 @@ def as_event(
 
 def _microseconds(value: Any) -> float | None:
     """Of nanoseconds; a whole number may be too long for a float."""
-    is_time = type(value) in (int, float) and abs(value) < _MAX_NS
-    return value / 1e3 if is_time else None
+    return value / 1e3 if is_number(value, _MAX_NS) else None
 
 
 def foreign_imported(

@@ -12,12 +12,29 @@ from kit.formats.chrome.steps import is_asked
 from kit.trace.communication import communicates
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
 
-__all__ = ["Names", "Roles"]
+__all__ = ["Names", "Roles", "Room"]
 
-_MAX_NAME_CHARS = 256 << 20  # of all distinct names
 _NAME_CHARS = 100  # what the memory of one more name costs beside its text
 _CATEGORY_CHARS = 300  # the same of one more category
 _MAX_ROLES = 1_000_000  # pairs of category and name whose role is remembered
+
+
+class Room:
+    """How much memory is left for the names of a file."""
+
+    def __init__(self, chars: int = 256 << 20) -> None:
+        self._left = chars
+
+    def take(self, text: str) -> str:
+        """The text, which is kept from now on."""
+        self.spend(len(text) + _NAME_CHARS)
+        return text
+
+    def spend(self, chars: int) -> None:
+        """So many characters more are kept somewhere."""
+        self._left -= chars
+        if self._left < 0:
+            raise TraceFileError("its names take more memory than those of a trace would")
 
 
 class Names:
@@ -26,23 +43,16 @@ class Names:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.sends = array("b")  # of each: is it one of a library that communicates?
+        self.room = Room()
         self._numbers: dict[str, int] = {}
-        self._chars = 0
 
     def number(self, text: str) -> int:
         """The number of a text, a new one if it is not known."""
         number = self._numbers.setdefault(text, len(self.texts))
         if number == len(self.texts):
-            self.texts.append(text)
+            self.texts.append(self.room.take(text))
             self.sends.append(communicates(text))
-            self.spend(len(text) + _NAME_CHARS)
         return number
-
-    def spend(self, chars: int) -> None:
-        """So many characters more are kept somewhere."""
-        self._chars += chars
-        if self._chars > _MAX_NAME_CHARS:
-            raise TraceFileError("its names take more memory than those of a trace would")
 
 
 class Roles:
@@ -71,8 +81,8 @@ class Roles:
         elif len(whole) < MAX_NAME and self._count < _MAX_ROLES and _is_key(category, name):
             self._count += 1  # the two texts stay in memory
             if category not in self.found:
-                self._names.spend(len(whole) + _CATEGORY_CHARS)
-            self._names.spend(len(text))
+                self._names.room.spend(len(whole) + _CATEGORY_CHARS)
+            self._names.room.spend(len(text))
             self.found.setdefault(category, {})[name] = role, number
         return role, number
 

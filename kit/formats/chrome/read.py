@@ -21,7 +21,7 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import read_events
 from kit.formats.chrome.roles import Role
 from kit.formats.chrome.torch import read_torch
-from kit.trace.imported import NOT_TRACED, Imported, Member, Spans, cut_name
+from kit.trace.imported import NOT_TRACED, Imported, Member, Spans, cut_name, naming, whole
 from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import Timeline
 
@@ -44,11 +44,8 @@ def read_chrome(path: str | os.PathLike[str], step_by: str = "") -> Imported:
         TraceFileError: it is damaged, not a trace that kit knows, or too large; says which.
         OSError: there is no such file, or it cannot be read.
     """
-    try:
+    with naming(path):
         return _read(path, step_by)
-    except TraceFileError as error:
-        name = cut_name(os.fspath(path))
-        raise TraceFileError(f"{name!r} is not a trace that can be read: {error}") from None
 
 
 def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
@@ -108,17 +105,13 @@ def _placed(member: Member, head: dict[str, Any]) -> Member:
     """With the rank and the clock that the file names."""
     info = head.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
-    zero = member.zero_ns + _whole(head.get("baseTimeNanoseconds"), 1 << 62, 0)
+    zero = member.zero_ns + max(whole(head.get("baseTimeNanoseconds"), 1 << 62), 0)
     return replace(
         member,
-        rank=_whole(info.get("rank"), MAX_RANKS, -1),
-        world=_whole(info.get("world_size"), MAX_RANKS, 0),
+        rank=whole(info.get("rank"), MAX_RANKS),
+        world=max(whole(info.get("world_size"), MAX_RANKS), 0),
         zero_ns=zero if abs(zero) < _MAX_CLOCK_NS else 0,
     )
-
-
-def _whole(value: Any, most: int, unknown: int) -> int:
-    return value if type(value) is int and 0 <= value <= most else unknown
 
 
 def _noted(imported: Imported, notes: list[str]) -> Imported:
