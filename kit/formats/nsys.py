@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 from urllib.parse import quote
 
@@ -33,6 +34,7 @@ __all__ = ["FORMAT", "read_nsys"]
 FORMAT = "Nsight Systems"
 _MAX_OPERATIONS = 4_000_000_000
 _EVERY = 1_000_000
+_FEW = 1_001  # of the times, to know what is usual
 _MAX_TEXT = 1 << 20
 _MAX_CHARS = 1 << 30  # of all names
 _MAX_TABLES = 10_000
@@ -172,7 +174,6 @@ class _Tables:
 
     def __init__(self, database: sqlite3.Connection, budget: _Budget) -> None:
         self._database = database
-        self._clock = Clock()
         database.text_factory = lambda data: data.decode(errors="replace")
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT)
         database.execute("pragma trusted_schema = off")
@@ -184,6 +185,15 @@ class _Tables:
         database.set_authorizer(
             lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
         )
+        self._clock = Clock(self._usual_time())
+
+    def _usual_time(self) -> int | None:
+        """The middle one of some times, from which a lonely time 0 is far away."""
+        for table in (_CALLS, f"{_CUPTI}KERNEL", f"{_CUPTI}MEMCPY", "NVTX_EVENTS", _GRAPHS):
+            starts = [at for (at,) in islice(self.rows(table, "start"), _FEW) if type(at) is int]
+            if starts:
+                return median_low(starts)
+        return None
 
     def rows(self, table: str, *columns: str, in_time: bool = False) -> Iterator[tuple[Any, ...]]:
         """These columns of each row, None for one that is not there; nothing without the table.

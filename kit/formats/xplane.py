@@ -12,7 +12,6 @@ import os
 import re
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
@@ -28,7 +27,7 @@ from kit.files import check_plain
 from kit.formats.messages import Damaged, fields_of
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
-from kit.trace.imported import MAX_SPAN_NAME, Imported, Spans, cut_name, naming
+from kit.trace.imported import MAX_SPAN_NAME, Imported, Spans, cut_name, naming, own_name
 from kit.trace.planes import HOST_PLANE, NOISE, TPU_PLANE, device_events
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "planes_imported", "read_xplane"]
@@ -269,11 +268,10 @@ class _Profile:
             range(len(threads)),
             key=lambda i: (-sum(e.step >= 0 for e in threads[i][1]), -len(threads[i][1])),
         )
-        taken = Counter(name for name, _ in threads)
-        for rank, i in enumerate(order):
+        taken: dict[str, int] = {}
+        for i in order:
             name, events = threads[i]
-            lane = f"host/{name}" if taken[name] == 1 else f"host/{name} {rank + 1}"
-            self._thread("host/main" if not rank else lane, events)
+            self._thread(own_name(f"host/{name}" if taken else "host/main", taken), events)
 
     def _thread(self, lane: str, events: list[_Event]) -> None:
         """Outermost work of each kind, and waits with what called them."""

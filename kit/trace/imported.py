@@ -40,6 +40,7 @@ __all__ = [
     "few_points",
     "is_number",
     "naming",
+    "own_name",
     "whole",
 ]
 
@@ -156,6 +157,20 @@ def cut_name(name: object, most: int = MAX_NAME) -> str:
     """The text of a name, at most so many characters of it; "" for what is no text."""
     text = name if isinstance(name, str) else str(name) if type(name) in (int, float) else ""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def own_name(name: str, taken: dict[str, int]) -> str:
+    """The name, with a number behind it if it is taken; from now on it is.
+
+    Args:
+        taken: the names that are, and the last number that was tried behind each.
+    """
+    found = name
+    while found in taken:
+        taken[name] += 1
+        found = f"{name} {taken[name]}"
+    taken[found] = 1
+    return found
 
 
 def whole(value: object, most: int = (1 << 31) - 1) -> int:

@@ -105,6 +105,14 @@ def test_times_since_1970_are_as_exact_as_others(tmp_path: Path) -> None:
     )
     plain = kit.open_trace(nsys_report(tmp_path / "plain.sqlite")).timeline
     assert kit.open_trace(nsys_report(tmp_path / "utc.sqlite", later)).timeline == plain
+    columns = "globalTid, nameId"
+    first = (
+        f"{later}; insert into {tables[0]} (start, end, {columns}) "
+        f"select 0, 100, {columns} from {tables[0]} limit 1"
+    )
+    lonely = kit.open_trace(nsys_report(tmp_path / "lonely.sqlite", first)).timeline
+    assert lonely.spans == plain.spans
+    assert "1 events more than a day away from the others were left out" in lonely.notes
 
 
 def test_a_graph_that_is_traced_as_a_whole_keeps_the_device_busy(tmp_path: Path) -> None:

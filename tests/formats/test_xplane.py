@@ -238,6 +238,17 @@ def test_streams_of_a_gpu_are_lanes(tmp_path: Path):
     ]
 
 
+def test_each_thread_has_a_lane_whatever_it_is_called(tmp_path: Path):
+    """A second "worker" was drawn with "worker 2", and "main" with the thread of the steps."""
+    call = field(4, field(1, 1) + field(2, 0) + field(3, 1000))
+    threads = ("worker 2", "worker", "worker", "main", "main")
+    lines = b"".join(field(3, field(2, name) + field(3, 1000) + call) for name in threads)
+    host = field(1, field(2, "/host:CPU") + lines + _names(4, "PjitFunction(f)"))
+    t = opened(tmp_path, space([(10, 50, "dot")], steps=False) + host)
+    calls = [t.lanes[i] for i in t.lane[t.where(kind="dispatch")].tolist()]
+    assert len(set(calls)) == len(calls) == len(threads)
+
+
 def test_a_profile_without_steps_or_kernels_says_so(tmp_path: Path):
     t = opened(tmp_path, space([(10, 50, "dot")], steps=False))
     assert any("StepTraceAnnotation" in note for note in t.notes)

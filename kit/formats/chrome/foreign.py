@@ -25,13 +25,13 @@ _MAX_STREAMS = 100_000
 
 
 class Clock:
-    """Counts the times of a file from its first one on.
+    """Counts the times of a file from its first one on, or from the one that is given.
 
     An event has microseconds in a float: of the time since 1970 that holds quarters of one.
     """
 
-    def __init__(self) -> None:
-        self._zero: int | None = None
+    def __init__(self, zero: int | None = None) -> None:
+        self._zero = zero
 
     def since(self, times_ns: tuple[Any, Any]) -> tuple[Any, Any]:
         """The same two times on this clock; what is no time stays as it is."""

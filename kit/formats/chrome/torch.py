@@ -7,7 +7,7 @@ of each event.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from kit.formats.chrome.roles import ATEN_OPS, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.text import format_count
 from kit.trace.communication import Collective, Copy, copy_of, operation_of
-from kit.trace.imported import Imported, MeasuredMemory, Member, Spans
+from kit.trace.imported import Imported, MeasuredMemory, Member, Spans, own_name
 from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import SyncPoint, Timeline
 
@@ -197,19 +197,19 @@ class _Trace:
 
     def _lanes(self) -> list[str]:
         """A name for each thread and stream, and one for torch's CPU kernels."""
-        lanes, taken = [], {"host/main"}
+        lanes, taken = [], {"host/main": 1}
         for key, number in self.events.lanes.numbers.items():
             if isinstance(key, str):
                 lanes.append(key)
                 continue
+            if number == self.main:
+                lanes.append("host/main")
+                continue
             process, thread = (str(x)[:40] for x in key)
             lane = f"host/{self.events.lanes.names.get(key) or f'thread {thread}'}"
-            if number == self.main:
-                lane = "host/main"
-            elif lane in taken:
+            if lane in taken:
                 lane = f"{lane} ({process}, {thread})"
-            taken.add(lane)
-            lanes.append(lane)
+            lanes.append(own_name(lane, taken))
         return [*lanes, TORCH_CPU, "device/0 collectives"]
 
     def _spans(self, chosen: NDArray[np.intp], kind: str, callers: Ints | int = -1) -> Spans:
@@ -315,13 +315,13 @@ class _Trace:
             if out := int((~is_inside).sum()):
                 self.notes.append(f"{format_count(out, 'wait')} outside of the steps left out")
             waits = waits[is_inside]
-        to_device = self._copies_to_device()
+        copies = self._copied()
         for i in waits.tolist():
             if not self.nesting.is_finish[i]:
                 at, wait = int(self.start[i]), int(self.stop[i] - self.start[i])
                 op = i if self.role[i] == Role.READ else self.nesting.op[i]
                 site, via = self.place(self.nesting.frame[i], op)
-                yield SyncPoint(at, wait, self._cause(i, to_device), site, via), int(self.thread[i])
+                yield SyncPoint(at, wait, self._cause(i, copies), site, via), int(self.thread[i])
 
     def _in_updates(self, chosen: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of these events began inside of an optimizer's step, on its thread."""
@@ -336,14 +336,15 @@ class _Trace:
         found[order] = is_inside & (self.start[one] < self.stop[update])
         return found[len(updates) :]
 
-    def _copies_to_device(self) -> set[int]:
-        """The `aten::copy_` whose transfer went from the host to the device."""
+    def _copied(self) -> dict[int, str]:
+        """Where each op has copied to, as far as the file says which transfer it has called."""
         link, name = self.events.column("link"), self.events.column("name")
-        up = {int(link[i]) for i in self.kernels.tolist() if "HtoD" in self.names[name[i]]}
+        ways = [_way(text) for text in self.names]
+        way = {int(link[i]): ways[name[i]] for i in self.kernels.tolist() if ways[name[i]]}
         calls = self._of(Role.TRANSFER, Role.WAIT).tolist()
-        return {self.nesting.op[i] for i in calls if int(link[i]) in up and link[i] > 0}
+        return {self.nesting.op[i]: way[link[i]] for i in calls if link[i] > 0 and link[i] in way}
 
-    def _cause(self, wait: int, to_device: set[int]) -> str:
+    def _cause(self, wait: int, copies: Mapping[int, str]) -> str:
         """Why the host waited, by the op that asked; words of `kit.measure.native.events`."""
         op = wait if self.role[wait] == Role.READ else self.nesting.op[wait]
         if op < 0:
@@ -351,7 +352,7 @@ class _Trace:
         if self.role[op] == Role.READ:
             return "item"
         if self.role[op] == Role.COPY:
-            return "copy_to_device" if op in to_device else "copy_to_host"
+            return copies.get(op, "copy")
         return self.names[self.events.name[op]].removeprefix("aten::")
 
     def place(self, frame: int, op: int) -> tuple[str, str]:
@@ -431,6 +432,13 @@ def _has_calls(trace: _Trace) -> bool:
     """Is there a call of a device's runtime? Else nobody knows when the host waited for it."""
     role = trace.role[trace.kept]
     return bool(np.isin(role, (Role.LAUNCH, Role.TRANSFER, Role.WAIT)).any())
+
+
+def _way(name: str) -> str:
+    """The cause of a wait for a transfer of this name; "" of what goes neither up nor down."""
+    if "HtoD" in name or "HostToDevice" in name:
+        return "copy_to_device"
+    return "copy_to_host" if "DtoH" in name or "DeviceToHost" in name else ""
 
 
 def _waits(trace: _Trace, syncs: Sequence[tuple[SyncPoint, int]]) -> Spans:

@@ -159,7 +159,7 @@ SYNC_CURES = (
     ),
     SyncCure(
         "wait for the device",
-        lambda cause, via: cause in ("synchronize", "block_until_ready"),
+        lambda cause, via: cause in ("synchronize", "copy", "block_until_ready"),
         "the host stops there until the device is done ({cause}). Leave the call out or make it "
         "less often; if it copies, pinned memory and the asynchronous call do not wait.",
     ),

@@ -80,6 +80,44 @@ def test_a_copy_without_a_correlation_is_linked_to_no_other(tmp_path):
     assert "copy_to_device" not in {s.cause for s in syncs}
 
 
+def test_each_thread_has_a_lane_whatever_it_is_called(tmp_path):
+    """One was drawn with another that is called as the first would be, "w (1, 4)"."""
+    trace = cuda_trace()
+    for thread, name in ((702, "w (1, 704)"), (703, "w"), (704, "w"), (705, "main")):
+        trace["traceEvents"] += [
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": thread, "args": {"name": name}},
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1000.0, "dur": 1,
+             "pid": 1, "tid": thread, "args": {}},
+        ]  # fmt: skip
+    t = read_chrome(written(tmp_path, trace)).timeline
+    assert {lane for lane in t.lanes if "/w" in lane or "main" in lane} == {
+        "host/main", "host/main (1, 705)", "host/w", "host/w (1, 704)", "host/w (1, 704) 2",
+    }  # fmt: skip
+
+
+def test_of_a_copy_without_a_link_nobody_says_where_it_went(tmp_path):
+    """It was called a copy to the host, whatever it was."""
+    trace = cuda_trace()
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X" and event["cat"] == "gpu_memcpy":
+            del event["args"]["correlation"]
+    syncs = read_chrome(written(tmp_path, trace)).timeline.syncs
+    assert [s.cause for s in syncs] == 2 * ["copy", "item"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("CopyHostToDevice", "copy_to_device"), ("Memcpy DtoH (Device -> Pageable)", "copy_to_host")],
+)
+def test_a_copy_is_known_by_the_name_of_its_transfer(tmp_path, name, cause):
+    trace = cuda_trace()
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X" and event["cat"] == "gpu_memcpy" and "HtoD" in event["name"]:
+            event["name"] = name
+    syncs = read_chrome(written(tmp_path, trace)).timeline.syncs
+    assert [s.cause for s in syncs] == 2 * [cause, "item"]
+
+
 def test_a_step_of_a_gpu_trace_has_its_phases_and_its_input(tmp_path):
     t = cuda(tmp_path)
     zero = int(t.intervals(kind="step")[0, 0])
