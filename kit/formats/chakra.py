@@ -43,15 +43,7 @@ _MAX_US = 1e15
 
 
 def read_chakra(path: str | os.PathLike[str], step_by: str = "") -> Imported:
-    """The trace in a `.json` file.
-
-    Args:
-        step_by: what the steps are; see `kit.formats.chrome.steps`.
-
-    Raises:
-        TraceFileError: it is damaged, too large, or has no times; says which.
-        OSError: there is no such file, or it cannot be read.
-    """
+    """The trace in a `.json` file; arguments and errors as of `read_chrome`."""
     events = Events(step_by)
     nodes = _Nodes(events)
     with naming(path):

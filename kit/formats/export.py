@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kit.errors import SettingsError
 from kit.files import write_whole
@@ -28,6 +27,7 @@ from kit.runs.analysis.markdown import run_markdown
 from kit.runs.run import Run
 from kit.text import no_formula
 from kit.trace import KINDS, Timeline
+from kit.trace.active import Ints, Mask, grouped
 from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["SUFFIXES", "export_trace"]
@@ -97,7 +97,7 @@ def _chrome(run: Run) -> Iterator[str]:
 _Track = tuple[str, int, str]  # lane, process, the name that is shown
 
 
-def _tracks(t: Timeline) -> tuple[NDArray[np.int64], list[_Track]]:
+def _tracks(t: Timeline) -> tuple[Ints, list[_Track]]:
     """The track of each span, and all tracks; numbers of tracks begin at 1 in the file."""
     track = np.zeros(len(t), np.int64)
     tracks: list[_Track] = []
@@ -117,7 +117,7 @@ def _tracks(t: Timeline) -> tuple[NDArray[np.int64], list[_Track]]:
     return track, tracks
 
 
-def _layers(start: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.int64]:
+def _layers(start: Ints, stop: Ints) -> Ints:
     """The first layer in which each span nests in what is open there, or nothing is."""
     layers: list[list[int]] = []  # stops of the open spans, outermost first
     found = np.zeros(len(start), np.int64)
@@ -153,9 +153,7 @@ def _track_name(process: int, number: int, name: str) -> Iterator[dict[str, Any]
                "args": {what: value}}  # fmt: skip
 
 
-def _spans(
-    run: Run, track: NDArray[np.int64], tracks: Sequence[_Track]
-) -> Iterator[dict[str, Any]]:
+def _spans(run: Run, track: Ints, tracks: Sequence[_Track]) -> Iterator[dict[str, Any]]:
     t = run.timeline
     facts = _Facts(run)
     columns = (track, t.kind, t.name, t.start_ns, t.stop_ns, t.segment, t.node)
@@ -217,19 +215,14 @@ def _syncs(t: Timeline, tracks: int) -> Iterator[dict[str, Any]]:
                "args": {"cause": s.cause, "site": s.site, "via": s.via}}  # fmt: skip
 
 
-def _flows(
-    t: Timeline, track: NDArray[np.int64], tracks: Sequence[_Track]
-) -> Iterator[dict[str, Any]]:
+def _flows(t: Timeline, track: Ints, tracks: Sequence[_Track]) -> Iterator[dict[str, Any]]:
     """An arrow from each dispatch to the first kernel of its segment that begins after it and
     before the segment is dispatched again.
     """
     number = 0
-    dispatches, kernels = t.where(kind="dispatch"), t.where(kind=ON_DEVICE)
-    for segment in np.unique(t.segment[dispatches]).tolist():
-        if segment < 0:
-            continue
-        from_ = np.flatnonzero(dispatches & (t.segment == segment))
-        to = np.flatnonzero(kernels & (t.segment == segment))
+    kernels = _by_segment(t, t.where(kind=ON_DEVICE))
+    for segment, from_ in _by_segment(t, t.where(kind="dispatch")).items():
+        to = kernels.get(segment, from_[:0])
         first = np.searchsorted(t.start_ns[to], t.start_ns[from_], "left")
         until = np.append(first[1:], len(to))
         for i, (a, b) in enumerate(zip(first.tolist(), until.tolist(), strict=True)):
@@ -241,6 +234,15 @@ def _flows(
                          "pid": tracks[track[span]][1], "tid": int(track[span]) + 1,
                          "ts": int(t.start_ns[span]) / 1e3}  # fmt: skip
                 yield event | ({"bp": "e"} if phase == "f" else {})
+
+
+def _by_segment(t: Timeline, mask: Mask) -> dict[int, Ints]:
+    """Segment -> those of the spans that are of it, in order of time."""
+    spans = np.flatnonzero(mask & (t.segment >= 0))
+    if not len(spans):
+        return {}
+    segments, first, spans = grouped(t.segment[spans].astype(np.int64), spans)
+    return dict(zip(segments, np.split(spans, first[1:]), strict=True))
 
 
 def _csv(run: Run) -> str:

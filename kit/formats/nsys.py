@@ -63,15 +63,7 @@ _ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION)
 
 
 def read_nsys(path: str | os.PathLike[str], step_by: str = "") -> Imported:
-    """The trace in a `.sqlite` file.
-
-    Args:
-        step_by: what the steps are; see `kit.formats.chrome.steps`.
-
-    Raises:
-        TraceFileError: it is damaged, of something else, or too large; says which.
-        OSError: there is no such file, or it cannot be read.
-    """
+    """The trace in a `.sqlite` file; arguments and errors as of `read_chrome`."""
     check_plain(path)
     address = f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1"
     budget = _Budget()

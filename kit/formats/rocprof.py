@@ -42,15 +42,7 @@ Numbers = tuple[int, int]  # of a process in the file, and of what it has counte
 
 
 def read_rocprofv3(path: str | os.PathLike[str], step_by: str = "") -> Imported:
-    """The trace in the `*_results.json` of `rocprofv3 --output-format json`.
-
-    Args:
-        step_by: what the steps are; see `kit.formats.chrome.steps`.
-
-    Raises:
-        TraceFileError: it is damaged, without kernels, or too large; says which.
-        OSError: there is no such file, or it cannot be read.
-    """
+    """The trace in a `*_results.json` of rocprofv3; arguments and errors as of `read_chrome`."""
     with naming(path):
         return _records(path, step_by)
 

@@ -60,12 +60,7 @@ class _Plane(NamedTuple):
 
 
 def read_trace_viewer(path: str | os.PathLike[str]) -> Imported:
-    """The profile in a `*.trace.json`, packed or not.
-
-    Raises:
-        TraceFileError: it is damaged, without events, or too large; says which.
-        OSError: it cannot be read.
-    """
+    """The profile in a `*.trace.json`, packed or not; errors as of `read_xplane`."""
     tracks = _Tracks()
     with naming(path, "a profile"):
         head = read_events(path, tracks.add)

@@ -14,10 +14,10 @@ kernels, as in torch's traces, it is the one that leads to the last kernel, and 
 still does: a host that runs ahead of the device is not what the step waits for. A call that blocks
 because the queue of launches is full is a wait (`kit.trace.queue`).
 
-Work is what the host does when it does not
-wait for the device (a sleep is work: what follows has to wait for it), what a worker does while no
-device works, kernels, and reductions. What lies between two of these is delay: the path covers the
-steps from end to end, and its work is never more than they took.
+Work is what the host does when it does not wait for the device (a sleep is work: what follows has
+to wait for it), what a worker does while no device works, kernels, and reductions. What lies
+between two of these is delay: the path covers the steps from end to end, and its work is never more
+than they took.
 """
 
 from __future__ import annotations
@@ -200,10 +200,10 @@ class _Search:
         for kind, i in self._events():
             if kind == 0:
                 value = self.k_value[i]
-                best_kernel = (
-                    i if best_kernel < 0 or value > self.k_value[best_kernel] else (best_kernel)
-                )
-                recent = i if recent < 0 or value > self.k_value[recent] else recent
+                if best_kernel < 0 or value > self.k_value[best_kernel]:
+                    best_kernel = i
+                if recent < 0 or value > self.k_value[recent]:
+                    recent = i
             elif kind == 1:
                 value = self.w_value[i] + self.work(i, self.w_stop[i])
                 lane = int(self.timeline.lane[self.workers[i]])
@@ -214,11 +214,10 @@ class _Search:
                 recent = NONE
             elif kind == 3:
                 lane = int(self.timeline.lane[self.workers[i]])
-                options = (
-                    [(best_worker[lane][0], (_WORKER, best_worker[lane][1]))]
-                    if (lane in best_worker)
-                    else []
-                )
+                options = []
+                if lane in best_worker:
+                    value, before = best_worker[lane]
+                    options.append((value, (_WORKER, before)))
                 if self.cut_of[i] >= 0:
                     options.append((self.h_value[self.cut_of[i]], (_HOST, self.cut_of[i])))
                 self.w_value[i], self.w_from[i] = _most(options)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
 from kit.ir import Aval
+from kit.trace.active import Ints
 from kit.trace.communication import Collective, Copy
 from kit.trace.gaps import device_of
 from kit.trace.kinds import KINDS
@@ -54,8 +55,6 @@ MAX_CALLERS = 100_000  # of one run
 _OTHER = "host/other lanes"
 NOT_TRACED = ", not traced"  # ends the name of a device that a file has nothing else of
 NOT_AN_ARRAY = Aval((), "")  # in the place of an argument that is a number, a list or nothing
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

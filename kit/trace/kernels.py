@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.active import distinct
+from kit.trace.active import Ints, Mask, distinct
 from kit.trace.communication import joined, within
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
@@ -27,8 +27,6 @@ __all__ = [
     "kernel_table",
     "named_fraction",
 ]
-
-Keys = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +90,7 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     return tuple(sorted(rows, key=lambda r: (-r.charged_ms, r.segment, r.name)))
 
 
-def in_steps(
-    timeline: Timeline, spans: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+def in_steps(timeline: Timeline, spans: NDArray[np.intp]) -> tuple[NDArray[np.intp], Ints]:
     """Which of these spans are in a step, if only in part, and their times on a clock that runs in
     steps only; without steps all, as they are.
 
@@ -114,7 +110,7 @@ def in_steps(
     return spans[is_inside], np.stack([start, stop], axis=1)[is_inside]
 
 
-def distinct_kernels(timeline: Timeline, spans: NDArray[np.intp]) -> tuple[Keys, NDArray[np.intp]]:
+def distinct_kernels(timeline: Timeline, spans: NDArray[np.intp]) -> tuple[Ints, NDArray[np.intp]]:
     """Segment, name and node of each kernel that these spans are runs of, and which one each is of.
 
     Shape:
@@ -128,22 +124,20 @@ def distinct_kernels(timeline: Timeline, spans: NDArray[np.intp]) -> tuple[Keys,
     return np.stack([segment, name, found % nodes - 1], axis=1), group
 
 
-def _keys(timeline: Timeline, spans: NDArray[np.intp]) -> Keys:
+def _keys(timeline: Timeline, spans: NDArray[np.intp]) -> Ints:
     """One number for segment and name; the launches of a foreign trace are no segments."""
-    segment: Keys = timeline.segment[spans].astype(np.int64).clip(min=-1)
-    keys: Keys = segment * len(timeline.names) + timeline.name[spans]
+    segment: Ints = timeline.segment[spans].astype(np.int64).clip(min=-1)
+    keys: Ints = segment * len(timeline.names) + timeline.name[spans]
     return keys
 
 
-def communication(timeline: Timeline, spans: NDArray[np.intp]) -> NDArray[np.bool_]:
+def communication(timeline: Timeline, spans: NDArray[np.intp]) -> Mask:
     """Which of these spans only communicate: charged where nothing computes, as in a breakdown."""
-    found: NDArray[np.bool_] = timeline.where(kind="communication")[spans]
+    found: Mask = timeline.where(kind="communication")[spans]
     return found
 
 
-def charged_ns(
-    times: NDArray[np.int64], beneath: NDArray[np.bool_] | None = None
-) -> NDArray[np.float64]:
+def charged_ns(times: Ints, beneath: Mask | None = None) -> NDArray[np.float64]:
     """What each interval is charged if an instant is divided equally among those that cover it.
 
     Args:
@@ -170,7 +164,7 @@ def charged_ns(
     return charged
 
 
-def _unions(times: NDArray[np.int64], group: NDArray[np.intp], groups: int) -> NDArray[np.float64]:
+def _unions(times: Ints, group: NDArray[np.intp], groups: int) -> NDArray[np.float64]:
     """Time in at least one interval of each group."""
     order = np.lexsort((times[:, 0], group))
     low = int(times[:, 0].min())

@@ -23,11 +23,11 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import MODULE, Frames
 from kit.formats.chrome.nesting import NONE, Nesting
 from kit.formats.chrome.roles import OPS, Role
+from kit.trace.active import Ints
 from kit.trace.imported import MAX_CALLERS, Caller, cut_name
 
 __all__ = ["CallersFound", "find_callers"]
 
-Ints = NDArray[np.int64]
 _DEEPEST = 200  # frames to look at
 _SEQUENCE = (1 << 40) - 1
 _MOST_THREADS = 200  # whose ops are looked through for those of a gradient

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
+from kit.trace.active import Ints
 
 __all__ = ["NONE", "Anchors", "Nesting", "Paths", "nest"]
 
-Ints = NDArray[np.int64]
 NONE = -1
 _ROUNDING_NS = 1000  # older files have whole microseconds
 _MAX_PATHS = 100_000

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
+
+from kit.trace.active import Ints
 
 __all__ = ["phases"]
 
-Ints = NDArray[np.int64]
 _NEVER = np.iinfo(np.int64).max
 
 

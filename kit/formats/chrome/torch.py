@@ -24,6 +24,7 @@ from kit.formats.chrome.phases import phases
 from kit.formats.chrome.roles import ATEN_OPS, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.text import format_count
+from kit.trace.active import Ints
 from kit.trace.communication import Collective, Copy, copy_of, operation_of
 from kit.trace.imported import Imported, MeasuredMemory, Member, Spans, own_name
 from kit.trace.planes import TORCH_CPU
@@ -31,7 +32,6 @@ from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = ["read_torch"]
 
-Ints = NDArray[np.int64]
 _MARK = re.compile(r"^(ProfilerStep#|kit step )")
 _DEEPEST = 200  # frames to look at
 
@@ -416,16 +416,14 @@ class _Trace:
     def _early(self) -> tuple[int, int, int] | None:
         """Kernels before their launch: how many, of how many, by how much."""
         calls = self._of(Role.LAUNCH, Role.TRANSFER)
-        link = self.events.column("link")
-        calls, kernels = calls[link[calls] > 0], self.kernels[link[self.kernels] > 0]
-        if not len(calls) or not len(kernels):
+        calls, kernels = (x[self.launched[x] < -1] for x in (calls, self.kernels))
+        if not len(calls):
             return None
-        calls = calls[np.argsort(link[calls], kind="stable")]
-        at = np.searchsorted(link[calls], link[kernels]).clip(max=len(calls) - 1)
-        same = link[calls[at]] == link[kernels]
-        early = (self.start[calls[at]] - self.start[kernels])[same]
+        numbers, first = np.unique(self.launched[calls], return_index=True)
+        call = calls[first[np.searchsorted(numbers, self.launched[kernels])]]
+        early = self.start[call] - self.start[kernels]
         late = int((early > 0).sum())
-        return (late, int(same.sum()), int(early.max())) if late else None
+        return (late, len(kernels), int(early.max())) if late else None
 
 
 def _has_calls(trace: _Trace) -> bool:

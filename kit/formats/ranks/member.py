@@ -45,10 +45,9 @@ def read_rank(file: Path, step_by: str = "") -> RankTrace:
         member = replace(member, collectives=_collectives(timeline))
     return rank_trace(
         timeline,
-        member.collectives,
+        member,
         rank=member.rank if member.rank >= 0 else rank_in_name(file),
         file=os.fspath(file),
-        member=member,
     )
 
 

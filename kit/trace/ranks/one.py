@@ -6,7 +6,7 @@ A trace of 200,000 events becomes some thousand numbers, so that many ranks fit 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ __all__ = ["Lane", "Parts", "RankTrace", "coarse", "common", "rank_trace"]
 
 MAX_PIECES = 2_000  # of one kind on one lane: more than a screen has pixels
 MAX_LANES = 12  # of one rank
-NOBODY = Member()
 NAMES = ("compute", "communication", "memory")  # what is drawn of a device
 
 
@@ -132,18 +131,11 @@ _PLAIN = ("rank", "file", "zero_ns", "world", "has_clock")
 _PARTS = ("compute", "communication", "exposed", "memory", "idle")
 
 
-def rank_trace(
-    timeline: Timeline,
-    collectives: Sequence[Collective],
-    *,
-    rank: int,
-    file: str = "",
-    member: Member = NOBODY,
-) -> RankTrace:
-    """What is kept of a rank's timeline; of `member` its clock, its world and its copies."""
+def rank_trace(timeline: Timeline, member: Member, *, rank: int, file: str = "") -> RankTrace:
+    """What is kept of a rank: of its timeline, and of what its trace says of its job."""
     steps = np.flatnonzero(timeline.where(kind="step"))
     steps = steps[np.argsort(timeline.start_ns[steps], kind="stable")]
-    times = np.stack([timeline.start_ns[steps], timeline.stop_ns[steps]], axis=1)
+    times = timeline.times(steps)
     return RankTrace(
         rank=rank,
         file=file,
@@ -151,7 +143,7 @@ def rank_trace(
         step_names=tuple(timeline.names[i] for i in timeline.name[steps].tolist()),
         steps=times,
         parts=_parts(timeline, times),
-        collectives=tuple(sorted(collectives, key=lambda c: c.start_ns)),
+        collectives=tuple(sorted(member.collectives, key=lambda c: c.start_ns)),
         exposed=device_work(timeline).exposed,
         lanes=_lanes(timeline),
         notes=timeline.notes,
@@ -189,13 +181,12 @@ def _causes(timeline: Timeline, busy: Ints, steps: Ints) -> dict[str, Ints]:
 
     A gap of `idle_gaps` may hold a collective: that is communication, not idle.
     """
-    found: dict[str, list[tuple[int, int]]] = {}
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for gap in idle_gaps(timeline):
-        found.setdefault(f"{gap.lane}\n{gap.cause}", []).append((gap.start_ns, gap.stop_ns))
+        found.setdefault((gap.lane, gap.cause), []).append((gap.start_ns, gap.stop_ns))
     devices = count_devices(timeline)
     summed: dict[str, Ints] = {}
-    for key, times in found.items():
-        cause = key.partition("\n")[2]
+    for (_, cause), times in found.items():
         lengths = within(without(joined(np.array(times, np.int64)), busy), steps)
         summed[cause] = summed.get(cause, 0) + lengths
     return {cause: total // devices for cause, total in summed.items() if total.any()}

@@ -39,7 +39,9 @@ def job(arrivals: list[list[int]], offsets: list[int], channel: Channel = ALL) -
             ]
             sent.append(Collective(channel, t + row[r], stop, 1 << 20))
         traces.append(
-            rank_trace(Timeline.of(spans), sent, rank=r, member=Member(zero_ns=10**18 + offset))
+            rank_trace(
+                Timeline.of(spans), Member(zero_ns=10**18 + offset, collectives=tuple(sent)), rank=r
+            )
         )
     return traces
 
@@ -185,7 +187,7 @@ def test_one_rank_alone_has_a_row_and_no_comparison():
 
 
 def test_an_empty_trace_is_a_row_of_nothing():
-    empty = rank_trace(Timeline.of([]), (), rank=0)
+    empty = rank_trace(Timeline.of([]), Member(), rank=0)
     row = compare_ranks([empty]).ranks[0]
     assert row.steps == 0
     assert math.isnan(row.step_ms)

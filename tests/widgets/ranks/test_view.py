@@ -13,6 +13,7 @@ import kit
 from kit.reports.ranks import ranks_html
 from kit.trace import Timeline
 from kit.trace.communication import Channel
+from kit.trace.imported import Member
 from kit.trace.ranks.one import coarse, rank_trace
 from kit.trace.ranks.ranks import Ranks
 from kit.widgets.base.selection import NOTHING
@@ -73,7 +74,7 @@ def test_a_report_of_ranks_is_a_page_or_markdown(ranks: Ranks, tmp_path: Path):
 
 
 def test_ranks_without_anything_are_drawn():
-    empty = Ranks("x", (rank_trace(Timeline.of([]), (), rank=0),))
+    empty = Ranks("x", (rank_trace(Timeline.of([]), Member(), rank=0),))
     assert "nothing to compare" in ranks_drawn(empty)[0]
     assert "No collective" in ranks_html(empty)
 
