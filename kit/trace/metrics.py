@@ -190,7 +190,7 @@ def busy_fraction(timeline: Timeline, *, lane: str) -> float:
     widths, (busy, window) = _cells(timeline.times(mask), _window(timeline))
     if not widths[window].any():
         raise TimelineError("a busy fraction needs a timeline that lasts longer than 0 ns")
-    return int(widths[busy & window].sum()) / int(widths[window].sum())
+    return _part(widths, window, busy)
 
 
 def overlap_fraction(timeline: Timeline, *, of: str, under: str) -> float:
@@ -212,7 +212,7 @@ def overlap_fraction(timeline: Timeline, *, of: str, under: str) -> float:
     widths, (a, b) = _cells(timeline.intervals(kind=of), timeline.intervals(kind=under))
     if not widths[a].any():
         raise TimelineError(f"the overlap of {of!r} needs {of!r} spans that last longer than 0 ns")
-    return int(widths[a & b].sum()) / int(widths[a].sum())
+    return _part(widths, a, b)
 
 
 def breakdown(timeline: Timeline) -> BreakdownRows:
@@ -349,6 +349,11 @@ def _cells(*sets: Ints) -> tuple[Ints, list[Mask]]:
     return np.diff(edges), masks
 
 
+def _part(widths: Ints, of: Mask, under: Mask) -> float:
+    """The part of the time of one set of cells in which another holds, too."""
+    return int(widths[of & under].sum()) / int(widths[of].sum())
+
+
 def _alike(widths: Ints, masks: Sequence[Mask]) -> tuple[Ints, list[Mask]]:
     """Cells that the same sets cover, as one cell: a few, however many there were."""
     code = np.zeros(len(widths), np.int64)
@@ -386,7 +391,7 @@ def _device_busy(timeline: Timeline) -> float:
     widths, (busy, window) = _cells(timeline.intervals(kind="kernel"), _window(timeline))
     if not busy.any() or not widths[window].any():
         return math.nan  # no kernel was seen: the device was not profiled, or is not known
-    return int(widths[busy & window].sum()) / int(widths[window].sum())
+    return _part(widths, window, busy)
 
 
 def _recording_overlap(timeline: Timeline) -> float:
@@ -401,4 +406,4 @@ def _recording_overlap(timeline: Timeline) -> float:
     recording = record & ~np.logical_or.reduce(away)
     if not busy.any() or not widths[recording].any():
         return math.nan
-    return int(widths[recording & busy].sum()) / int(widths[recording].sum())
+    return _part(widths, recording, busy)

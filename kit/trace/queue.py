@@ -7,43 +7,17 @@ a copy that returns when it is done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kit.trace.active import NONE, Ints, Mask
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["Launched", "blocked", "launched"]
+__all__ = ["blocked"]
 
 DEEP = 256  # launches on their way: CUDA's queue takes about 1,000
 NEARLY = 0.9  # of the most that were on their way
 LONG_NS = 20_000  # a launch that does not wait takes 5 to 10 us
-
-
-@dataclass(frozen=True)
-class Launched:
-    """Calls that have launched something, in order of time."""
-
-    call: Ints  # spans of the timeline
-    done_ns: Ints  # when the last of what it launched had run
-    before: Ints  # launches that were on their way when the call began
-
-
-def launched(timeline: Timeline) -> Launched:
-    """The calls of a file that says what they launched."""
-    call = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < NONE))
-    kernel = np.flatnonzero(timeline.where(kind=ON_DEVICE) & (timeline.segment < NONE))
-    numbers, group = np.unique(timeline.segment[kernel], return_inverse=True)
-    done = np.zeros(len(numbers), np.int64)
-    np.maximum.at(done, group, timeline.stop_ns[kernel])
-    call = call[np.isin(timeline.segment[call], numbers)]
-    call = call[np.argsort(timeline.start_ns[call], kind="stable")]
-    done = done[np.searchsorted(numbers, timeline.segment[call])]
-    begun, finished = np.arange(len(call)), np.sort(done)
-    gone = np.searchsorted(finished, timeline.start_ns[call], "right")
-    return Launched(call, done, (begun - gone).clip(0))
 
 
 def blocked(timeline: Timeline) -> Mask:
@@ -53,10 +27,24 @@ def blocked(timeline: Timeline) -> Mask:
     launched has run, as a copy from memory that is not pinned.
     """
     found = np.zeros(len(timeline), dtype=bool)
-    calls = launched(timeline)
-    if len(calls.call):
-        start, stop = timeline.start_ns[calls.call], timeline.stop_ns[calls.call]
-        is_full = calls.before >= max(NEARLY * int(calls.before.max()), DEEP)
-        is_last = (calls.before > 0) & (calls.done_ns <= stop)
-        found[calls.call] = (is_full | is_last) & (stop - start >= LONG_NS)
+    call, done_ns = _launched(timeline)
+    if len(call):
+        start, stop = timeline.times(call).T
+        begun, gone = np.arange(len(call)), np.searchsorted(np.sort(done_ns), start, "right")
+        on_way = (begun - gone).clip(0)  # when the call began
+        is_full = on_way >= max(NEARLY * int(on_way.max()), DEEP)
+        is_last = (on_way > 0) & (done_ns <= stop)
+        found[call] = (is_full | is_last) & (stop - start >= LONG_NS)
     return found
+
+
+def _launched(timeline: Timeline) -> tuple[Ints, Ints]:
+    """The calls that have launched something, in order of time, and when the last of it had run."""
+    call = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < NONE))
+    kernel = np.flatnonzero(timeline.where(kind=ON_DEVICE) & (timeline.segment < NONE))
+    numbers, group = np.unique(timeline.segment[kernel], return_inverse=True)
+    done_ns = np.zeros(len(numbers), np.int64)
+    np.maximum.at(done_ns, group, timeline.stop_ns[kernel])
+    call = call[np.isin(timeline.segment[call], numbers)]
+    call = call[np.argsort(timeline.start_ns[call], kind="stable")]
+    return call, done_ns[np.searchsorted(numbers, timeline.segment[call])]

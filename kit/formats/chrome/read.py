@@ -86,7 +86,7 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
             f"{n:,} {cut_name(c) or 'unnamed'}" for c, n in events.left_out.most_common(5)
         )
         notes.append(f"events that are no span of a step were left out: {most}")
-    return _noted(imported, notes)
+    return replace(imported, timeline=replace(imported.timeline, notes=tuple(notes)))
 
 
 def _of_strangers(events: Events) -> str:
@@ -112,10 +112,6 @@ def _placed(member: Member, head: dict[str, Any]) -> Member:
         world=max(whole(info.get("world_size"), MAX_RANKS), 0),
         zero_ns=zero if abs(zero) < _MAX_CLOCK_NS else 0,
     )
-
-
-def _noted(imported: Imported, notes: list[str]) -> Imported:
-    return replace(imported, timeline=replace(imported.timeline, notes=tuple(notes)))
 
 
 def _environment(head: dict[str, Any], events: Events) -> dict[str, str]:

@@ -16,7 +16,7 @@ import numpy as np
 from kit.errors import KitError
 from kit.formats.ranks.files import rank_in_name
 from kit.formats.readers import open_trace, reads_chrome, reads_saved
-from kit.trace.active import NONE
+from kit.trace.active import NONE, named
 from kit.trace.communication import Channel, Collective, communicates, operation_of
 from kit.trace.imported import Member
 from kit.trace.kinds import ON_DEVICE
@@ -53,9 +53,7 @@ def read_rank(file: Path, step_by: str = "") -> RankTrace:
 
 def _collectives(timeline: Timeline) -> tuple[Collective, ...]:
     """The kernels that communicate by their names, of a format that says no more."""
-    sends = np.array([communicates(name) for name in timeline.names], dtype=bool)
-    kernels = np.flatnonzero(timeline.where(kind=ON_DEVICE))
-    kernels = kernels[sends[timeline.name[kernels]]] if len(kernels) else kernels
+    kernels = np.flatnonzero(timeline.where(kind=ON_DEVICE) & named(timeline, communicates))
     return tuple(
         Collective(
             Channel(operation_of(timeline.names[timeline.name[i]])),
