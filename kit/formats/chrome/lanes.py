@@ -5,6 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
 
 __all__ = ["Halves", "Lanes"]
@@ -42,12 +45,25 @@ class Lanes:
         try:
             return self._streams[device, stream]
         except (KeyError, TypeError):
-            lane = f"device/{cut_name(device)[:40]} stream {cut_name(stream)[:40]}"
+            lane = f"device/{cut_name(device)[:40]} stream {cut_name(stream)[:80]}"
         number = self.number(lane)
         is_small = all(type(x) is int and abs(x) < 1 << 62 for x in (device, stream))
         if is_small and len(self._streams) < _MAX_KEYS:
             self._streams[device, stream] = number
         return number
+
+    def share_numbers(self, thread: NDArray[np.int64], number: NDArray[np.int64]) -> bool:
+        """Has a number above 0 been given to calls of different processes?"""
+        processes: dict[object, int] = {}
+        of_lane = [
+            processes.setdefault(key if isinstance(key, str) else key[0], len(processes))
+            for key in self.numbers
+        ]
+        process = np.array(of_lane, np.int64)[thread[number > 0]]
+        number = number[number > 0]
+        order = np.lexsort((process, number))
+        process, number = process[order], number[order]
+        return bool(((number[1:] == number[:-1]) & (process[1:] != process[:-1])).any())
 
     def call(self, process: Any, thread: Any, name: Any) -> None:
         """Keep the name that the file gives to a thread."""

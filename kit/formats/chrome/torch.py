@@ -21,7 +21,7 @@ from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.memory import measured_memory
 from kit.formats.chrome.nesting import nest
 from kit.formats.chrome.phases import phases
-from kit.formats.chrome.roles import ATEN_OPS, Role
+from kit.formats.chrome.roles import ATEN_OPS, Role, way_of
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.text import format_count
 from kit.trace.active import Ints
@@ -34,6 +34,11 @@ __all__ = ["read_torch"]
 
 _MARK = re.compile(r"^(ProfilerStep#|kit step )")
 _DEEPEST = 200  # frames to look at
+_MERGED = (
+    "calls of several processes have the same numbers, as where traces were merged into one file: "
+    "which of them launched a kernel is not known for sure. Open the trace of each process, or a "
+    "folder of them with kit.open_ranks"
+)
 
 
 def read_torch(events: Events, form: str) -> Imported:
@@ -339,7 +344,7 @@ class _Trace:
     def _copied(self) -> dict[int, str]:
         """Where each op has copied to, as far as the file says which transfer it has called."""
         link, name = self.events.column("link"), self.events.column("name")
-        ways = [_way(text) for text in self.names]
+        ways = [way_of(text) for text in self.names]
         way = {int(link[i]): ways[name[i]] for i in self.kernels.tolist() if ways[name[i]]}
         calls = self._of(Role.TRANSFER, Role.WAIT).tolist()
         return {self.nesting.op[i]: way[link[i]] for i in calls if link[i] > 0 and link[i] in way}
@@ -406,7 +411,10 @@ class _Trace:
                 f"{self.nesting.crossing:,} events end after what they began in: "
                 "what called them is uncertain"
             )
-        if early := self._early():
+        calls = self._of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
+        if self.events.lanes.share_numbers(self.thread[calls], self.events.column("link")[calls]):
+            self.notes.append(_MERGED)
+        elif early := self._early():
             self.notes.append(
                 f"{early[0]:,} of {early[1]:,} kernels begin before the call that "
                 f"launched them, by up to {early[2] / 1e3:.1f} us: the device's "
@@ -430,13 +438,6 @@ def _has_calls(trace: _Trace) -> bool:
     """Is there a call of a device's runtime? Else nobody knows when the host waited for it."""
     role = trace.role[trace.kept]
     return bool(np.isin(role, (Role.LAUNCH, Role.TRANSFER, Role.WAIT)).any())
-
-
-def _way(name: str) -> str:
-    """The cause of a wait for a transfer of this name; "" of what goes neither up nor down."""
-    if "HtoD" in name or "HostToDevice" in name:
-        return "copy_to_device"
-    return "copy_to_host" if "DtoH" in name or "DeviceToHost" in name else ""
 
 
 def _waits(trace: _Trace, syncs: Sequence[tuple[SyncPoint, int]]) -> Spans:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kit.formats.chrome.foreign import Streams
+from kit.formats.chrome.lanes import Lanes
 from kit.formats.chrome.read import read_chrome
 from kit.trace import SyncPoint, breakdown, kernel_table
 from kit.trace.active import launches
@@ -93,6 +95,24 @@ def test_each_thread_has_a_lane_whatever_it_is_called(tmp_path):
     assert {lane for lane in t.lanes if "/w" in lane or "main" in lane} == {
         "host/main", "host/main (1, 705)", "host/w", "host/w (1, 704)", "host/w (1, 704) 2",
     }  # fmt: skip
+
+
+def test_a_file_merged_of_two_processes_says_that_launches_are_not_sure(tmp_path):
+    """Each counts its calls from 1: a kernel had begun "before its call", by another's clock."""
+    trace = cuda_trace()
+    assert "merged" not in " ".join(read_chrome(written(tmp_path, trace)).timeline.notes)
+    for event in [e for e in trace["traceEvents"] if e.get("cat") == "cuda_runtime"]:
+        trace["traceEvents"].append(event | {"pid": 99, "ts": event["ts"] + 50.0})
+    said = " ".join(read_chrome(written(tmp_path, trace)).timeline.notes)
+    assert "as where traces were merged into one file" in said
+    assert "clock differs" not in said
+
+
+def test_long_streams_of_processes_have_lanes_of_their_own():
+    """The number of the process was cut off behind a name of 39 characters."""
+    streams, lanes = Streams(), Lanes()
+    found = {lanes.stream(0, streams.of(process, 0, "s" * 39)) for process in (1, 2, 3)}
+    assert len(found) == 3
 
 
 def test_of_a_copy_without_a_link_nobody_says_where_it_went(tmp_path):
