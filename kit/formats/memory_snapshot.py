@@ -15,6 +15,7 @@ import pickletools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
@@ -22,7 +23,7 @@ from typing import IO, Any, cast
 from kit.errors import TraceFileError
 from kit.files import open_plain
 from kit.text import format_bytes, format_count, safe_terminal, terminal_table
-from kit.trace.imported import cut_name, naming
+from kit.trace.imported import cut_name, naming, whole
 
 __all__ = ["SNAPSHOT_SUFFIXES", "MeasuredMemory", "PeakHolder", "open_memory"]
 
@@ -32,6 +33,7 @@ MAX_EVENTS = 5_000_000  # and as many blocks
 MAX_FRAMES = 1_000  # of one stack
 
 UNKNOWN_LINE = "unknown line"
+_whole = partial(whole, most=(1 << 64) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +295,3 @@ def _line(frames: Any) -> tuple[str, str]:
 def _dicts(values: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(values, list | tuple):
         yield from (value for value in values if isinstance(value, dict))
-
-
-def _whole(value: Any) -> int:
-    """A whole number from 0 on; -1 of anything else."""
-    return value if type(value) is int and 0 <= value < 1 << 64 else -1

@@ -253,12 +253,13 @@ def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[
         if not _is_twin((link, end), latest.get(thread)):
             latest[thread] = link, end
             args = {"correlation": links.of_call(thread, link)}
-            yield _event("cuda_runtime", names.get(name), (start, end), thread, args)
+            yield as_event("cuda_runtime", names.get(name), (start, end), _track(thread), args)
     for start, end, kind, text, number, thread in tables.rows(
         "NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "globalTid"
     ):
         if kind in _RANGES and end is not None:
-            yield _event("user_annotation", text or names.get(number), (start, end), thread, {})
+            text = text or names.get(number)
+            yield as_event("user_annotation", text, (start, end), _track(thread), {})
 
 
 def _busiest_thread(tables: _Tables) -> list[Any]:
@@ -286,18 +287,11 @@ def _is_twin(call: tuple[Any, Any], before: tuple[Any, Any] | None) -> bool:
 
 
 def _on_device(
-    category: str, name: Any, times: Sequence[Any], place: Sequence[Any], **more: Any
+    category: str, name: Any, times: tuple[Any, Any], place: Sequence[Any], **more: Any
 ) -> dict[str, Any]:
     device, stream, link = place
     args = {"device": device, "stream": stream, "correlation": link, **more}
-    return _event(category, name, times, stream, args)
-
-
-def _event(
-    category: str, name: Any, times: Sequence[Any], thread: Any, args: dict[str, Any]
-) -> dict[str, Any]:
-    """As torch would write it."""
-    return as_event(category, name, (times[0], times[1]), _track(thread), args)
+    return as_event(category, name, times, _track(stream), args)
 
 
 def _track(thread: Any) -> tuple[Any, Any]:

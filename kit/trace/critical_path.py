@@ -120,8 +120,8 @@ class _Search:
         self.k_from: list[_Link] = [(_START, 0)] * len(self.kernels)
 
     def _times(self, spans: NDArray[np.intp]) -> tuple[list[int], list[int]]:
-        start, stop = self.timeline.start_ns[spans], self.timeline.stop_ns[spans]
-        return start.clip(self.low, self.high).tolist(), stop.clip(self.low, self.high).tolist()
+        start, stop = self.timeline.times(spans).clip(self.low, self.high).T
+        return start.tolist(), stop.tolist()
 
     def _idle_before(self, on_device: Mask) -> dict[int, int]:
         """Device idle time from the begin up to each time at which a worker's span may be left."""

@@ -16,7 +16,8 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import IO, Any
@@ -77,12 +78,8 @@ def read_events(path: str | os.PathLike[str], add: Callable[[Any], None]) -> dic
         TraceFileError: not JSON, cut off, not a Chrome trace, or too large; the message says where.
         OSError: the file cannot be read.
     """
-    with open_plain(path) as file:
-        window = _Window(file)
-        try:
-            return _read(window, add)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise _damaged_packing(error) from None
+    with _opened(path) as window:
+        return _read(window, add)
 
 
 Path = tuple[str, ...]
@@ -99,14 +96,22 @@ def read_parts(path: str | os.PathLike[str], parts: Parts) -> None:
     Raises:
         TraceFileError, OSError: as `read_events`.
     """
+    with _opened(path) as window:
+        if window.peek() != "{":
+            raise TraceFileError(f"it is no JSON object: it begins with {window.sample()}")
+        _walk(window, (), parts, 0)
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[_Window]:
+    """The text of a file; an error says so if its packing is damaged."""
     with open_plain(path) as file:
-        window = _Window(file)
         try:
-            if window.peek() != "{":
-                raise TraceFileError(f"it is no JSON object: it begins with {window.sample()}")
-            _walk(window, (), parts, 0)
+            yield _Window(file)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise _damaged_packing(error) from None
+            raise TraceFileError(
+                f"its gzip packing is damaged or was cut off ({error}): write the trace again"
+            ) from None
 
 
 def _walk(window: _Window, path: Path, parts: Parts, depth: int) -> None:
@@ -157,12 +162,6 @@ def _walk_through(window: _Window, path: Path, parts: Parts, depth: int) -> None
         window.at = match.end()
         if match[1] != ",":
             return
-
-
-def _damaged_packing(error: Exception) -> TraceFileError:
-    return TraceFileError(
-        f"its gzip packing is damaged or was cut off ({error}): write the trace again"
-    )
 
 
 def _read(window: _Window, add: Callable[[Any], None]) -> dict[str, Any]:
