@@ -193,6 +193,19 @@ def test_state_dict_deepcopy_and_save_round_trip() -> None:
     assert loaded["up.weight"].device.type == "cpu"
 
 
+def test_a_copy_of_a_module_begins_without_gradients_as_torchs_does() -> None:
+    def gradient_of_a_copy(device: str) -> Any:
+        model = nn.Linear(2, 1).to(device)
+        x = torch.ones(1, 2, device=device)
+        model(x).sum().backward()
+        twin = copy.deepcopy(model)
+        twin(x).sum().backward()
+        return twin.weight.grad.tolist()
+
+    with open_session():
+        assert gradient_of_a_copy("kit") == gradient_of_a_copy("cpu") == [[1.0, 1.0]]
+
+
 def test_random_numbers_follow_the_seed() -> None:
     def draw(seed: int) -> Any:
         torch.manual_seed(seed)

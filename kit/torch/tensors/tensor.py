@@ -303,6 +303,10 @@ class KitTensor(torch.Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> KitTensor:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
+        if isinstance(self, torch.nn.Parameter):  # torch's has no gradient or attributes either
+            copy: Any = torch.nn.Parameter(self.detach().clone(), self.requires_grad)
+            memo[id(self)] = copy
+            return copy  # type: ignore[no-any-return]
         if not self.is_leaf:
             raise RuntimeError(
                 "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
@@ -312,12 +316,9 @@ class KitTensor(torch.Tensor):
         if id(base) not in memo:  # tensors that share memory share its copy
             whole: Any = KitTensor.over(self.tape, base, base.spec)
             memo[id(base)] = whole.clone().ref
-        copy: Any = KitTensor.over(self.tape, part_of(memo[id(base)], self.ref), self.spec)
+        copy = KitTensor.over(self.tape, part_of(memo[id(base)], self.ref), self.spec)
         copy.requires_grad_(self.requires_grad)
-        if isinstance(self, torch.nn.Parameter):  # torch drops its attributes, too
-            copy = torch.nn.Parameter(copy, self.requires_grad)
-        else:
-            vars(copy).update(deepcopy(vars(self), memo))
+        vars(copy).update(deepcopy(vars(self), memo))
         if self.grad is not None:
             copy.grad = self.grad.__deepcopy__(memo)
         memo[id(self)] = copy
