@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kit.torch.tensors.tensor import KitTensor
+from kit.torch.ops.schema import on_meta
 
 __all__ = ["check_fit", "check_whole"]
 
@@ -69,12 +69,8 @@ def _index_put(args: Any) -> bool:
     x, indices, values = args[:3]
     if values.dim() == 0:
         return True
-    shown = _aten.index.Tensor(_meta(x), [None if i is None else _meta(i) for i in indices])
+    shown = _aten.index.Tensor(on_meta(x), on_meta(list(indices)))
     return _spreads(values.shape, shown.shape)
-
-
-def _meta(x: torch.Tensor) -> torch.Tensor:
-    return x.spec.meta() if isinstance(x, KitTensor) else x.to("meta")
 
 
 def _index_add(args: Any) -> bool:

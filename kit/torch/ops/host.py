@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import time
+import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,18 +17,20 @@ import torch
 
 from kit.errors import UnsupportedOp
 from kit.runtime.recording.sites import format_site
-from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
+from kit.torch.ops.schema import flat_tensors, with_tensors, write_slots, written_tensors
 from kit.torch.tensors.checks import OTHER_DEVICE
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, to_host, wrap
 
 __all__ = [
     "bring_back",
+    "error_on_cpu",
     "made_elsewhere",
     "on_host",
     "raise_as_cpu",
     "rule_skeleton",
     "run_on_host",
+    "zeros_on_cpu",
 ]
 
 Copies = dict[int, tuple[KitTensor, torch.Tensor]]
@@ -59,7 +63,7 @@ def run_on_host(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     return results
 
 
-def _called(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _called(func: Any, args: Any, kwargs: Any) -> Any:
     """`func` on the CPU, as outside of any dispatch.
 
     A thread that torch has called for an op of a device leaves a conjugate as a mark that nothing
@@ -71,20 +75,18 @@ def _called(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return other.submit(func, *args, **kwargs).result()
 
 
-def on_host(args: Any, kwargs: Any, *, cause: str) -> tuple[list[Any], dict[str, Any], Copies]:
+def on_host(args: Any, kwargs: Any, *, cause: str) -> tuple[Any, Any, Copies]:
     """A call's arguments with CPU copies for tensors, and these copies: a sync point."""
     copies: Copies = {}
 
-    def host(item: Any) -> Any:
-        if isinstance(item, KitTensor):
-            if id(item) not in copies:
-                copies[id(item)] = item, _laid_out(to_host(item, cause=cause), item)
-            return copies[id(item)][1]
-        if isinstance(item, list | tuple):
-            return type(item)(host(x) for x in item)
-        return torch.device("cpu") if isinstance(item, torch.device) else item
+    def host(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, KitTensor):
+            return tensor
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor, _laid_out(to_host(tensor, cause=cause), tensor)
+        return copies[id(tensor)][1]
 
-    return [host(x) for x in args], {k: host(v) for k, v in kwargs.items()}, copies
+    return with_tensors(args, host, "cpu"), with_tensors(kwargs, host, "cpu"), copies
 
 
 def _write_back(tape: Tape, func: Any, args: Any, kwargs: Any, copies: Copies) -> None:
@@ -123,8 +125,8 @@ def _laid_out(host: torch.Tensor, like: KitTensor) -> torch.Tensor:
     """A copy with the strides that the program sees; some ops compute by them."""
     strides = list(like.stride())
     if like.spec.repeats:  # the same places are shared as in the program
-        places = torch.arange(like.spec.reach).as_strided(host.shape, strides)
-        memory = torch.zeros(like.spec.reach, dtype=host.dtype)
+        places = torch.arange(like.spec.reach, device="cpu").as_strided(host.shape, strides)
+        memory = torch.zeros(like.spec.reach, dtype=host.dtype, device="cpu")
         memory[places.flatten()] = host.flatten()
         return memory.as_strided(host.shape, strides)
     span = 1 + sum((n - 1) * s for n, s in zip(host.shape, strides, strict=True))
@@ -132,7 +134,7 @@ def _laid_out(host: torch.Tensor, like: KitTensor) -> torch.Tensor:
         step = 2
         for d in sorted(range(host.dim()), key=strides.__getitem__):
             strides[d], step = step, step * max(host.shape[d], 1)
-    return torch.empty_strided(host.shape, strides, dtype=host.dtype).copy_(host)
+    return torch.empty_strided(host.shape, strides, dtype=host.dtype, device="cpu").copy_(host)
 
 
 def raise_as_cpu(func: Any, args: Any, kwargs: Any, error: Exception) -> None:
@@ -145,24 +147,31 @@ def raise_as_cpu(func: Any, args: Any, kwargs: Any, error: Exception) -> None:
     sizes = [x.numel() for x in flat_tensors([*args, *kwargs.values()])]
     if sum(sizes) > _SMALL:
         return
-
-    def blank(item: Any) -> Any:
-        if isinstance(item, torch.Tensor):
-            return torch.zeros(item.shape, dtype=item.dtype)
-        if isinstance(item, list | tuple):
-            return type(item)(blank(x) for x in item)
-        return torch.device("cpu") if isinstance(item, torch.device) else item
-
-    try:
-        with torch.no_grad():
-            func(*map(blank, args), **{k: blank(v) for k, v in kwargs.items()})
-    except Exception as own:
+    if (own := error_on_cpu(func, args, kwargs, zeros_on_cpu)) is not None:
         for note in getattr(error, "__notes__", []):
             own.add_note(note)
         raise own from None
 
 
 _SMALL = 1 << 20  # elements
+
+
+def error_on_cpu(
+    func: Any, args: Any, kwargs: Any, blank: Callable[[torch.Tensor], torch.Tensor]
+) -> Exception | None:
+    """What CPU torch raises for a call with what `blank` makes of each tensor; None if it works."""
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the call itself has not been made yet
+            func(*with_tensors(args, blank, "cpu"), **with_tensors(kwargs, blank, "cpu"))
+    except Exception as error:  # noqa: BLE001 - given to the caller
+        return error.with_traceback(None)
+    return None
+
+
+def zeros_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros of the same shape and type."""
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def rule_skeleton(func: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.sites import format_site
+from kit.torch.ops.host import zeros_on_cpu
 from kit.torch.ops.schema import Special
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
@@ -112,18 +113,14 @@ def _raise_torchs(tape: Tape, log_probs: Any, targets: Any, *lengths: list[int])
     """Raise what CPU torch raises for these lengths, with the user's line."""
     site = format_site(tape.place.sync_frame()[0])
     try:
-        _aten._ctc_loss.default(_blank(log_probs), _blank(targets), *lengths)
+        _aten._ctc_loss.default(zeros_on_cpu(log_probs), zeros_on_cpu(targets), *lengths)
     except RuntimeError as error:
         error.add_note(f"kit: in aten._ctc_loss at {site or 'an unknown line'}")
         raise
 
 
-def _blank(tensor: Any) -> torch.Tensor:
-    return torch.zeros(tensor.shape, dtype=tensor.dtype)
-
-
 def _on_device(tape: Tape, numbers: list[int]) -> KitTensor:
-    host = torch.tensor(numbers, dtype=torch.int64)
+    host = torch.tensor(numbers, dtype=torch.int64, device="cpu")
     return wrap(
         tape, tape.from_host(host, host.dtype), tape.spec((len(numbers),), (1,), 0, host.dtype)
     )

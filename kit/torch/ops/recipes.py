@@ -35,6 +35,7 @@ from kit.torch.ops.schema import (
     Recipe,
     flat_tensors,
     has_static_floats,
+    on_meta,
     write_slots,
     written_tensors,
 )
@@ -45,12 +46,7 @@ from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import (
-    Buffer,
-    KitTensor,
-    View,
-    wrap,
-)
+from kit.torch.tensors.tensor import Buffer, KitTensor, View, wrap
 
 __all__ = ["make_recipe"]
 
@@ -230,16 +226,6 @@ def _positions(written: Sequence[KitTensor], args: Any, kwargs: Any) -> tuple[in
     return tuple(ids.index(id(tensor)) for tensor in written)
 
 
-def _to_meta(value: Any) -> Any:
-    if value.__class__ is KitTensor:
-        return value.spec.meta()
-    if isinstance(value, torch.Tensor):
-        return value.to("meta")
-    if value.__class__ in (list, tuple):
-        return type(value)(_to_meta(v) for v in value)
-    return torch.device("meta") if isinstance(value, torch.device) else value
-
-
 def _linear_backward(x: Any, grad: Any, weight: Any, mask: Any) -> Any:
     shapes = (tuple(x.shape), tuple(weight.shape), tuple(weight.shape[:1]))
     return tuple(
@@ -297,8 +283,7 @@ _META: dict[str, Callable[..., Any]] = {
 
 
 def _infer(func: Any, args: Any, kwargs: Any) -> Any:
-    func = _META.get(str(func), func)
-    return func(*[_to_meta(a) for a in args], **{k: _to_meta(v) for k, v in kwargs.items()})
+    return _META.get(str(func), func)(*on_meta(args), **on_meta(kwargs))
 
 
 def _inputs(tape: Tape, tensors: list[KitTensor]) -> list[Value]:

@@ -1,22 +1,26 @@
 """What an op's schema and its arguments say: what it writes, which tensors go in, which floats
-are constants. And the types of what handles a call."""
+are constants. And what all that handles a call needs: its types, and how an op is recorded by hand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import KitTensor
+from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = [
     "Recipe",
     "Special",
-    "WriteSlots",
     "flat_tensors",
     "has_static_floats",
+    "on_meta",
+    "recorded",
+    "with_tensors",
     "write_slots",
     "written_tensors",
 ]
@@ -78,3 +82,43 @@ def flat_tensors(args: Any) -> list[torch.Tensor]:
         elif isinstance(a, list | tuple):
             flat.extend(flat_tensors(a))
     return flat
+
+
+def with_tensors(item: Any, change: Callable[[torch.Tensor], Any], device: str) -> Any:
+    """Arguments with what `change` makes of each tensor, and this device where they name one."""
+    if isinstance(item, torch.Tensor):
+        return change(item)
+    if isinstance(item, dict):
+        return {name: with_tensors(value, change, device) for name, value in item.items()}
+    if isinstance(item, list | tuple):
+        return type(item)([with_tensors(value, change, device) for value in item])
+    return torch.device(device) if isinstance(item, torch.device) else item
+
+
+def on_meta(item: Any) -> Any:
+    """Arguments with meta tensors of the same geometry, for shape inference."""
+    return with_tensors(item, _meta, "meta")
+
+
+def _meta(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.spec.meta() if isinstance(tensor, KitTensor) else tensor.to("meta")
+
+
+def recorded(
+    tape: Tape,
+    name: str,
+    template: tuple[Any, Any],
+    tensors: Sequence[Any],
+    numbers: list[float],
+    outputs: Sequence[Spec],
+) -> list[KitTensor]:
+    """Record one op on these tensors; gives its results, of the geometries `outputs`."""
+    op = tape.session.intern(
+        name,
+        template,
+        tuple(tensor.spec.aval for tensor in tensors),
+        tuple(spec.aval for spec in outputs),
+        len(numbers),
+    )
+    values = tape.record(op, [tensor.ref.read(tape) for tensor in tensors], numbers)
+    return [wrap(tape, value, spec) for value, spec in zip(values, outputs, strict=True)]

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from kit.torch.ops.schema import on_meta, with_tensors
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import KitTensor, empty
+from kit.torch.tensors.tensor import empty
 
 __all__ = ["stand_ins"]
 
@@ -20,30 +21,10 @@ __all__ = ["stand_ins"]
 def stand_ins(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """Tensors of the shapes that the op would have given, as far as torch knows them."""
     try:
-        meta = func(*_meta(args), **_meta(kwargs or {}))
+        meta = func(*on_meta(args), **on_meta(kwargs or {}))
     except Exception:  # noqa: BLE001 - the op's own error is kept already
         return _like_first(tape, func, args)
-    return _real(tape, meta, args)
-
-
-def _meta(item: Any) -> Any:
-    if isinstance(item, KitTensor):
-        return item.spec.meta()
-    if isinstance(item, torch.Tensor):
-        return item.to("meta")
-    if isinstance(item, dict):
-        return {key: _meta(value) for key, value in item.items()}
-    if isinstance(item, list | tuple):
-        return type(item)(_meta(value) for value in item)
-    return torch.device("meta") if isinstance(item, torch.device) else item
-
-
-def _real(tape: Tape, item: Any, args: Any) -> Any:
-    if isinstance(item, torch.Tensor):
-        return empty(tape, tuple(item.shape), item.dtype)
-    if isinstance(item, list | tuple):
-        return type(item)(_real(tape, value, args) for value in item)
-    return item
+    return with_tensors(meta, lambda x: empty(tape, tuple(x.shape), x.dtype), "kit")
 
 
 def _like_first(tape: Tape, func: Any, args: Any) -> Any:

@@ -9,13 +9,13 @@ the CPU with zeros of the same types.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
+from kit.torch.ops.host import error_on_cpu, zeros_on_cpu
 from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
 from kit.torch.tensors.tensor import KitTensor
 
@@ -83,19 +83,13 @@ def check_numbers(func: Any, args: Any, kwargs: Any) -> None:
     if by_size is None:
         return
 
-    def blank(item: Any) -> Any:
-        if isinstance(item, torch.Tensor):
-            shape = item.shape if by_size else [min(n, 2) for n in item.shape]
-            return torch.zeros((), dtype=item.dtype, device="cpu").expand(shape)
-        return [*map(blank, item)] if isinstance(item, list | tuple) else item
+    def blank(tensor: torch.Tensor) -> torch.Tensor:
+        shape = tensor.shape if by_size else [min(n, 2) for n in tensor.shape]
+        return torch.zeros((), dtype=tensor.dtype, device="cpu").expand(shape)
 
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the call itself has not been made yet
-            func(*map(blank, args), **{k: blank(v) for k, v in kwargs.items()})
-    except Exception as error:  # noqa: BLE001 - raised if the user's call would raise it
-        if _OF_NUMBERS.search(str(error)):
-            raise error.with_traceback(None) from None
+    error = error_on_cpu(func, args, kwargs, blank)
+    if error is not None and _OF_NUMBERS.search(str(error)):
+        raise error
 
 
 def check_types(func: Any, args: Any, kwargs: Any) -> None:
@@ -121,27 +115,19 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
         return
     written = {id(t) for t in written_tensors(write_slots(func), args, kwargs)}
 
-    def blank(item: Any) -> Any:
-        if isinstance(item, torch.Tensor):
-            if isinstance(item, KitTensor) and item.spec.repeats and id(item) in written:
-                # torch looks at shared places before it looks at types
-                memory = torch.zeros(item.spec.reach, dtype=item.dtype, device="cpu")
-                return memory.as_strided(item.shape, item.stride())
-            if is_small or id(item) in written:
-                return torch.zeros(item.shape, dtype=item.dtype, device="cpu")
-            return torch.zeros((), dtype=item.dtype, device="cpu").expand(item.shape)
-        if isinstance(item, list | tuple):
-            return type(item)(blank(x) for x in item)
-        return torch.device("cpu") if isinstance(item, torch.device) else item
+    def blank(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, KitTensor) and tensor.spec.repeats and id(tensor) in written:
+            # torch looks at shared places before it looks at types
+            memory = torch.zeros(tensor.spec.reach, dtype=tensor.dtype, device="cpu")
+            return memory.as_strided(tensor.shape, tensor.stride())
+        if is_small or id(tensor) in written:
+            return zeros_on_cpu(tensor)
+        return torch.zeros((), dtype=tensor.dtype, device="cpu").expand(tensor.shape)
 
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the call itself has not been made yet
-            func(*map(blank, args), **{k: blank(v) for k, v in kwargs.items()})
-    except Exception as error:  # noqa: BLE001 - raised if the user's call would raise it
+    if (error := error_on_cpu(func, args, kwargs, blank)) is not None:
         of_type = is_mixed and _OF_TYPES.search(str(error))
         if of_type or (is_odd and _OF_SHAPES.search(str(error))):
-            raise error.with_traceback(None) from None
+            raise error
 
 
 def check_draw(func: Any, dtype: torch.dtype, numbers: Sequence[Any] = ()) -> None:

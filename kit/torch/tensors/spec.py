@@ -83,7 +83,8 @@ def _repeats(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
         if step <= spanned:
             if step == 0 or prod(shape) > reach_of(shape, stride):
                 return True
-            places = torch.arange(reach_of(shape, stride)).as_strided(shape, stride)
+            memory = torch.arange(reach_of(shape, stride), device="cpu")
+            places = memory.as_strided(shape, stride)
             return bool(places.unique().numel() < places.numel())
         spanned += step * (count - 1)
     return False
