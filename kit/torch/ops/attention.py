@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.template import HOLE, Scalar
+from kit.torch.ops.schema import recorded
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import KitTensor, wrap
+from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["ATTENTION", "ATTENTION_SHAPES", "register_attention"]
 
@@ -115,7 +116,7 @@ def _attention_backward(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     lifted = _Lifted.of(kwargs.get("scale"), p)
     wanted = [bool(w) and x is not None for w, x in zip(wanted, (q, k, v, bias), strict=True)]
     outputs = [
-        tape.cached_spec(("like", x.spec), lambda x=x: torch.empty_like(x.spec.meta()))  # type: ignore[misc]
+        tape.spec_like(x.spec)
         for x, is_wanted in zip((q, k, v, bias), wanted, strict=True)
         if is_wanted
     ]
@@ -150,17 +151,10 @@ def _record(
     outputs: list[Spec],
 ) -> list[Any]:
     """Record one op; `static` are its arguments after the tensors."""
-    inputs = [t.ref.read(tape) for t in tensors if t is not None]
-    template = [None if t is None else HOLE for t in tensors]
-    op = tape.session.intern(
-        name,
-        ((*template, *static), {**lifted.holes, "causal": causal}),
-        tuple(t.spec.aval for t in tensors if t is not None),
-        tuple(spec.aval for spec in outputs),
-        len(lifted.numbers),
-    )
-    values = tape.record(op, inputs, lifted.numbers)
-    return [wrap(tape, value, spec) for value, spec in zip(values, outputs, strict=True)]
+    holes = [None if t is None else HOLE for t in tensors]
+    template = ((*holes, *static), {**lifted.holes, "causal": causal})
+    given = [t for t in tensors if t is not None]
+    return recorded(tape, name, template, given, lifted.numbers, outputs)
 
 
 def _plain_spec(tape: Tape, shape: Any, dtype: torch.dtype) -> Spec:

@@ -15,7 +15,7 @@ from kit.torch.ops.host import made_elsewhere, run_on_host
 from kit.torch.ops.losses import LOSSES
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.recurrent import RECURRENT_LAYERS
-from kit.torch.ops.schema import Special
+from kit.torch.ops.schema import Special, recorded
 from kit.torch.ops.sequences import SEQUENCES
 from kit.torch.ops.strict import check_number
 from kit.torch.tensors.checks import check_sessions, check_writable
@@ -135,10 +135,7 @@ def _to_copy(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
             laid_out = torch.empty_strided(host.shape, geometry.stride(), dtype=host.dtype)
             host = laid_out.copy_(host)
         return host.to(device=device, dtype=dtype)
-    spec = tape.cached_spec(
-        ("to", source.spec, dtype, layout),
-        lambda: torch.empty_like(source.spec.meta(), dtype=dtype, memory_format=layout),
-    )
+    spec = tape.spec_like(source.spec, dtype, layout)
     if dtype is source.dtype:
         return wrap(tape, _apart(tape, source.kit_value()), spec)
     return wrap(tape, _cast(tape, source, spec), spec)
@@ -148,13 +145,11 @@ def _fill(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     target, number = args[0], args[1] if len(args) > 1 else 0
     if not isinstance(target, KitTensor):
         return target.fill_(args[1].item())  # as torch reads a number of another device
+    if isinstance(number, KitTensor):
+        target.ref.write(tape, _cast(tape, number, target.spec))
+        return target
     if isinstance(number, torch.Tensor):
-        source = number if isinstance(number, KitTensor) else None
-        if source is None:
-            number = number.item()
-        else:
-            target.ref.write(tape, _cast(tape, source, target.spec))
-            return target
+        number = number.item()
     if number.__class__ is complex or not target.spec.dtype.is_floating_point:
         check_number(number, target.spec.dtype)
     target.ref.write(tape, tape.full(target.spec, number))
@@ -328,8 +323,7 @@ def _arange(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _refill(tape: Tape, out: KitTensor, spec: Spec, name: str, args: tuple[Any, ...]) -> Any:
-    op = tape.session.intern(name, (args, {"dtype": spec.aval.dtype}), (), (spec.aval,), 0)
-    fresh = wrap(tape, tape.record(op, [], [])[0], spec)
+    (fresh,) = recorded(tape, name, (args, {"dtype": spec.aval.dtype}), [], [], [spec])
     if out.spec is spec:
         out.ref.write(tape, fresh.ref.read(tape))
     else:
@@ -341,25 +335,24 @@ def _batch_norm(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """Training writes the running statistics, whether the op's schema says so or not."""
     x, weight, bias, mean, var, train, momentum, eps = args
     given = [t for t in (x, weight, bias, mean, var) if t is not None]
-    inputs = [t.ref.read(tape) for t in given]
-    avals = tuple(t.spec.aval for t in given)
     holes = tuple(HOLE if t is not None else None for t in (x, weight, bias, mean, var))
-    spec = tape.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
+    spec = tape.spec_like(x.spec)
     wide = torch.promote_types(x.dtype, torch.float32)
     lifted = [float(momentum), float(eps)]
     scalar = Scalar("float32" if wide is torch.float32 else "float64")
     if not train:
-        template = (holes, {"eps": scalar})
-        op = tape.session.intern("kit.batch_norm_eval", template, avals, (spec.aval,), 1)
         nothing = tape.spec((0,), (1,), 0, wide)
         rest = [wrap(tape, tape.full(nothing, 0), nothing) for _ in range(2)]
-        return wrap(tape, tape.record(op, inputs, lifted[1:])[0], spec), *rest
+        template = (holes, {"eps": scalar})
+        made = recorded(tape, "kit.batch_norm_eval", template, given, lifted[1:], [spec])
+        return made[0], *rest
     channels = tape.spec((x.shape[1],), (1,), 0, wide)
     written = [t for t in (mean, var) if t is not None]
+    avals = tuple(t.spec.aval for t in given)
     outputs = (spec.aval, channels.aval, channels.aval, *(t.spec.aval for t in written))
     template = (holes, {"momentum": scalar, "eps": scalar})
     op = tape.session.intern("kit.batch_norm_train", template, avals, outputs, 2)
-    y, batch_mean, invstd, *after = tape.record(op, inputs, lifted)
+    y, batch_mean, invstd, *after = tape.record(op, [t.ref.read(tape) for t in given], lifted)
     for target, value in zip(written, after, strict=True):
         target.ref.write(tape, value)
     return wrap(tape, y, spec), wrap(tape, batch_mean, channels), wrap(tape, invstd, channels)
@@ -372,8 +365,7 @@ def _one_hot(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         classes = func(to_host(x, cause="item"), classes).shape[-1]
     shape = (*x.shape, classes)
     spec = tape.spec_of(torch.empty(shape, dtype=torch.int64, device="meta"))
-    op = tape.session.intern(str(func), ((HOLE, classes), {}), (x.spec.aval,), (spec.aval,), 0)
-    return wrap(tape, tape.record(op, [x.ref.read(tape)], [])[0], spec)
+    return recorded(tape, str(func), ((HOLE, classes), {}), [x], [], [spec])[0]
 
 
 def _check_linalg(tape: Tape, func: Any, args: Any, kwargs: Any) -> None:

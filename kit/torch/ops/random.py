@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.template import HOLE, Scalar
+from kit.runtime.session.session import Session
 from kit.torch.ops.host import made_elsewhere
-from kit.torch.ops.schema import Special
+from kit.torch.ops.schema import Special, recorded
 from kit.torch.ops.strict import check_draw
 from kit.torch.tensors.checks import check_writable
 from kit.torch.tensors.spec import Spec
@@ -27,6 +28,11 @@ OWN_NUMBERS = (
 )
 _GENERATOR = torch.Generator  # before a session makes it say what is above, and slower to ask
 _KEY = {"seed": Scalar("float64"), "call": Scalar("float64")}
+
+
+def _key(session: Session) -> list[float]:
+    """The numbers for `_KEY`, others for each draw."""
+    return [float(session.seed), session.next_random()]
 
 
 def _random(name: str, *parameters: tuple[str, Any]) -> Special:
@@ -60,7 +66,7 @@ def random_value(
     static = {"size": spec.shape, "dtype": spec.aval.dtype, **constants}
     dtype = "float64" if spec.dtype is torch.float64 else "float32"
     holes = {**{k: Scalar(dtype) for k in numbers}, **_KEY}
-    lifted = [*map(float, numbers.values()), float(session.seed), session.next_random()]
+    lifted = [*map(float, numbers.values()), *_key(session)]
     op = session.intern(name, ((), {**holes, **static}), (), (spec.aval,), len(lifted))
     return tape.record(op, [], lifted)[0]
 
@@ -71,25 +77,20 @@ def _dropout(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         ones = tape.spec(x.spec.shape, x.spec.stride, 0, torch.bool)
         return x.clone(), wrap(tape, tape.full(ones, True), ones)
     check_draw(func, x.dtype, (p, True))
-    session = tape.session
-    spec = tape.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
+    spec = tape.spec_like(x.spec)
     mask = tape.spec(spec.shape, spec.stride, 0, torch.bool)
-    holes = {"p": Scalar("float32"), **_KEY}
-    op = session.intern("kit.dropout", ((HOLE,), holes), (x.spec.aval,), (spec.aval, mask.aval), 3)
-    numbers = [p, float(session.seed), session.next_random()]
-    y, keep = tape.record(op, [x.ref.read(tape)], numbers)
-    return wrap(tape, y, spec), wrap(tape, keep, mask)
+    template = ((HOLE,), {"p": Scalar("float32"), **_KEY})
+    numbers = [p, *_key(tape.session)]
+    return tuple(recorded(tape, "kit.dropout", template, [x], numbers, [spec, mask]))
 
 
 def _bernoulli(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     target: KitTensor = args[0]
     _no_generator(func, args, kwargs)
     if str(func) == "aten.bernoulli.default":
-        spec = tape.cached_spec(("like", target.spec), lambda: torch.empty_like(target.spec.meta()))
-        avals = (target.spec.aval,)
-        op = tape.session.intern("kit.bernoulli", ((HOLE,), _KEY), avals, (spec.aval,), 2)
-        numbers = [float(tape.session.seed), tape.session.next_random()]
-        return wrap(tape, tape.record(op, [target.ref.read(tape)], numbers)[0], spec)
+        outputs = [tape.spec_like(target.spec)]
+        key = _key(tape.session)
+        return recorded(tape, "kit.bernoulli", ((HOLE,), _KEY), [target], key, outputs)[0]
     uniform = tape.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
     draw = wrap(
         tape, random_value(tape, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform
@@ -116,12 +117,8 @@ def _like(name: str, **numbers: float) -> Special:
 
 
 def _spec_like(tape: Tape, tensor: KitTensor, kwargs: Any) -> Spec:
-    dtype = kwargs.get("dtype") or tensor.dtype
     layout = kwargs.get("memory_format") or torch.preserve_format
-    return tape.cached_spec(
-        ("to", tensor.spec, dtype, layout),
-        lambda: torch.empty_like(tensor.spec.meta(), dtype=dtype, memory_format=layout),
-    )
+    return tape.spec_like(tensor.spec, kwargs.get("dtype"), layout)
 
 
 def _randint_like(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
@@ -164,11 +161,9 @@ def _multinomial(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         with torch.random.fork_rng(devices=[]):  # torch's own sentence
             func(torch.ones(weights.shape, dtype=weights.dtype, device="cpu"), count, replacement)
     spec = tape.spec_of(torch.empty((*weights.shape[:-1], count), dtype=torch.int64, device="meta"))
-    static = {"count": count, "replacement": replacement, **_KEY}
-    avals = (weights.spec.aval,)
-    op = tape.session.intern("kit.multinomial", ((HOLE,), static), avals, (spec.aval,), 2)
-    numbers = [float(tape.session.seed), tape.session.next_random()]
-    return wrap(tape, tape.record(op, [weights.ref.read(tape)], numbers)[0], spec)
+    template = ((HOLE,), {"count": count, "replacement": replacement, **_KEY})
+    key = _key(tape.session)
+    return recorded(tape, "kit.multinomial", template, [weights], key, [spec])[0]
 
 
 def _rrelu(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:

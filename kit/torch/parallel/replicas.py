@@ -182,7 +182,7 @@ class Replicas:
         tape = tape_of(session)
         self._places.append(tape.place)
         if self.count > 1:
-            tape.replace_backward(partial(self._loss_backward, place))
+            tape.on_backward = partial(self._loss_backward, place)
         return Reducer(
             session, tape, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self.cut
         )
@@ -226,7 +226,7 @@ class Replicas:
             jobs = [partial(_under, modes, job) for job in jobs]
         line = here()
         for place in self._places:
-            place.work_for(line)
+            place.caller = line
         return self._pool.run(jobs)
 
     # -- gradients ---------------------------------------------------------------------------------
@@ -340,14 +340,9 @@ _NO_MODES: Modes = (True, False, False, None)
 
 def _modes() -> Modes:
     """Gradients on, inference mode, autocast on device "kit" and to what, in this thread."""
-    if torch.is_autocast_enabled("kit"):
-        return (
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            True,
-            torch.get_autocast_dtype("kit"),
-        )
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), False, None
+    is_cast = torch.is_autocast_enabled("kit")
+    dtype = torch.get_autocast_dtype("kit") if is_cast else None
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), is_cast, dtype
 
 
 def _under(modes: Modes, job: Callable[[], Any]) -> Any:

@@ -52,7 +52,7 @@ class ProgramPlace:
         self._last: Frame = (_NOWHERE, "", "")
         self._is_user: dict[str, bool] = {}
         self._records: dict[str, bool] = {}  # whether an op may be said to be in this file
-        self.caller: Site = _NOWHERE  # see `work_for`
+        self.caller: Site = _NOWHERE  # the line in another thread that this one works for
 
     def mark_step(self) -> None:
         """A new step begins forward."""
@@ -62,10 +62,6 @@ class ProgramPlace:
         if self._stack or self.scope:  # an exception left a module without telling us
             self._stack.clear()
             self.scope = ""
-
-    def work_for(self, caller: Site) -> None:
-        """This thread works for that line in another thread."""
-        self.caller = caller
 
     def follow(self) -> str:
         """The phase of now."""
@@ -140,9 +136,8 @@ class ProgramPlace:
     def _belongs_to_user(self, name: str) -> bool:
         if name not in self._is_user:
             library = name.startswith(_TORCH) or is_kits(name)
-            frozen = name.startswith("<frozen") or "contextlib" in name or name == "<string>"
-            frozen = frozen or name == _THREADS
-            self._is_user[name] = not (library or frozen)
+            frozen = name.startswith("<frozen") or "contextlib" in name
+            self._is_user[name] = not (library or frozen or name in ("<string>", _THREADS))
         return self._is_user[name]
 
     def enter(self, module: Any) -> None:

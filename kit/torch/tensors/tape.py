@@ -41,7 +41,7 @@ class Tape:
         programs: what hybridized functions have recorded: function -> kind of call -> program.
         shared_zeros: one value of zeros for each geometry, shown by all tensors that are reset.
         decomposing: the op that torch is taking apart into simpler ops.
-        on_backward: called instead of torch's own `backward`, see `replace_backward`.
+        on_backward: called instead of torch's own `loss.backward()`: replicas sum their gradients.
     """
 
     def __init__(self, dispatch: Dispatch, index: int = 0) -> None:
@@ -111,11 +111,7 @@ class Tape:
         finally:
             self.is_tracing, self.overwritten = False, []
 
-    # -- errors and gradients of a backward pass -------------------------------------------------
-
-    def replace_backward(self, call: Callable[..., None]) -> None:
-        """Call this instead of torch's `loss.backward()`: replicas sum their gradients in it."""
-        self.on_backward = call
+    # -- errors of a backward pass ---------------------------------------------------------------
 
     def keep(self, error: BaseException) -> None:
         """Raise it once the backward pass is over: inside it would end the process."""
@@ -225,6 +221,19 @@ class Tape:
             spec = Spec(shape, stride, offset, dtype, Aval(shape, dtype_name(dtype)))
             self._specs[key] = spec
         return spec
+
+    def spec_like(
+        self,
+        spec: Spec,
+        dtype: torch.dtype | None = None,
+        layout: torch.memory_format = torch.preserve_format,
+    ) -> Spec:
+        """The geometry of new memory for a tensor like one of the geometry `spec`."""
+        kind = dtype or spec.dtype
+        return self.cached_spec(
+            ("like", spec, kind, layout),
+            lambda: torch.empty_like(spec.meta(), dtype=kind, memory_format=layout),
+        )
 
     def cached_spec(self, key: Any, make: Callable[[], torch.Tensor]) -> Spec:
         """The geometry of the meta tensor that `make` gives; `make` is called once for each key."""
