@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from sys import getrefcount
 from typing import Any
@@ -130,31 +130,24 @@ def _describe(value: Any, tensors: list[KitTensor], own: dict[int, int],
 
 def _kept_elsewhere(bulk: Bulk, reached: set[int], writes: list[Buffer]) -> str:
     """Why a repetition would miss something: a tensor that lives on and that we cannot reach."""
+    if (buffer := _held(writes, reached)) is not None:
+        return f"it writes a tensor of {buffer.spec.aval} that is no argument"
+    writes.clear()  # they hold values
+    if (value := _held(bulk.values, reached)) is not None:
+        return f"it keeps what it made at {_site_of(bulk, value.slot)} elsewhere"
+    return ""
+
+
+def _held(listed: list[Any], reached: set[int]) -> Any:
+    """The first of them that something besides their list holds, and that we cannot reach."""
     for is_sure in (False, True):
         # what dies now is held by the list alone
-        foreign = [
-            b.spec.aval
-            for b in writes
-            if id(b) not in reached and getrefcount(b) > LISTED_REFERENCES
-        ]
-        if not foreign:
+        held = [x for x in listed if id(x) not in reached and getrefcount(x) > LISTED_REFERENCES]
+        if not held or is_sure:
             break
-        if is_sure:
-            return f"it writes a tensor of {foreign[0]} that is no argument"
+        held.clear()
         gc.collect()  # a cycle of dead objects may hold it
-    writes.clear()  # they hold values
-    for is_sure in (False, True):
-        kept = [
-            v.slot
-            for v in bulk.values
-            if id(v) not in reached and getrefcount(v) > LISTED_REFERENCES
-        ]
-        if not kept:
-            break
-        if is_sure:
-            return f"it keeps what it made at {_site_of(bulk, kept[0])} elsewhere"
-        gc.collect()
-    return ""
+    return held[0] if held else None
 
 
 def _constants(nodes: list[_Node], scalars: list[float]) -> list[Any]:
@@ -288,9 +281,7 @@ def _renumber(made: Any, position: list[int]) -> Any:
     if isinstance(made, Made):
         if made.value < 0:
             return made
-        return Made(
-            value=position[made.value], base_spec=made.base_spec, views=made.views, spec=made.spec
-        )
+        return replace(made, value=position[made.value])
     if isinstance(made, list | tuple):
         return type(made)(_renumber(item, position) for item in made)
     if isinstance(made, dict):
