@@ -25,6 +25,7 @@ from kit.torch.scaling.scaler import (
     count_on_device,
     make_fused,
     starts_from_zero,
+    stepped,
 )
 from kit.torch.tensors.tensor import Buffer, KitTensor
 
@@ -125,14 +126,10 @@ def _any_of(found: list[torch.Tensor]) -> Any:
     return found[0] if len(found) == 1 else torch.stack(found).sum()
 
 
-def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-
-
 def _makes_unknown_state(optimizer: torch.optim.Optimizer) -> bool:
     """True before the step in which state is made of which only the optimizer knows the start."""
     return not starts_from_zero(optimizer) and any(
-        not optimizer.state.get(p) for p in _stepped(optimizer)
+        not optimizer.state.get(p) for p in stepped(optimizer)
     )
 
 
@@ -141,7 +138,7 @@ class _Snapshot:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._params = _stepped(optimizer)
+        self._params = stepped(optimizer)
         self._values: dict[int, tuple[Buffer, Value]] = {}
         self._state: dict[tuple[int, Any], Value] = {}  # (which parameter, key)
         for i, p in enumerate(self._params):

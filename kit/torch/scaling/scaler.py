@@ -30,6 +30,7 @@ __all__ = [
     "count_on_device",
     "make_fused",
     "starts_from_zero",
+    "stepped",
 ]
 
 
@@ -49,13 +50,18 @@ def check_gradients(optimizer: torch.optim.Optimizer) -> None:
     Raises:
         ScalerError: no parameter of the optimizer has one.
     """
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    if all(p.grad is None for p in params):
+    if not stepped(optimizer):
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
         raise ScalerError(
-            f"scaler.step() got an {type(optimizer).__name__} of {len(params)} parameters none of "
+            f"scaler.step() got an {type(optimizer).__name__} of {count} parameters none of "
             "which has a gradient: call scaler.scale(loss).backward() before it, with a loss that "
             "depends on them, and zero_grad() after it"
         )
+
+
+def stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The parameters that a step would change: those that have a gradient."""
+    return [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
 
 
 class StaticScaler:
@@ -85,7 +91,7 @@ class StaticScaler:
                 "unscale_() has already been called on this optimizer since the last update()."
             )
         self._unscaled.add(id(optimizer))
-        grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        grads: Any = [p.grad for p in stepped(optimizer)]
         if grads:
             # The inverse of 2^127 is a number that XLA's code for CPUs takes for 0: two factors.
             halves = (1.0,) if self._scale <= 2.0**126 else (2.0**-64, 2.0**64)
@@ -187,19 +193,18 @@ class OnDeviceScaler(CheckedScaler):
     ) -> Any:
         found = list(optimizer_state["found_inf_per_device"].values())
         count_on_device(optimizer)
-        stepped = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-        params = [p.detach().clone() for p in stepped]
-        states = [_copied(optimizer.state.get(p, {})) for p in stepped]
+        params = stepped(optimizer)
+        weights = [p.detach().clone() for p in params]
+        states = [_copied(optimizer.state.get(p, {})) for p in params]
         result = optimizer.step(*args, **kwargs)
         with torch.no_grad():
             bad = torch.stack([f.to(found[0].device) for f in found]).sum() > 0
-            for p, old in zip(stepped, params, strict=True):
-                _select(bad, old, p)
-            for p, before in zip(stepped, states, strict=True):
+            for p, weight, before in zip(params, weights, states, strict=True):
+                _select(bad, weight, p)
                 for key, old in before.items():
                     if isinstance(old, torch.Tensor):
                         _select(bad, old, optimizer.state[p][key])
-            _take_back_new_state(optimizer, dict(zip(stepped, states, strict=True)), bad)
+            _take_back_new_state(optimizer, dict(zip(params, states, strict=True)), bad)
         return result
 
 
