@@ -19,17 +19,26 @@ from kit.runtime.session.session import Session, current_session
 from kit.torch.tensors.storage import LoadedStorage
 from kit.torch.tensors.unwinding import DeviceQuestion
 
-__all__ = ["Backend", "complete_torch"]
+__all__ = ["Backend", "complete_torch", "open_session_for"]
 
 
-def _session() -> Session:
+def open_session_for(what: str) -> Session:
+    """The session that is open in this thread, which `what` needs.
+
+    Raises:
+        SessionError: there is none.
+    """
     session = current_session()
     if session is None:
         raise SessionError(
-            "torch.kit needs an open session here: wrap the code in `with kit.Session():`, or run "
-            "it with kit.run(...)"
+            f"{what} needs an open session here: wrap the code in `with kit.Session():`, or run it "
+            "with kit.run(...)"
         )
     return session
+
+
+def _session() -> Session:
+    return open_session_for("torch.kit")
 
 
 def _missing(name: str, why: str) -> Any:

@@ -18,10 +18,10 @@ from kit.runs.settings import Settings
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.executor import ExecutableCache
-from kit.runtime.session.session import Session, current_session
+from kit.runtime.session.session import Session
 from kit.runtime.session.setup import Setup
 from kit.torch.autocast import register_autocast
-from kit.torch.backend import Backend, complete_torch
+from kit.torch.backend import Backend, complete_torch, open_session_for
 from kit.torch.backward import follow_backward
 from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.flops import register_flops
@@ -134,13 +134,7 @@ def _guard(question: DeviceQuestion) -> Any:
 
 
 def _tape(device: Any = None) -> Tape:
-    session = current_session()
-    if session is None:
-        raise SessionError(
-            "device 'kit' needs an open session here: wrap the code in `with kit.Session():`, or "
-            "run it with kit.run(...)"
-        )
-    tape = tape_of(session)
+    tape = tape_of(open_session_for("device 'kit'"))
     # torch makes "kit:0" of "kit", so index 0 means the device of the thread that asks
     if device is not None and device.index and device.index != tape.device.index:
         raise SessionError(
@@ -150,50 +144,33 @@ def _tape(device: Any = None) -> Tape:
     return tape
 
 
-def _empty(
-    size: Sequence[int],
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-) -> KitTensor:
+# Torch gives by name what stands after the star in an op's schema, such as its layout.
+Dtype = torch.dtype | None
+
+
+def _empty(size: Sequence[int], *, dtype: Dtype = None, device: Any = None, **_: Any) -> KitTensor:
     return empty(_tape(device), size, dtype)
 
 
 def _empty_strided(
     size: Sequence[int],
     stride: Sequence[int],
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
+    *,
+    dtype: Dtype = None,
     device: Any = None,
-    pin_memory: Any = None,
+    **_: Any,
 ) -> KitTensor:
     return empty(_tape(device), size, dtype, stride)
 
 
-def _zeros(
-    size: Sequence[int],
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> torch.Tensor:
+def _zeros(size: Sequence[int], *, dtype: Dtype = None, **_: Any) -> torch.Tensor:
     return torch.zeros(size, dtype=dtype, device="kit")
 
 
 def _triangle(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Indices that depend on nothing on the device: made on the host, copied once."""
 
-    def make(
-        row: int,
-        col: int,
-        offset: int = 0,
-        dtype: torch.dtype | None = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-    ) -> torch.Tensor:
+    def make(row: int, col: int, offset: int = 0, *, dtype: Dtype = None, **_: Any) -> torch.Tensor:
         return function(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("kit")
 
     return make
