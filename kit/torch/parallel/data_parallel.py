@@ -12,7 +12,7 @@ from functools import partial
 from numbers import Number
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from kit.errors import SessionError, SettingsError
 from kit.runtime.replicas.rendezvous import Rendezvous
@@ -91,7 +91,8 @@ class DataParallel(Replicas):
 
     def __call__(self, *inputs: Any, **options: Any) -> Shards:
         """The model's outputs for each replica's part of the inputs, in the replicas' order."""
-        return self.map(_call, self.modules, self._parts((inputs, options)))
+        parts = self._parts((inputs, options))
+        return self.map(lambda module, part: module(*part[0], **part[1]), self.modules, parts)
 
     def _parts(self, batch: Any) -> Shards:
         """Each replica's part of a batch that may hold `Shards`; notes the sizes."""
@@ -184,9 +185,8 @@ class DataParallel(Replicas):
             )
         if not self._whole_steps:
             meeting = Rendezvous(self._group, "the update", is_local=True)
-            self._whole_steps = [
-                _WholeStep(self, place, meeting) for place in range(len(self.ranks))
-            ]
+            places = range(len(self.ranks))
+            self._whole_steps = [_WholeStep(self, place, meeting) for place in places]
         parts = self._parts(batch)
         jobs = [
             partial(step.run, loss, one, part)
@@ -316,8 +316,3 @@ def _check_losses(losses: Any, count: int) -> None:
             f"net.mean takes one loss for each of the {count} replicas, a tensor of one element; "
             "of several losses give one after the other: net.mean(net.map(lambda x: x[0], losses))"
         )
-
-
-def _call(module: nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    args, options = given
-    return module(*args, **options)

@@ -100,9 +100,8 @@ class OwnStepParallel(DataParallel):
             self._roots[place].setdefault(id(module), module)
             if torch.is_grad_enabled():
                 known = (self._sizes_of.get(tensor, ()) for tensor in tensors_in(args))
-                self._sizes[place] = (
-                    next(filter(None, known), ()) or self._taken[place] or (self._sizes[place])
-                )
+                sizes = next(filter(None, known), ())
+                self._sizes[place] = sizes or self._taken[place] or self._sizes[place]
                 self._taken[place] = ()  # the loss of that is to come: a module, perhaps
 
     def _loss_backward(self, place: int, *args: Any, **options: Any) -> None:

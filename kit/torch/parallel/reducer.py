@@ -23,7 +23,7 @@ from kit.torch.constants import parts_of
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
 
-__all__ = ["CUTS", "Bucket", "Reducer", "buckets_of", "check_reduced", "check_tuning"]
+__all__ = ["CUTS", "Bucket", "Reducer", "check_reduced", "check_tuning"]
 
 CUTS = ("bucket", "size")
 
@@ -40,24 +40,20 @@ class Bucket:
         self.collective: Any = None
         self.metas = [torch.empty(p.shape, dtype=p.dtype, device="meta") for _, p in parameters]
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its gradients."""
-        return sum(p.numel() * p.element_size() for _, p in self.parameters)
-
 
 def buckets_of(module: nn.Module, size_bytes: int) -> list[Bucket]:
     """The module's parameters from the last to the first, in buckets of about so many bytes."""
-    buckets: list[Bucket] = []
-    full = True
+    groups: list[list[tuple[str, nn.Parameter]]] = []
+    filled = size_bytes
     for name, parameter in reversed(list(module.named_parameters())):
         if not parameter.requires_grad:
             continue
-        if full:
-            buckets.append(Bucket(len(buckets), []))
-        buckets[-1].parameters.append((name, parameter))
-        full = buckets[-1].size_bytes >= size_bytes
-    return [Bucket(b.number, b.parameters) for b in buckets]
+        if filled >= size_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append((name, parameter))
+        filled += parameter.numel() * parameter.element_size()
+    return [Bucket(number, group) for number, group in enumerate(groups)]
 
 
 class Reducer:
