@@ -56,7 +56,7 @@ LONG_FILES = (
     "tests/browser/test_report.py",
     "tests/torch/parallel/test_data_parallel.py",
     "tests/reliability/test_other_system.py",
-    "tests/torch/test_collectives.py",
+    "tests/torch/ops/test_collectives.py",
     "tests/cli/test_demo.py",
     "tests/reliability/test_growth.py",
 )
