@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from kit.torch.scaling.scaler import count_for_fused
 from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["makes_state", "prefer_fused"]
@@ -24,10 +25,7 @@ def prefer_fused(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
     for group in optimizer.param_groups:
         if group["fused"] is None and _is_free(group):
             group["fused"] = True
-            for p in group["params"]:
-                step = optimizer.state.get(p, {}).get("step")
-                if isinstance(step, torch.Tensor):
-                    optimizer.state[p]["step"] = step.to(device=p.device, dtype=torch.float32)
+            count_for_fused(optimizer, group)
 
 
 def makes_state(optimizer: torch.optim.Optimizer) -> bool:

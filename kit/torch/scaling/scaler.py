@@ -27,6 +27,7 @@ __all__ = [
     "StaticScaler",
     "check_gradients",
     "check_scale",
+    "count_for_fused",
     "count_on_device",
     "make_fused",
     "starts_from_zero",
@@ -261,12 +262,17 @@ def make_fused(optimizer: torch.optim.Optimizer) -> None:
         return  # torch 2.13's fused SGD leaves its momentum unwritten if the first step is skipped
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, False
-        for p in group["params"]:
-            step = optimizer.state.get(p, {}).get("step")
-            if isinstance(step, torch.Tensor):
-                optimizer.state[p]["step"] = step.to(device=p.device, dtype=torch.float32)
+        count_for_fused(optimizer, group)
     optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
     optimizer._need_device_dtype_check_for_fused = True  # type: ignore[attr-defined]
+
+
+def count_for_fused(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+    """A fused implementation counts its steps as float32, on the device of each parameter."""
+    for p in group["params"]:
+        step = optimizer.state.get(p, {}).get("step")
+        if isinstance(step, torch.Tensor):
+            optimizer.state[p]["step"] = step.to(device=p.device, dtype=torch.float32)
 
 
 def count_on_device(optimizer: torch.optim.Optimizer) -> None:
