@@ -142,7 +142,10 @@ class Barrier:
         session = replica_here()
         if session is None:
             if self._count > 1:
-                raise SessionError(_nowhere(self._count))
+                raise SessionError(
+                    f"{self!r} was used outside of a replica, where nobody else would come: call "
+                    "it in a function that net.map or a module that a kit.DataParallel runs"
+                )
             visit = next(self._alone)
             self._brought[0, visit] = x
             return visit
@@ -207,10 +210,3 @@ class Barrier:
                 self._meeting = Rendezvous(group, repr(self))
                 self._brought = {}
             return self._meeting
-
-
-def _nowhere(count: int) -> str:
-    return (
-        f"Barrier({count}) was used outside of a replica, where nobody else would come: call it "
-        "in a function that net.map or a module that a kit.DataParallel runs"
-    )

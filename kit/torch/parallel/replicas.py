@@ -90,7 +90,7 @@ class Replicas:
             self._caches.append(ExecutableCache())
         self._group = Group(len(self.devices), timeout_s, current_processes())
         self._collectives = Collectives(self._group, self.devices, link)
-        self._sessions: list[ReplicaSession] = []
+        self.sessions: list[ReplicaSession] = []  # with the replicas' counters and explanations
         self._reducers: list[Reducer] = []
         self._places: list[ProgramPlace] = []  # in no order
         self._pool: Pool | None = None
@@ -119,11 +119,6 @@ class Replicas:
         """Those that have joined, if this is not the only one."""
         return self._group.processes
 
-    @property
-    def sessions(self) -> list[ReplicaSession]:
-        """The replicas' sessions, for their counters and explanations."""
-        return self._sessions
-
     def open(self) -> Self:
         """What `with` does at its beginning, for the cells of a notebook; `close` ends it.
 
@@ -135,7 +130,7 @@ class Replicas:
         register()
         self._exits = contextlib.ExitStack()
         dispatchers = [Dispatcher(place) for place in range(len(self.devices))]
-        self._sessions = [
+        self.sessions = [
             ReplicaSession(rank, device, self._collectives, self.settings, tape, self._rules, cache)
             for rank, device, tape, cache in zip(
                 self.ranks, self.devices, dispatchers, self._caches, strict=False
@@ -151,7 +146,7 @@ class Replicas:
             else:
                 undo.callback(self._group.close)
                 undo.callback(self._collectives.close)
-                self._pool = Pool(self._group, lambda place: self._sessions[place], note_turn)
+                self._pool = Pool(self._group, lambda place: self.sessions[place], note_turn)
                 undo.callback(self._pool.close)
             made = self._hand_out([partial(self._set_up, i, copy) for i, copy in enumerate(copies)])
             self._exits = undo.pop_all()
