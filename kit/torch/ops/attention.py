@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.template import HOLE, Scalar
-from kit.torch.ops.schema import recorded
+from kit.torch.ops.schema import handed_over, recorded
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
@@ -174,18 +174,13 @@ def _like_query(q: KitTensor, v: KitTensor) -> torch.Tensor:
     return torch.empty([shape[d] for d in order], dtype=q.dtype, device="meta").permute(back)
 
 
-def _whole(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    """In inference mode, which has no autograd, torch hands over the call itself."""
-    return _choose(*args, **kwargs)
-
-
 def _not_nested(tape: Tape, func: Any, args: Any, kwargs: Any) -> bool:
     """`nn.TransformerEncoder` asks whether padding may be cut off; a padded batch stays padded."""
     return False
 
 
 ATTENTION: dict[str, Callable[..., Any]] = {
-    "aten.scaled_dot_product_attention.default": _whole,
+    "aten.scaled_dot_product_attention.default": handed_over(_choose),
     "aten._scaled_dot_product_fused_attention_overrideable.default": _attention,
     "aten._scaled_dot_product_fused_attention_overrideable_backward.default": _attention_backward,
     "aten._nested_tensor_from_mask_left_aligned.default": _not_nested,

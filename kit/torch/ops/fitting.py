@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kit.torch.ops.schema import on_meta
+from kit.torch.ops.schema import flat_tensors, on_meta
 
 __all__ = ["check_fit", "check_whole"]
 
@@ -26,7 +26,7 @@ def check_fit(name: str, args: Any) -> None:
     Raises:
         RuntimeError: they do not.
     """
-    base = ".".join(name.split(".")[:2])
+    base = name.rpartition(".")[0]
     if base.startswith("aten._foreach_"):
         _foreach(base, args)
     elif base in _FITS and not _FITS[base](args):
@@ -53,16 +53,12 @@ def _spreads(source: Shape, target: Shape) -> bool:
 
 
 def _foreach(base: str, args: Any) -> None:
-    lists = [a for a in args if isinstance(a, list | tuple) and _are_tensors(a)]
+    lists = [a for a in args if isinstance(a, list | tuple) and len(flat_tensors(a)) == len(a)]
     for tensors in zip(*lists, strict=True):
         shapes = [tuple(t.shape) for t in tensors]
         whole = torch.broadcast_shapes(*shapes)
         if base.endswith("_"):
             check_whole(shapes[0], whole)
-
-
-def _are_tensors(items: Any) -> bool:
-    return all(isinstance(item, torch.Tensor) for item in items)
 
 
 def _index_put(args: Any) -> bool:

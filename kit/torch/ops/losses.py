@@ -9,7 +9,7 @@ import torch
 
 from kit.runtime.recording.sites import format_site
 from kit.torch.ops.host import zeros_on_cpu
-from kit.torch.ops.schema import Special
+from kit.torch.ops.schema import Special, handed_over
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
 
@@ -76,10 +76,6 @@ def _choose(log_probs: Any, targets: Any, times: Any, lengths: Any, *options: An
     return _aten.ctc_loss.IntList(log_probs, targets, *numbers, *options)
 
 
-def _without_autograd(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    return _choose(*args, **kwargs)
-
-
 def _with_lengths(log_probs_at: int) -> Special:
     """Lengths that are numbers, checked as torch checks them, become inputs of the program.
 
@@ -127,7 +123,7 @@ def _on_device(tape: Tape, numbers: list[int]) -> KitTensor:
 
 
 LOSSES: dict[str, Special] = {
-    "aten.ctc_loss.Tensor": _without_autograd,
+    "aten.ctc_loss.Tensor": handed_over(_choose),
     "aten._ctc_loss.default": _with_lengths(0),
     "aten._ctc_loss_backward.default": _with_lengths(1),
 }

@@ -148,8 +148,7 @@ def _fill(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         return target
     if isinstance(number, torch.Tensor):
         number = number.item()
-    if number.__class__ is complex or not target.spec.dtype.is_floating_point:
-        check_number(number, target.spec.dtype)
+    check_number(number, target.spec.dtype)
     target.ref.write(tape, tape.full(target.spec, number))
     return target
 
@@ -164,8 +163,7 @@ def _like(number: int | None) -> Special:
         if "empty" in str(func):
             return unwritten(tape, spec)
         value = args[-1] if number is None else number
-        if value.__class__ is complex or not spec.dtype.is_floating_point:
-            check_number(value, spec.dtype)
+        check_number(value, spec.dtype)
         return wrap(tape, tape.full(spec, value), spec)
 
     return special
@@ -216,14 +214,11 @@ def _strided_view(tape: Tape, args: Any, kwargs: Any) -> Any:
     if tensor.dtype is base.spec.dtype:
         shown = strided(tape, base, spec)
     else:
-        memory = _recast(tape, strided(tape, base, _flat(tape, base.spec)), tensor.dtype)
+        flat = tape.spec((base.spec.reach,), (1,), 0, base.spec.dtype)
+        memory = _recast(tape, strided(tape, base, flat), tensor.dtype)
         spec.check_inside(memory.spec)
         shown = KitTensor.over(tape, View(memory.ref, tape.strided(memory.spec, spec)), spec)
     return shown if shows_memory(tensor.ref) else _as_seen(tensor.ref, shown)
-
-
-def _flat(tape: Tape, memory: Spec) -> Spec:
-    return tape.spec((memory.reach,), (1,), 0, memory.dtype)
 
 
 def _as_seen(ref: Any, shown: torch.Tensor) -> torch.Tensor:

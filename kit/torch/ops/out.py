@@ -14,7 +14,7 @@ import torch
 from kit.runtime.recording.sites import level_of_user
 from kit.torch.ops.fitting import check_whole
 from kit.torch.ops.host import run_on_host
-from kit.torch.ops.schema import Recipe
+from kit.torch.ops.schema import Recipe, flat_tensors
 from kit.torch.tensors.checks import check_writable
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
@@ -26,7 +26,7 @@ def out_recipe(func: Any, args: Any, kwargs: Any) -> Recipe | None:
     """The recipe for an `out=` variant; None if there is no functional op for it."""
     names = [a.name for a in func._schema.arguments if a.is_out]
     rest = {k: v for k, v in kwargs.items() if k not in names}
-    if not any(isinstance(x, torch.Tensor) for x in _flat([*args, *rest.values()])):
+    if not flat_tensors([*args, *rest.values()]):
         return _from_host(func, names)
     functional = _functional(func, names)
     if functional is None:
@@ -127,10 +127,3 @@ def _taking(functions: Any, names: set[str], first: str) -> Any:
         if {a.name for a in function._schema.arguments} == names:
             return function
     return None
-
-
-def _flat(values: Any) -> list[Any]:
-    found: list[Any] = []
-    for value in values:
-        found.extend(_flat(value) if isinstance(value, list | tuple) else [value])
-    return found

@@ -16,8 +16,8 @@ import torch
 from torch.nn import functional as F
 
 from kit.ir import RECURRENT
+from kit.torch.ops.schema import Special, handed_over
 from kit.torch.ops.sequences import packed_places
-from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["RECURRENT_LAYERS", "register_recurrent"]
@@ -328,13 +328,8 @@ def _packed(kind: str) -> Callable[..., Any]:
     return call
 
 
-def _in_inference_mode(call: Callable[..., Any]) -> Callable[..., Any]:
-    """There is no autograd there, so torch hands over the call itself."""
-    return lambda tape, func, args, kwargs: call(*args, **kwargs)
-
-
-RECURRENT_LAYERS: dict[str, Callable[[Tape, Any, Any, Any], Any]] = {
-    f"aten.{kind}.{form}": _in_inference_mode(make(kind))
+RECURRENT_LAYERS: dict[str, Special] = {
+    f"aten.{kind}.{form}": handed_over(make(kind))
     for kind in RECURRENT
     for form, make in (("input", _whole), ("data", _packed))
 }

@@ -17,6 +17,7 @@ __all__ = [
     "Recipe",
     "Special",
     "flat_tensors",
+    "handed_over",
     "has_static_floats",
     "on_meta",
     "recorded",
@@ -82,6 +83,11 @@ def flat_tensors(args: Any) -> list[torch.Tensor]:
         elif isinstance(a, list | tuple):
             flat.extend(flat_tensors(a))
     return flat
+
+
+def handed_over(call: Callable[..., Any]) -> Special:
+    """For an op that torch hands over itself in inference mode, where there is no autograd."""
+    return lambda tape, func, args, kwargs: call(*args, **kwargs)
 
 
 def with_tensors(item: Any, change: Callable[[torch.Tensor], Any], device: str) -> Any:

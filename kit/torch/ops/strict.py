@@ -165,7 +165,8 @@ def check_number(number: Any, dtype: torch.dtype) -> None:
     Raises:
         RuntimeError: torch's own sentence.
     """
-    if number not in (0, 1):
+    takes_all = dtype.is_floating_point and number.__class__ is not complex
+    if not takes_all and number not in (0, 1):
         torch.zeros((), dtype=dtype, device="cpu").fill_(number)
 
 

@@ -41,7 +41,7 @@ def check_devices(tape: Tape, name: str, args: Any, kwargs: Any) -> None:
                 f"({args[0].device})"
             )
         raise _mixed(tape, name, args[0])
-    takes_numbers = _overload_free(name) not in _NO_NUMBERS
+    takes_numbers = name.rpartition(".")[0] not in _NO_NUMBERS
     for arg in (*args, *kwargs.values()):
         several = isinstance(arg, list | tuple)
         if several and is_indexed:
@@ -51,10 +51,6 @@ def check_devices(tape: Tape, name: str, args: Any, kwargs: Any) -> None:
                 if x.dim() == 0 and takes_numbers:
                     continue
                 raise _mixed(tape, name, x)
-
-
-def _overload_free(name: str) -> str:
-    return ".".join(name.split(".")[:2])
 
 
 def _mixed(tape: Tape, name: str, other: torch.Tensor) -> RuntimeError:
