@@ -39,7 +39,16 @@ def keep_parameters() -> None:
         before: list[tuple[nn.Module, dict[str, Any]]]
         before = [(m, {**m._parameters}) for m in modules]
         is_lazy = any(isinstance(m, LazyModuleMixin) for m in modules)
-        result: nn.Module = original(self, with_waiting(fn) if is_lazy else fn, recurse)
+        try:
+            result: nn.Module = original(self, with_waiting(fn) if is_lazy else fn, recurse)
+        except RuntimeError as error:
+            if "Couldn't swap" in str(error):
+                error.add_note(
+                    "kit: a tensor cannot change places with one of device kit, which is of a "
+                    "class of its own: leave torch.__future__.set_swap_module_params_on_conversion "
+                    "off. Optimizers and tied layers follow a model to device kit without it"
+                )
+            raise
         if is_lazy:
             await_shapes(modules)
         moved = _share(before)

@@ -294,3 +294,16 @@ def test_what_is_made_like_a_tensor_is_where_the_call_says(device: str) -> None:
             x.new_ones((2, 3), device=device),
         ]
         assert {(t.device.type, tuple(t.shape)) for t in made} == {(device, (2, 3))}
+
+
+def test_a_move_that_torch_makes_by_swapping_says_what_to_do() -> None:
+    swaps = torch.__future__.set_swap_module_params_on_conversion
+    with open_session():
+        swaps(True)
+        try:
+            with pytest.raises(RuntimeError, match="Couldn't swap Linear") as caught:
+                nn.Linear(2, 1).to("kit")
+        finally:
+            swaps(False)
+        assert "set_swap_module_params_on_conversion off" in caught.value.__notes__[0]
+        assert nn.Linear(2, 1).to("kit").weight.device.type == "kit"
