@@ -39,32 +39,16 @@ def make_scaler(
     return BUILDERS[name](device, init_scale or row.first_scale, **options)
 
 
-def _none(device: str, init_scale: float, **options: Any) -> torch.amp.GradScaler:
-    return torch.amp.GradScaler(device, enabled=False)
-
-
-def _static(device: str, init_scale: float, **options: Any) -> StaticScaler:
-    return StaticScaler(init_scale)
-
-
-def _host_check(device: str, init_scale: float, **options: Any) -> torch.amp.GradScaler:
-    return torch.amp.GradScaler(device, init_scale=init_scale, **options)
-
-
-def _on_device(device: str, init_scale: float, **options: Any) -> OnDeviceScaler:
-    return OnDeviceScaler(device, init_scale=init_scale, **options)
-
-
 def _deferred(device: str, init_scale: float, **options: Any) -> Any:
     from kit.torch.scaling.deferred import DeferredScaler  # loads the runtime, and with it jax
 
-    return DeferredScaler(device, init_scale=init_scale, **options)
+    return DeferredScaler(device, init_scale, **options)
 
 
 BUILDERS: dict[str, Build] = {
-    NONE: _none,
-    STATIC: _static,
-    HOST_CHECK: _host_check,
-    ON_DEVICE: _on_device,
+    NONE: lambda device, *_, **__: torch.amp.GradScaler(device, enabled=False),
+    STATIC: lambda _, init_scale, **__: StaticScaler(init_scale),
+    HOST_CHECK: torch.amp.GradScaler,
+    ON_DEVICE: OnDeviceScaler,
     DEFERRED: _deferred,
 }
