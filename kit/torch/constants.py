@@ -19,7 +19,7 @@ from kit.runtime.steps.recording import numbers_in
 
 __all__ = ["of_module", "of_optimizer", "parts_of", "settings_of"]
 
-# A layer's sizes are those of its weights, and whether it trains is asked by itself.
+# Of torch's own layers: sizes are those of the weights, and whether one trains is asked by itself.
 _NO_CHOICE = {
     *("training", "in_features", "out_features", "in_channels", "out_channels", "num_features"),
     *("num_embeddings", "embedding_dim", "elementwise_affine", "affine"),
@@ -48,11 +48,6 @@ def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
     return modules, parameters
 
 
-def _is_of_torch(module: nn.Module) -> bool:
-    """Has the layer, but for parametrizations of it, a class of torch's own?"""
-    return type(module).__module__.startswith("torch.")
-
-
 def of_module(module: nn.Module) -> Callable[[], Any]:
     """Asks which modules are in it and train, which parameters need or have a gradient, hooks.
 
@@ -64,7 +59,8 @@ def of_module(module: nn.Module) -> Callable[[], Any]:
         (i, name)
         for i, m in enumerate(parts)
         for name, value in vars(m).items()
-        if isinstance(value, Number | str) and not (name in _NO_CHOICE and _is_of_torch(m))
+        if isinstance(value, Number | str)
+        and not (name in _NO_CHOICE and type(m).__module__.startswith("torch."))
     ]
     owners, names = [i for i, _ in choices], [name for _, name in choices]
     kinds = list({type(m): None for m in parts})

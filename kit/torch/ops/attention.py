@@ -100,7 +100,7 @@ def _attention(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     q, k, v, bias, p, causal = (*args, *(None, 0.0, False)[len(args) - 3 :])[:6]
     lifted = _Lifted.of(kwargs.get("scale"), p)
     out = tape.cached_spec(("attention", q.spec, v.spec), lambda: _like_query(q, v))
-    outputs = [out, _plain_spec(tape, q.shape[:-1], _sum_dtype(q.dtype))]
+    outputs = [out, _plain_spec(tape, q.shape[:-1], torch.promote_types(q.dtype, torch.float32))]
     if p:
         session = tape.session
         lifted.numbers += [float(session.seed), session.next_random()]
@@ -160,10 +160,6 @@ def _record(
 def _plain_spec(tape: Tape, shape: Any, dtype: torch.dtype) -> Spec:
     key = ("plain", tuple(shape), dtype)
     return tape.cached_spec(key, lambda: torch.empty(shape, dtype=dtype, device="meta"))
-
-
-def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def _like_query(q: KitTensor, v: KitTensor) -> torch.Tensor:

@@ -116,8 +116,6 @@ def _uncounted(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     if any(a.is_out for a in schema.arguments):
         return out_recipe(func, args, kwargs) or _host_recipe(func)
     if any(a.alias_info and not a.alias_info.is_write for a in schema.arguments):
-        if not has_rule and func._can_decompose():  # inference mode
-            return lambda tape, args, kwargs, t, n: func.decompose(*args, **kwargs)
         return _view_recipe(call)
     if has_rule:
         return _inplace_recipe(call) if writes else _compute_recipe(call)
@@ -418,7 +416,7 @@ def _check_result_type(call: _Call) -> None:
 def _view_recipe(call: _Call) -> Recipe:
     func, rules = call.func, call.tape.session.rules
     if call.name not in rules:
-        if func._can_decompose():  # `to`, `reshape`, ...: a view or not, as it comes
+        if func._can_decompose():  # `to`, `reshape`, ... in inference mode: a view or not
             return lambda tape, args, kwargs, t, n: func.decompose(*args, **kwargs)
         raise UnsupportedOp(call.name, rules, why="it is a view, so a copy would be wrong")
     spec = call.tape.spec_of(_infer(func, call.args, call.kwargs))
