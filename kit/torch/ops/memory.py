@@ -19,7 +19,7 @@ from kit.torch.ops.schema import Special, recorded
 from kit.torch.ops.sequences import SEQUENCES
 from kit.torch.ops.strict import check_number
 from kit.torch.tensors.checks import check_sessions, check_writable
-from kit.torch.tensors.inference import of_its_kind
+from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
@@ -38,7 +38,9 @@ __all__ = ["SPECIAL"]
 
 def _same_memory(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     tensor = args[0]
-    return of_its_kind(tensor, partial(KitTensor.over, tape, tensor.ref, tensor.spec))
+    if is_inference_mode() or tensor.is_inference():
+        return of_its_kind(tensor, partial(KitTensor.over, tape, tensor.ref, tensor.spec))
+    return KitTensor.over(tape, tensor.ref, tensor.spec)
 
 
 def _item(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
