@@ -12,10 +12,12 @@ from outside and are never executed.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import cached_property, lru_cache
 from math import prod
 from types import MappingProxyType
 
@@ -64,9 +66,7 @@ def is_view(op: str) -> bool:
 DIFF_KINDS = ("same", "changed", "rewired", "removed", "added")
 _MARK = {"same": " ", "changed": "|", "rewired": "~", "removed": "<", "added": ">"}
 
-_ITEMSIZE = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
-             "int32": 4, "float32": 4, "int64": 8, "float64": 8, "complex64": 8,
-             "complex128": 16}  # fmt: skip
+_BITS = re.compile(r"(?:b?float|complex|u?int)(\d{1,3})")  # also of "float8_e4m3fn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,15 @@ class Aval:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the array's elements take; a dtype not in the table counts 4 an element."""
-        return prod(self.shape) * _ITEMSIZE.get(self.dtype, 4)
+        """Bytes that the array's elements take; a dtype that is not known counts 4 an element."""
+        return prod(self.shape) * _bytes_of(self.dtype)
+
+
+@lru_cache(maxsize=256)
+def _bytes_of(dtype: str) -> int:
+    if found := _BITS.match(dtype):
+        return max(int(found[1]) // 8, 1)
+    return 1 if dtype == "bool" else 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,6 @@ class Graph:
 
     nodes: tuple[Node, ...]
     wanted: tuple[tuple[int, int], ...] = ()
-    _hash: list[str] = field(default_factory=list, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -150,16 +156,14 @@ class Graph:
         """Ids of the nodes that are executed (all but variables), in program order."""
         return tuple(i for i, node in enumerate(self.nodes) if not node.is_variable)
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Structural hash: ops, edges, static arguments and avals; not sites, scopes or names."""
-        if not self._hash:
-            digest = hashlib.sha256()
-            for n in self.nodes:
-                digest.update(repr((n.op, n.inputs, n.attrs, n.avals)).encode())
-            digest.update(repr(self.wanted).encode())
-            self._hash.append(digest.hexdigest()[:16])
-        return self._hash[0]
+        digest = hashlib.sha256()
+        for n in self.nodes:
+            digest.update(repr((n.op, n.inputs, n.attrs, n.avals)).encode())
+        digest.update(repr(self.wanted).encode())
+        return digest.hexdigest()[:16]
 
     def check(self) -> Graph:
         """Return the graph if it is well formed.
@@ -188,8 +192,13 @@ class Graph:
         return self
 
     def diff(self, other: Graph) -> GraphDiff:
-        """What changed from this graph to the other one, in two aligned columns."""
-        return _diff(self, other)
+        """What changed from this graph to the other one, in two aligned columns.
+
+        Two nodes are alike if they do the same op with the same static arguments on the same types.
+        Alike nodes are paired in program order (longest common subsequence); a pair whose inputs
+        are not pairs of each other is rewired. Sites, scopes and segments do not count.
+        """
+        return GraphDiff(tuple(_rows(self, other, _alike(self, other))), self, other)
 
     def __repr__(self) -> str:
         ops = len(self.ops)
@@ -199,8 +208,12 @@ class Graph:
         return "\n".join(_line(i, node) for i, node in enumerate(self.nodes))
 
 
+def _inputs(node: Node) -> list[str]:
+    return [f"%{n}" if o == 0 else f"%{n}.{o}" for n, o in node.inputs]
+
+
 def _line(i: int, node: Node) -> str:
-    args = ", ".join(f"%{n}" if o == 0 else f"%{n}.{o}" for n, o in node.inputs)
+    args = ", ".join(_inputs(node))
     attrs = " {" + ", ".join(f"{k}={v}" for k, v in node.attrs) + "}" if node.attrs else ""
     avals = ", ".join(map(str, node.avals))
     notes = ", ".join(filter(None, (node.phase, node.scope, node.site)))
@@ -242,11 +255,12 @@ class GraphDiff:
         for i, row in enumerate(self.rows):
             if row.kind != "same":
                 near.update(range(i - context, i + context + 1))
+        shown = sorted(near & set(range(len(self.rows))))
         lines: list[str] = []
         last = -1
-        for i in sorted(near & set(range(len(self.rows)))):
+        for k, i in enumerate(shown):
             if len(lines) >= limit:
-                lines.append(f"... and {sum(k > i for k in near)} more rows")
+                lines.append(f"... and {len(shown) - k} more rows")
                 break
             if i != last + 1:
                 lines.append(f"{'':{width}}   ... {i - last - 1} equal rows")
@@ -264,26 +278,19 @@ class GraphDiff:
         return "the graphs are the same" if self.is_empty else self.text()
 
 
-def _diff(old: Graph, new: Graph) -> GraphDiff:
-    """Align two graphs; sites, scopes and segments do not count as differences.
-
-    Two nodes are alike if they do the same op with the same static arguments on the same types.
-    Alike nodes are paired in program order (longest common subsequence); a pair whose inputs are
-    not pairs of each other is rewired.
-    """
+def _alike(old: Graph, new: Graph) -> list[tuple[int, int]]:
+    """The pairs of nodes that are alike; most are where both graphs begin or end, found quickly."""
     left, right = [_label(n) for n in old.nodes], [_label(n) for n in new.nodes]
-    start = 0
-    while start < min(len(left), len(right)) and left[start] == right[start]:
-        start += 1
-    stop = 0
-    while stop < min(len(left), len(right)) - start and left[-1 - stop] == right[-1 - stop]:
-        stop += 1
+    most = min(len(left), len(right))
+    start = next((i for i in range(most) if left[i] != right[i]), most)
+    most -= start
+    stop = next((i for i in range(most) if left[-1 - i] != right[-1 - i]), most)
     pairs = [(i, i) for i in range(start)]
     middle_left, middle_right = left[start : len(left) - stop], right[start : len(right) - stop]
     for a, b, n in SequenceMatcher(None, middle_left, middle_right, False).get_matching_blocks():
         pairs += [(start + a + k, start + b + k) for k in range(n)]
     pairs += [(len(left) - stop + k, len(right) - stop + k) for k in range(stop)]
-    return GraphDiff(tuple(_rows(old, new, pairs)), old, new)
+    return pairs
 
 
 def _rows(old: Graph, new: Graph, alike: list[tuple[int, int]]) -> list[DiffRow]:
@@ -324,8 +331,7 @@ def _label(node: Node) -> tuple[object, ...]:
 
 def _short_line(graph: Graph, i: int) -> str:
     node = graph.nodes[i]
-    inputs = [f"%{n}" if o == 0 else f"%{n}.{o}" for n, o in node.inputs]
-    arguments = ", ".join([*inputs, *(f"{k}={v}" for k, v in node.attrs)])
+    arguments = ", ".join([*_inputs(node), *(f"{k}={v}" for k, v in node.attrs)])
     types = ", ".join(map(str, node.avals[:3]))
     site = f"  {node.site}" if node.site else ""
     return safe_terminal(f"%{i} {node.op.removeprefix('aten.')}({arguments}) {types}{site}", WHOLE)

@@ -49,6 +49,15 @@ def test_a_changed_constant_is_one_changed_row_and_its_users_stay_the_same() -> 
     assert "arg1=3" in str(found)
 
 
+def test_a_long_diff_says_how_many_rows_are_left_out() -> None:
+    old, new = (graph(*[(op, (0,))] * 70) for op in ("exp", "neg"))
+    changed = [row for row in old.diff(new).rows if row.kind != "same"]
+    assert len(changed) == 140
+    lines = old.diff(new).text(context=0).splitlines()
+    assert lines[0].endswith("... 2 equal rows")
+    assert lines[-1] == f"... and {140 - len(lines[1:-1])} more rows"
+
+
 PROGRAMS = st.lists(
     st.tuples(st.sampled_from(["add", "mul", "exp"]), st.integers(0, 30)), max_size=25
 )

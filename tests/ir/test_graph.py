@@ -10,6 +10,7 @@ import pytest
 from kit.errors import GraphError
 from kit.ir import PHASES, VARIABLES, Aval, Graph, Node
 from kit.ir.graph import is_view
+from kit.runtime.compiling.lower import np_dtype
 from kit.runtime.rules.shape import VIEW_RULES
 from tests.factories import HOSTILE, make_run
 
@@ -111,10 +112,24 @@ def test_a_graph_that_was_hashed_equals_one_that_was_not():
     assert hashed == fresh
 
 
+def test_a_changed_copy_of_a_graph_that_was_hashed_has_a_hash_of_its_own():
+    hashed = graph(parameter(), add((0, 0)))
+    assert hashed.hash != replace(hashed, nodes=hashed.nodes[:1]).hash == graph(parameter()).hash
+
+
 def test_an_aval_knows_its_text_and_its_bytes():
     assert str(Aval((8, 32), "float32")) == "float32[8,32]"
     assert (Aval((8, 32), "bfloat16").size_bytes, Aval((), "int64").size_bytes) == (512, 8)
     assert (Aval((0, 3), "float32").size_bytes, Aval((3,), "unknown").size_bytes) == (0, 12)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+     "float8_e4m3fn", "bfloat16", "float16", "float32", "float64", "complex64", "complex128"],
+)  # fmt: skip
+def test_an_element_takes_as_many_bytes_as_in_memory(dtype):
+    assert Aval((3,), dtype).size_bytes == 3 * np_dtype(dtype).itemsize
 
 
 @pytest.mark.parametrize("mode", ["imperative", "bulked", "lazy"])
