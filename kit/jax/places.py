@@ -17,7 +17,7 @@ import jax
 from jax.extend import source_info_util
 
 from kit.runtime.recording.bulk import Frame, Site
-from kit.runtime.recording.sites import format_site, is_kits, is_shipped_step
+from kit.runtime.recording.sites import format_site, in_packages, is_kits, is_shipped_step
 
 __all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of", "user_line"]
 
@@ -27,7 +27,6 @@ _LIBRARIES = (
     sysconfig.get_path("purelib") + os.sep,
     sysconfig.get_path("platlib") + os.sep,
 )
-_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _LINE = re.compile(r"^(.+?):(\d+)(?::\d+)? \(.*\)$")
 _TRANSFORMATION = re.compile(r"[a-zA-Z_]+\(|\)")
 _NOWHERE: Site = ("", 0)
@@ -39,7 +38,7 @@ def _is_library(name: str) -> bool:
         return True
     if is_shipped_step(name):
         return False
-    return name.startswith(("<frozen", *_LIBRARIES)) or _PACKAGES.search(name) is not None
+    return name.startswith(("<frozen", *_LIBRARIES)) or in_packages(name) != ""
 
 
 def frame_of(source: Any, outer: Frame, names: str) -> Frame:
@@ -73,8 +72,7 @@ def _pick(lines: Iterable[Site]) -> tuple[Site, str]:
 
 def _via(site: Site) -> str:
     """`.../site-packages/flax/linen/linear.py` -> `flax/linen/linear.py:287`."""
-    name = _PACKAGES.split(site[0])[-1].replace(os.sep, "/")
-    return f"{name}:{site[1]}"
+    return f"{in_packages(site[0]) or site[0].replace(os.sep, '/')}:{site[1]}"
 
 
 def caller() -> Frame:

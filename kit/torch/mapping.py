@@ -15,14 +15,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from kit.errors import SettingsError
-from kit.runtime.recording.sites import is_kits
+from kit.runtime.recording.sites import in_packages, is_kits
 from kit.torch import modules
 
 __all__ = ["DeviceNames"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MODULES = (os.path.join(_TORCH, "nn", "modules", "module.py"), modules.__file__)
-_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _ACCELERATORS = ("cuda", "mps", "xpu")
 
 
@@ -157,5 +156,4 @@ def _is_asked_by_user() -> bool:
     while frame is not None and frame.f_code.co_filename in (__file__, *_MODULES):
         frame = frame.f_back  # a module's `to` says what its caller has said
     name = "" if frame is None else frame.f_code.co_filename
-    is_installed = any(folder in name for folder in _PACKAGES)
-    return not (name.startswith(_TORCH) or is_kits(name) or is_installed)
+    return not (name.startswith(_TORCH) or is_kits(name) or in_packages(name))

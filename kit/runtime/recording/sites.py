@@ -13,6 +13,7 @@ from kit.runtime.recording.notebook import notebook_shell
 __all__ = [
     "format_site",
     "here",
+    "in_packages",
     "is_kits",
     "is_shipped_step",
     "is_standard",
@@ -26,6 +27,7 @@ _KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 _WORKLOADS = _KIT + "workloads" + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # Python's own modules
 _SEPARATOR = re.compile(r"[/\\]")
+_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")  # Debian's Python has the latter
 
 
 def format_site(site: tuple[str, int]) -> str:
@@ -86,14 +88,18 @@ def line_of_frame(frame: Any) -> Site:
 
 def is_users(path: str) -> bool:
     """True for a file that is neither kit's nor Python's own nor of an installed package."""
-    return not (is_standard(path) or is_kits(path) or "site-packages" in path)
+    return not (is_standard(path) or is_kits(path) or in_packages(path))
 
 
 def is_standard(path: str) -> bool:
     """True for a file of Python's own modules; installed packages may lie in a folder of theirs."""
-    return path.startswith("<frozen") or (
-        path.startswith(_STANDARD) and "site-packages" not in path
-    )
+    return path.startswith("<frozen") or (path.startswith(_STANDARD) and not in_packages(path))
+
+
+def in_packages(path: str) -> str:
+    """`/.../site-packages/flax/core.py` -> `flax/core.py`; "" for what is no installed package."""
+    found = _PACKAGES.match(path)
+    return path[found.end() :].replace("\\", "/") if found else ""
 
 
 def is_kits(path: str) -> bool:

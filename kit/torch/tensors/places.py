@@ -16,17 +16,13 @@ from weakref import ref
 import torch
 
 from kit.runtime.recording.bulk import Frame, Site
-from kit.runtime.recording.sites import is_kits, is_shipped_step, is_standard
+from kit.runtime.recording.sites import in_packages, is_kits, is_shipped_step, is_standard
 from kit.torch.tensors.private import private
 
 __all__ = ["ProgramPlace"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_INSTALLED = tuple(
-    path + os.sep
-    for name in ("purelib", "platlib", "stdlib", "platstdlib")
-    if (path := sysconfig.get_paths().get(name))
-)
+_STANDARD = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib")})
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 MANY = 100_000  # forward ops whose places are remembered for their backward
 _THREADS = sys.modules["threading"].__file__  # every thread begins there
@@ -174,7 +170,7 @@ class ProgramPlace:
 
 def _installed(path: str) -> str:
     """The path inside of the installation, "logging/__init__.py"; "" for the user's own files."""
-    for folder in _INSTALLED:
-        if path.startswith(folder) and not is_shipped_step(path):
-            return path.removeprefix(folder).replace(os.sep, "/").removeprefix("site-packages/")
-    return ""
+    if is_shipped_step(path):
+        return ""
+    inside = (path.removeprefix(x).replace(os.sep, "/") for x in _STANDARD if path.startswith(x))
+    return in_packages(path) or next(inside, "")

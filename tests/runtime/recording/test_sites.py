@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import kit
-from kit.runtime.recording.sites import format_site, here, is_standard, line_of
+from kit.runtime.recording.sites import format_site, here, is_standard, is_users, line_of
+from kit.torch.tensors import places
 
 FILE = Path(__file__).name
 
@@ -50,3 +51,10 @@ def test_installed_packages_are_no_standard_modules_though_they_lie_among_them()
     assert is_standard(json.__file__)
     packages = Path(os.__file__).parent / "site-packages"
     assert not is_standard(str(packages / "transformers" / "trainer.py"))
+
+
+def test_the_packages_of_debians_python_and_of_colab_are_no_users_files():
+    for folder in ("/usr/local/lib/python3.12/dist-packages", "/usr/lib/python3/dist-packages"):
+        assert not is_users(f"{folder}/torch/nn/modules/linear.py")
+        assert places._installed(f"{folder}/torchmetrics/metric.py") == "torchmetrics/metric.py"
+    assert is_users("/home/anna/dist-packages.py")
