@@ -25,7 +25,7 @@ _EVICTED = (
     "{} ops from {}"
 )
 _MOST_OPS = 2_000  # of a program whose graph is compared for a run: more takes seconds
-KEPT = 256  # past programs that a new one is compared with, and notes that are kept
+KEPT = 256  # compiles that are remembered, and with which a new one is compared
 
 
 @dataclass(eq=False)
@@ -57,24 +57,24 @@ class CompiledProgram:
         return Graph(tuple(nodes))
 
 
+_Noted = tuple[Compile, CompiledProgram | None, CompiledProgram]  # a compile, what is old and new
+
+
 class CompileLog:
-    """The compiles of one session, each with its reason."""
+    """The compiles of one session, each with its reason: the worker adds them, any thread reads."""
 
     def __init__(self) -> None:
-        self.notes: list[Compile] = []
-        self._pairs: list[tuple[CompiledProgram | None, CompiledProgram]] = []
-        self._known: list[CompiledProgram] = []
+        self._noted: tuple[_Noted, ...] = ()
+
+    @property
+    def notes(self) -> tuple[Compile, ...]:
+        """The latest compiles."""
+        return tuple(note for note, _, _ in self._noted)
 
     def add(
-        self,
-        source: Source,
-        task: Task,
-        first: int,
-        *,
-        executable: Executable,
-        is_from_disk: bool,
-        is_again: bool = False,
-    ) -> None:
+        self, source: Source, task: Task, first: int, *,
+        executable: Executable, is_from_disk: bool, is_again: bool,
+    ) -> None:  # fmt: skip
         """Note a compile for the ops of a task, from the `first` on, and find its reason.
 
         Args:
@@ -92,27 +92,24 @@ class CompileLog:
         if is_again:
             reason = ("evicted", 0, _EVICTED.format(len(source.nodes), _first(new)), "", "")
         kind, k, sentence, before, now = reason
-        self.notes.append(Compile(
+        note = Compile(
             step=step, segment=position, phase=phase, kind=kind, node=k, ops=len(source.nodes),
             sentence=sentence or f"first time: {len(source.nodes)} ops from {_first(new)}",
             site=new.site(k), old_site="" if old is None else old.site(k), before=before, now=now,
             lower_ms=_ms(executable.lower_ns), compile_ms=_ms(executable.compile_ns),
             is_from_disk=is_from_disk,
-        ))  # fmt: skip
-        self._pairs.append((old, new))
-        self._known.append(new)
-        for kept in (self.notes, self._pairs, self._known):
-            del kept[:-KEPT]
+        )  # fmt: skip
+        self._noted = (*self._noted, (note, old, new))[-KEPT:]
 
     def diff(self, i: int = -1) -> GraphDiff:
         """The graph diff behind a compile (the last one unless told), old left and new right."""
-        old, new = self._pairs[i]
-        return (Graph(()) if old is None else old.graph()).diff(new.graph())
+        return _diff(self._noted[i])
 
     def changes(self) -> tuple[GraphChange, ...]:
         """The graphs behind the recompiles that are worth showing; no program of thousands."""
-        small = (i for i in worth_showing(self.notes) if self.notes[i].ops <= _MOST_OPS)
-        found = (change_of(i, self.diff(i)) for i in small)
+        noted = self._noted
+        shown = worth_showing([note for note, _, _ in noted])
+        found = (change_of(i, _diff(noted[i])) for i in shown if noted[i][0].ops <= _MOST_OPS)
         return tuple(change for change in found if change.is_small)
 
     def _most_similar(self, new: CompiledProgram) -> CompiledProgram | None:
@@ -122,28 +119,33 @@ class CompileLog:
             is_same_type = list(old.source.leaves) == list(new.source.leaves)
             return common / size, old.position == new.position, is_same_type
 
-        rivals = [p for p in reversed(self._known) if p.phase == new.phase]
+        rivals = [p for _, _, p in reversed(self._noted) if p.phase == new.phase]
         best = max(rivals, key=likeness, default=None)  # the latest of equally similar ones
         return best if best is not None and likeness(best)[0] >= 0.5 else None
 
     def explain(self) -> list[str]:
         """In words: storms first, then each compile, then the last change as a diff."""
-        if not self.notes:
+        noted = self._noted
+        if not noted:
             return []
-        lines = storms(self.notes)
-        again = [i for i, note in enumerate(self.notes) if note.kind != "first"]
-        firsts = len(self.notes) - len(again)
+        lines = storms([note for note, _, _ in noted])
+        again = [one for one in noted if one[0].kind != "first"]
+        firsts = len(noted) - len(again)
         lines.append(f"compiled for the first time: {firsts}; compiled again: {len(again)}")
-        for i in again[-20:]:
-            note = self.notes[i]
+        for note, _, _ in again[-20:]:
             lines.append(
                 f"  step {note.step}, segment {note.segment} ({note.phase}): "
                 f"{note.sentence}, {note.lower_ms + note.compile_ms:.0f} ms"
             )
         if again:
-            shown = str(self.diff(again[-1])).splitlines()
+            shown = str(_diff(again[-1])).splitlines()
             lines += ["the last change, old left and new right:", *("  " + x for x in shown)]
         return lines
+
+
+def _diff(noted: _Noted) -> GraphDiff:
+    _, old, new = noted
+    return (Graph(()) if old is None else old.graph()).diff(new.graph())
 
 
 def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str, str]:

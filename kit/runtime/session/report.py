@@ -86,7 +86,7 @@ class Report:
     @property
     def compiles(self) -> tuple[Compile, ...]:
         """The compiles so far, each with its reason; the latest few hundred."""
-        return tuple(self._issuer.executor.compiler.log.notes)
+        return self._issuer.executor.compiler.log.notes
 
     def compile_diff(self, i: int = -1) -> GraphDiff:
         """How the graph changed before compile `i` of `compiles`; the last one unless told."""
@@ -130,7 +130,7 @@ class Report:
         for op, n in self.unlowered.most_common():
             ms = self.unlowered_ns[op] / 1e6
             lines.append(f"ran on the host, {n} times, {ms:.1f} ms: {op}")
-        for name, skeleton in self.skeletons.items():
+        for name, skeleton in tuple(self.skeletons.items()):
             lines += [f"a rule for {name} would begin:", *("  " + x for x in skeleton.splitlines())]
         return Lines("\n".join(lines))
 

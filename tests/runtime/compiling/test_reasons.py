@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from kit.runs.compiles import Compile, storms
+from kit.runs.compiles import Compile, storms, worth_showing
 from kit.runs.settings import Settings
+from kit.runtime.compiling import reasons
 from kit.runtime.session.session import Session
 from kit.torch.device import open_session
 
@@ -65,6 +66,26 @@ def test_a_run_keeps_the_graphs_behind_one_recompile_of_a_reason() -> None:
     assert [row.kind for row in diff.rows if row.kind != "same"]
     assert str(change.now.nodes[-1].avals[0]) == "float32[8]"
     assert str(change.before.nodes[-1].avals[0]) != "float32[8]"
+
+
+def test_a_compile_that_comes_while_a_run_is_made_changes_no_graph_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with open_session(Settings(mode="lazy")) as session:
+        for i in range(5):
+            (ones(4 + i).exp() * 2).cumsum(0).tolist()
+            session.mark_step()
+        before = session.report.graph_changes()
+
+        def compiles_more(notes: Any) -> Any:
+            found = worth_showing(notes)
+            ones(9).sin().tolist()
+            return found
+
+        monkeypatch.setattr(reasons, "KEPT", 5)
+        monkeypatch.setattr(reasons, "worth_showing", compiles_more)
+        assert session.report.graph_changes() == before != ()
+        assert len(session.compiles) == 5
 
 
 def test_a_storm_is_named_with_its_cure() -> None:
