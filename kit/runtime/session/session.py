@@ -270,8 +270,10 @@ class Session:
             yield
         finally:
             if self.is_open:
-                self.flush("scope")
-                self._set_sizes(before)
+                try:
+                    self.flush("scope")
+                finally:
+                    self._set_sizes(before)
 
     def _set_sizes(self, sizes: BulkSizes) -> BulkSizes:
         self.streams.check()

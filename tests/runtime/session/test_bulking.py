@@ -85,6 +85,29 @@ def test_a_scope_that_an_exception_leaves_issues_what_it_holds() -> None:
         assert kept[0].tolist() == [5.0] * 3
 
 
+def test_a_scope_whose_end_cannot_issue_has_ended_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(task: Any) -> None:
+        raise MemoryError
+
+    with kit.Session() as session:
+        before, x = session.bulk_sizes, torch.zeros(3, device="kit")
+        session.wait_all()
+        kept: list[Any] = []
+
+        def end() -> None:
+            with kit.bulk(4):
+                kept.append(x + 2)
+                monkeypatch.setattr(session.issuer.executor, "push", full)
+
+        with pytest.raises(MemoryError):
+            end()
+        monkeypatch.undo()
+        assert session.bulk_sizes == before
+        assert kept[0].tolist() == [2.0] * 3
+
+
 def test_forward_and_backward_have_sizes_of_their_own() -> None:
     with kit.Session() as session, kit.bulk((2, 1000)):
         w = torch.ones(4, device="kit", requires_grad=True)
