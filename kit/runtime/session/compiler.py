@@ -23,6 +23,8 @@ from kit.trace import Span
 
 __all__ = ["Compiler"]
 
+MAX_NAMES = 20_000  # of compiled programs that are known again, in memory or not
+
 
 class Compiler:
     """Finds or compiles what tasks run, counts that, and keeps the reasons.
@@ -46,7 +48,7 @@ class Compiler:
         self._checks = checks
         self._counts = counts
         self._note = note
-        self._compiled: set[str] = set()  # the names of the programs
+        self._compiled: dict[str, None] = {}  # the names of the programs, the latest last
         self._kind = (-1, NO_CHECKS, object())  # a step, its checks, and what its keys begin with
 
     def expect(self, task: Task) -> None:
@@ -151,7 +153,9 @@ class Compiler:
         with counting_hits() as hits:
             executable = self._compile(task, segment, offset, checks)
         is_again = executable.name in self._compiled and not self._cache.has(executable.name)
-        self._compiled.add(executable.name)
+        self._compiled[executable.name] = None
+        if len(self._compiled) > MAX_NAMES:
+            del self._compiled[next(iter(self._compiled))]
         self._counts["compile.count"] += 1
         self._counts["compile.from_disk"] += len(hits)
         self.log.add(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import kit
-from kit.runtime.session import reads
+from kit.runtime.session import compiler, reads
 from kit.runtime.steps.recording import Reasons
 
 
@@ -36,6 +36,17 @@ def test_a_session_remembers_the_latest_sync_points_and_who_follows_gets_all(
 
     run = kit.run(reader, kit.Settings(steps=2, warmup=1))
     assert len(run.sync_points) == 2 * 4
+
+
+def test_a_session_that_compiles_for_ever_forgets_the_names_of_the_oldest_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiler, "MAX_NAMES", 2)
+    with kit.Session() as session:
+        for size in range(1, 5):
+            torch.ones(size, device="kit").sum().item()
+        assert session.metrics()["compile.count"] == 4
+        assert len(session.issuer.executor.compiler._compiled) == 2
 
 
 def test_reasons_that_are_others_each_time_are_counted_together() -> None:
