@@ -98,7 +98,7 @@ def run_of_session(session: Session, traced: TracedSteps, **measured: Any) -> Ru
         fused=traced.fused,
         recorded_ns=traced.recorded_ns,
         compiles=session.compiles,
-        changes=session.report.graph_changes(),
+        changes=session.report.log.changes(),
         unlowered=dict(session.unlowered),
         **measured,
     )

@@ -56,7 +56,7 @@ class ExecutableCache:
         outputs: tuple[Aval, ...],
         scalars: int,
         *,
-        is_view: bool,
+        is_view: bool = False,
         writes: tuple[int, ...] = (),
     ) -> Op:
         """The one `Op` for this call; equal calls get the same object and id."""

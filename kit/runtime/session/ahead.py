@@ -166,15 +166,12 @@ class _Job:
 
     def work(self) -> None:
         with self._around():
-            self._compile()
-
-    def _compile(self) -> None:
-        for program in self._programs:
-            if self.stop:
-                return
-            try:
-                self.made += self._cache.make_ahead(program.key, program.make)
-            except Exception as error:  # noqa: BLE001 - the caller gets it
-                self.error = error
-                return
-            self.done += 1
+            for program in self._programs:
+                if self.stop:
+                    return
+                try:
+                    self.made += self._cache.make_ahead(program.key, program.make)
+                except Exception as error:  # noqa: BLE001 - the caller gets it
+                    self.error = error
+                    return
+                self.done += 1

@@ -24,11 +24,8 @@ class Session(Protocol):
 
     is_open: bool
 
-    def flush(self, reason: str) -> None:
-        """Issue what this thread has recorded."""
-
-    def wait_all(self) -> None:
-        """Block until everything that was recorded has run."""
+    def flush(self, reason: str) -> None: ...
+    def wait_all(self) -> None: ...
 
 
 def watch_ends(session: Session, begin_cell: Callable[[], None]) -> contextlib.ExitStack:
@@ -61,10 +58,9 @@ def watch_ends(session: Session, begin_cell: Callable[[], None]) -> contextlib.E
             if alive is not None and alive.is_open:
                 alive.flush("end of cell")
 
-        def start_of_cell(*_: Any) -> None:
-            begin_cell()
-
-        for event, callback in (("pre_run_cell", start_of_cell), ("post_run_cell", end_of_cell)):
+        for event, callback in (
+            ("pre_run_cell", lambda *_: begin_cell()), ("post_run_cell", end_of_cell),
+        ):  # fmt: skip
             events.register(event, callback)
             undo.callback(_forget, events, event, callback)
     finalize(session, undo.close).atexit = False  # it may be dropped without being closed

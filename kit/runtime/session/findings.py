@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -26,12 +26,19 @@ __all__ = ["Findings", "Flags", "raise_found", "spoiled_by"]
 Flags = tuple[int, Executable, Any]  # the first op of a program, and what its probes give
 
 
-def raise_found(task: Task, found: Sequence[Flags]) -> None:
-    """Raise what the probes of a task have found, if anything; the earliest op wins."""
+def _errors_of(task: Task, found: Sequence[Flags]) -> Iterator[tuple[int, DeviceCheckError]]:
+    """What the probes of a task have found, each with the op in the task that was given it."""
     for first, executable, flags in found:
         for probe, at, bits in findings(executable.asked, flags):
-            site = format_site(task.cut.bulk.frames[first + probe.node][0])
-            raise probe.explained(at, bits, site=site, step=task.step)
+            node = first + probe.node
+            site = format_site(task.cut.bulk.frames[node][0])
+            yield node, probe.explained(at, bits, site=site, step=task.step)
+
+
+def raise_found(task: Task, found: Sequence[Flags]) -> None:
+    """Raise what the probes of a task have found, if anything; the earliest op wins."""
+    for _, error in _errors_of(task, found):
+        raise error
 
 
 def spoiled_by(
@@ -42,20 +49,17 @@ def spoiled_by(
     All else that the program has computed is right. None: its probes have found nothing.
     """
     culprits: dict[int, DeviceCheckError] = {}
-    for first, executable, flags in found:
-        for probe, at, bits in findings(executable.asked, flags):
-            node = first + probe.node
-            site = format_site(task.cut.bulk.frames[node][0])
-            culprits.setdefault(node, probe.explained(at, bits, site=site, step=task.step))
+    for node, error in _errors_of(task, found):
+        culprits.setdefault(node, error)
     if not culprits:
         return None
     slots: list[DeviceCheckError | None] = []
     new: list[BaseException] = []
     for node, (op, refs) in enumerate(task.cut.bulk.nodes()):
-        error = next((slots[r] for r in refs if r >= 0 and slots[r] is not None), None)
-        if error is None and (error := culprits.get(node)) is not None:
-            new.append(error)
-        slots += [error] * len(op.outputs)
+        poison = next((slots[r] for r in refs if r >= 0 and slots[r] is not None), None)
+        if poison is None and (poison := culprits.get(node)) is not None:
+            new.append(poison)
+        slots += [poison] * len(op.outputs)
     return {s: e for s in task.cut.wanted if (e := slots[s]) is not None}, new
 
 

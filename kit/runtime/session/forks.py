@@ -21,8 +21,7 @@ __all__ = ["watch_forks"]
 class Session(Protocol):
     """What a fork leaves behind."""
 
-    def leave_behind(self) -> None:
-        """Refuse every use from now on."""
+    def leave_behind(self) -> None: ...
 
 
 class _Entered:

@@ -54,12 +54,9 @@ _WAITS = frozenset({"Engine.wait", "Pool._finish"})
 class _Asked(Protocol):
     """A session, as far as its interrupts ask it."""
 
-    def is_in_backward(self) -> bool:
-        """True while a backward pass is under way in the thread that asks."""
+    streams: Any
 
-    @property
-    def streams(self) -> Any:
-        """Where its ops are recorded."""
+    def is_in_backward(self) -> bool: ...
 
 
 @dataclass(slots=True)

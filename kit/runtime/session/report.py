@@ -9,61 +9,28 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from kit.cores import schedulable_cores, usable_cores
-from kit.ir.graph import GraphDiff
 from kit.runs.bulk_sizes import BulkSizes, sizes_from_environment
-from kit.runs.compiles import Compile, GraphChange
 from kit.runtime.compiling.lower import options_for
+from kit.runtime.compiling.reasons import CompileLog
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.steps.stepper import Stepper
 from kit.text import Lines, format_count
 
-__all__ = ["Report", "as_text", "metrics_report"]
+__all__ = ["Report"]
 
-# (its name in the report, our count, our total, unit of the total)
+# (its name in the report, our count, our total, unit of the total, how many of ours are one)
 _METRICS = (
-    ("CompileTime", "compile.count", "compile.ns", "ms"),
-    ("ExecuteTime", "execute.count", "execute.ns", "ms"),
-    ("OutboundData", "transfer_to_device.count", "transfer_to_device.bytes", "KiB"),
-    ("InboundData", "transfer_from_device.count", "transfer_from_device.bytes", "KiB"),
-    ("SyncWait", "sync.count", "sync.ns", "ms"),
+    ("CompileTime", "compile.count", "compile.ns", "ms", 1e6),
+    ("ExecuteTime", "execute.count", "execute.ns", "ms", 1e6),
+    ("OutboundData", "transfer_to_device.count", "transfer_to_device.bytes", "KiB", 1024),
+    ("InboundData", "transfer_from_device.count", "transfer_from_device.bytes", "KiB", 1024),
+    ("SyncWait", "sync.count", "sync.ns", "ms", 1e6),
 )
-_SCALE = {"ms": 1e6, "KiB": 1024}
-
-
-def metrics_report(
-    metrics: Mapping[str, float], unlowered: Mapping[str, int], steps: int
-) -> list[tuple[str, int, float, float, str]]:
-    """Rows of (metric, samples, total, per step, unit); counters have no total.
-
-    `UncachedCompile` counts programs that were compiled, `CachedCompile` those found in the cache,
-    and each op that ran on the host is listed under its own name, as "aten::name".
-    """
-    rows = []
-    for name, count, total, unit in _METRICS:
-        amount = metrics.get(total, 0) / _SCALE[unit]
-        rows.append((name, int(metrics.get(count, 0)), amount, amount / max(steps, 1), unit))
-    for name, count in (("UncachedCompile", "cache.misses"), ("CachedCompile", "cache.hits")):
-        rows.append((name, int(metrics.get(count, 0)), 0.0, 0.0, ""))
-    for op, times in sorted(unlowered.items()):
-        rows.append((op.replace("aten.", "aten::", 1), times, 0.0, 0.0, ""))
-    return rows
-
-
-def as_text(rows: list[tuple[str, int, float, float, str]]) -> str:
-    """The rows as aligned lines."""
-    lines = []
-    for name, samples, total, per_step, unit in rows:
-        line = f"{name:24}{samples:>8}"
-        if unit:
-            line += f"{total:>14.2f} {unit:4}{per_step:>12.3f} {unit} a step"
-        lines.append(line)
-    return "\n".join(lines)
 
 
 class Report:
@@ -84,21 +51,28 @@ class Report:
         self._stepper = stepper
 
     @property
-    def compiles(self) -> tuple[Compile, ...]:
-        """The compiles so far, each with its reason; the latest few hundred."""
-        return self._issuer.executor.compiler.log.notes
-
-    def compile_diff(self, i: int = -1) -> GraphDiff:
-        """How the graph changed before compile `i` of `compiles`; the last one unless told."""
-        return self._issuer.executor.compiler.log.diff(i)
-
-    def graph_changes(self) -> tuple[GraphChange, ...]:
-        """What the recompiles worth showing changed, as a run keeps it."""
-        return self._issuer.executor.compiler.log.changes()
+    def log(self) -> CompileLog:
+        """The compiles so far, each with its reason."""
+        return self._issuer.executor.compiler.log
 
     def metrics_report(self) -> str:
-        """The counters as text, with the meaning that they have in pytorch/xla."""
-        return as_text(metrics_report(self.metrics(), self.unlowered, self._issuer.step))
+        """The counters as text, with the meaning that they have in pytorch/xla.
+
+        `UncachedCompile` counts programs that were compiled, `CachedCompile` those found in the
+        cache, and each op that ran on the host is listed under its own name, as "aten::name".
+        """
+        metrics, steps, lines = Counter(self.metrics()), self._issuer.step, list[str]()
+        for name, count, total, unit, scale in _METRICS:
+            amount = metrics[total] / scale
+            a_step = f"{amount / steps:>12.3f} {unit} a step" if steps else ""
+            lines.append(f"{name:24}{metrics[count]:>8.0f}{amount:>14.2f} {unit:4}{a_step}")
+        counts = {
+            "UncachedCompile": metrics["cache.misses"],
+            "CachedCompile": metrics["cache.hits"],
+        }
+        for op, times in sorted(self.unlowered.items()):
+            counts[op.replace("aten.", "aten::", 1)] = times
+        return "\n".join([*lines, *(f"{name:24}{n:>8.0f}" for name, n in counts.items())])
 
     def explain(self, sizes: BulkSizes) -> str:
         """What was recorded, how it was cut, and why each program was compiled, in words.
@@ -120,16 +94,19 @@ class Report:
         environment = f"; in the environment: {said}" if said != "defaults" else ""
         lines.append(f"bulk sizes: {sizes} ({sizes.origin}{environment})")
         if m["check.count"]:
-            again = f"{m['redo.count']} steps were taken back, {m['redo.segments']} segments again"
-            lines.append(f"{m['check.count']} checks looked at a step later; {again}")
+            lines.append(
+                f"{format_count(m['check.count'], 'check')} looked at a step later; "
+                f"{format_count(m['redo.count'], 'step')} taken back, "
+                f"{format_count(m['redo.segments'], 'segment')} run again"
+            )
         lines += self._stepper.describe()
-        lines += self._issuer.executor.compiler.log.explain()
+        lines += self.log.explain()
         lines += [
             f"failed whole and ran op by op: {what}" for what in self._issuer.executor.recovered
         ]
         for op, n in self.unlowered.most_common():
             ms = self.unlowered_ns[op] / 1e6
-            lines.append(f"ran on the host, {n} times, {ms:.1f} ms: {op}")
+            lines.append(f"ran on the host, {format_count(n, 'time')}, {ms:.1f} ms: {op}")
         for name, skeleton in tuple(self.skeletons.items()):
             lines += [f"a rule for {name} would begin:", *("  " + x for x in skeleton.splitlines())]
         return Lines("\n".join(lines))

@@ -16,7 +16,6 @@ from typing import Any
 from weakref import ref
 
 from kit.errors import SessionError
-from kit.ir import Aval
 from kit.ir.graph import GraphDiff
 from kit.ir.plan import OpStream
 from kit.runs.bulk_sizes import BulkSizes
@@ -26,7 +25,7 @@ from kit.runtime.compiling.checks import Checks
 from kit.runtime.profiling.devices import pick_device
 from kit.runtime.profiling.freeze import TracedSteps
 from kit.runtime.profiling.host_spans import HostSpans
-from kit.runtime.recording.bulk import Cell, Frame, Op, Value
+from kit.runtime.recording.bulk import Cell, Frame, Value
 from kit.runtime.recording.stream import CutPolicy, Stream
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
@@ -88,8 +87,9 @@ class Session:
         self.strict = strict
         self.is_open = False
         self.lock = threading.RLock()  # held while an op is recorded: several threads may
+        self.frontends = tuple(frontends)  # that are open with the session
         self._cache = ExecutableCache() if cache is None else cache
-        self._frontends = tuple(frontends)
+        self.intern = self._cache.intern  # the one `Op` for a call: `ExecutableCache.intern`
         self._exits: contextlib.ExitStack | None = None
         self._thread = 0  # that has entered it
         self._join_parts(setup or Setup())
@@ -100,10 +100,10 @@ class Session:
         device = setup.device or pick_device(settings.device)
         is_launched, mode = settings.segment_mode == "launch", settings.step_mode
         may_donate = not is_launched and mode != "speculate"  # these read arrays again
-        checks = Checks.by_step(settings, device, self._frontends)
+        checks = Checks.by_step(settings, device, self.frontends)
         executor = setup.executor(device, self.rules, self._cache, is_launched, checks)
         program = UserProgram(
-            self.mark_step, lambda: self.stream.is_pending, lambda: self._frontends
+            self.mark_step, lambda: self.stream.is_pending, lambda: self.frontends
         )
         self.device = device
         self.policy = CutPolicy(
@@ -145,7 +145,7 @@ class Session:
             undo.callback(self.issuer.executor.close)
             undo.callback(_CURRENT.set, _CURRENT.get())
             _CURRENT.set(ref(self))  # a session that its program has dropped is freed
-            for frontend in self._frontends:
+            for frontend in self.frontends:
                 frontend.open(self)
                 undo.callback(frontend.close)
             undo.push(watch_ends(self, self.interrupts.install))
@@ -176,7 +176,7 @@ class Session:
         """This is a forked child, where none of the session's threads is: every use raises."""
         self.is_open, self._exits = False, contextlib.ExitStack()  # the parent closes what it has
         self.streams.leave_behind()
-        for frontend in self._frontends:
+        for frontend in self.frontends:
             frontend.close()
 
     def at_end(self, close: Callable[[], None]) -> None:
@@ -184,39 +184,18 @@ class Session:
         if self._exits is not None:
             self._exits.callback(close)
 
-    @property
-    def frontends(self) -> tuple[Any, ...]:
-        """The front ends that were opened with the session."""
-        return self._frontends
-
     def frontend(self, kind: type[Any]) -> Any:
         """The session's front end of this class; opened now if there was none."""
-        for known in self._frontends:
+        for known in self.frontends:
             if isinstance(known, kind):
                 return known
         made = kind()
         made.open(self)
         self.at_end(made.close)
-        self._frontends = (*self._frontends, made)
+        self.frontends = (*self.frontends, made)
         return made
 
     # -- recording -------------------------------------------------------------------------------
-
-    def intern(
-        self,
-        name: str,
-        template: Any,
-        avals: tuple[Aval, ...],
-        outputs: tuple[Aval, ...],
-        scalars: int,
-        *,
-        is_view: bool = False,
-        writes: tuple[int, ...] = (),
-    ) -> Op:
-        """The one `Op` for this call; equal calls get the same object and id."""
-        return self._cache.intern(
-            name, template, avals, outputs, scalars, is_view=is_view, writes=writes
-        )
 
     @property
     def stream(self) -> Stream:
@@ -226,16 +205,6 @@ class Session:
     def join(self) -> Stream:
         """This thread records from now on too: its bulk and its bulk sizes are its own."""
         return self.streams.join()
-
-    def begin(self, phase: str) -> None:
-        """A call of the program begins; see `Stream.begin`."""
-        self.stream.begin(phase)
-
-    def record(
-        self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame
-    ) -> list[Value]:
-        """Append one op to the stream; its outputs are returned as pending values."""
-        return self.stream.record(op, inputs, scalars, frame)
 
     def flush(self, reason: str, *, everywhere: bool = False) -> None:
         """Cut what this thread has recorded, or every thread, and issue it."""
@@ -284,11 +253,11 @@ class Session:
 
     def _is_inference(self) -> bool:
         """Is this a network's forward pass without gradients? The front ends know."""
-        return any(frontend.is_inference() for frontend in self._frontends)
+        return any(frontend.is_inference() for frontend in self.frontends)
 
     def is_in_backward(self) -> bool:
         """True while torch's autograd runs in this thread."""
-        return any(frontend.is_in_backward() for frontend in self._frontends)
+        return any(frontend.is_in_backward() for frontend in self.frontends)
 
     @property
     def seed(self) -> int:
@@ -321,7 +290,7 @@ class Session:
         with self.lock:
             self.flush("mark_step")
             self.issuer.end_step()
-            for frontend in self._frontends:
+            for frontend in self.frontends:
                 frontend.mark_step()
         try:
             self.issuer.wait_for_steps()
@@ -389,11 +358,11 @@ class Session:
     @property
     def compiles(self) -> tuple[Compile, ...]:
         """The compiles so far, each with its reason; the latest few hundred."""
-        return self.report.compiles
+        return self.report.log.notes
 
     def compile_diff(self, i: int = -1) -> GraphDiff:
         """How the graph changed before compile `i` of `compiles`; the last one unless told."""
-        return self.report.compile_diff(i)
+        return self.report.log.diff(i)
 
     @property
     def unlowered(self) -> Counter[str]:

@@ -122,7 +122,7 @@ class View:
         if cached is None or self.version != self.base.version or cached.is_lost:
             frame = frame or tape.place.frame()
             source = self.parent.read(tape, frame)
-            cached = self.cached = tape.session.record(self.op, (source,), (), frame)[0]
+            cached = self.cached = tape.session.stream.record(self.op, (source,), (), frame)[0]
             self.version = self.base.version
         return cached
 

@@ -55,12 +55,12 @@ def test_the_cause_of_a_recompile_is_named_with_its_line(kind: str) -> None:
 def test_a_steady_step_compiles_once() -> None:
     session = session_of(lambda i: ones(4) * (1.5 + i), 5)
     assert [c.kind for c in session.compiles] == ["first"]
-    assert session.report.graph_changes() == ()
+    assert session.report.log.changes() == ()
 
 
 def test_a_run_keeps_the_graphs_behind_one_recompile_of_a_reason() -> None:
     session = session_of(lambda i: (ones(4 + i).exp() * 2).cumsum(0), 5)
-    (change,) = session.report.graph_changes()
+    (change,) = session.report.log.changes()
     assert change.compile == len(session.compiles) - 1
     diff = change.before.diff(change.now)
     assert [row.kind for row in diff.rows if row.kind != "same"]
@@ -75,7 +75,7 @@ def test_a_compile_that_comes_while_a_run_is_made_changes_no_graph_of_another(
         for i in range(5):
             (ones(4 + i).exp() * 2).cumsum(0).tolist()
             session.mark_step()
-        before = session.report.graph_changes()
+        before = session.report.log.changes()
 
         def compiles_more(notes: Any) -> Any:
             found = worth_showing(notes)
@@ -84,7 +84,7 @@ def test_a_compile_that_comes_while_a_run_is_made_changes_no_graph_of_another(
 
         monkeypatch.setattr(reasons, "KEPT", 5)
         monkeypatch.setattr(reasons, "worth_showing", compiles_more)
-        assert session.report.graph_changes() == before != ()
+        assert session.report.log.changes() == before != ()
         assert len(session.compiles) == 5
 
 
@@ -163,3 +163,5 @@ def test_the_metrics_report_has_pytorch_xlas_names() -> None:
     for name in ("CompileTime", "ExecuteTime", "OutboundData", "InboundData",
                  "UncachedCompile", "CachedCompile", "aten::bincount"):  # fmt: skip
         assert name in text
+    assert text.count("a step") == 5
+    assert "a step" not in session_of(lambda i: None, 0).metrics_report()

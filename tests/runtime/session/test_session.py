@@ -31,14 +31,14 @@ F4 = Aval((4,), "float32")
 
 def binary(session: Session, name: str, x: Value, y: Value) -> Value:
     op = session.intern(name, ((HOLE, HOLE), {}), (F4, F4), (F4,), 0)
-    session.begin("forward")
-    return session.record(op, [x, y], [], FRAME)[0]
+    session.stream.begin("forward")
+    return session.stream.record(op, [x, y], [], FRAME)[0]
 
 
 def scaled(session: Session, x: Value, number: float) -> Value:
     op = session.intern("aten.mul.Tensor", ((HOLE, Scalar("float32")), {}), (F4,), (F4,), 1)
-    session.begin("forward")
-    return session.record(op, [x], [number], FRAME)[0]
+    session.stream.begin("forward")
+    return session.stream.record(op, [x], [number], FRAME)[0]
 
 
 def numbers(session: Session, value: Value) -> list[float]:

@@ -101,7 +101,7 @@ def test_the_deferred_check_says_how_often_it_looked_and_took_back() -> None:
         metrics, said = session.metrics(), session.explain()
     assert metrics["check.count"] == 10
     assert metrics["redo.count"] == 2
-    assert "10 checks looked at a step later; 2 steps were taken back" in said
+    assert "10 checks looked at a step later; 2 steps taken back" in said
     assert metrics["redo.segments"] >= 2
 
 
