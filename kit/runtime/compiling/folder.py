@@ -41,22 +41,16 @@ def is_private(folder: str) -> bool:
         if _is_other(folder):
             raise NotADirectoryError(0, _NO_FOLDER)
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        why = _why_shared(folder)
-        if not why and sys.platform != "win32":
+        if why := _why_shared(folder):
+            why = f", because what is in it would be run: {why}. Or name another folder with "
+            why += "KIT_CACHE_DIR"
+        elif sys.platform != "win32":
             os.chmod(folder, 0o700)
     except OSError as error:  # no home, or one that cannot be written to: a container, a full disk
-        warnings.warn(
-            f"no compiled program is kept in {shown}: {safe_terminal(error.strerror, 300)}. "
-            "KIT_CACHE_DIR names another folder; if it is empty, nothing is kept or said",
-            stacklevel=2,
-        )
-        return False
+        why = f": {safe_terminal(error.strerror, 300)}. KIT_CACHE_DIR names another folder; if it "
+        why += "is empty, nothing is kept or said"
     if why:
-        warnings.warn(
-            f"no compiled program is kept in {shown}, because what is in it would be run: {why}. "
-            "Or name another folder with KIT_CACHE_DIR",
-            stacklevel=2,
-        )
+        warnings.warn(f"no compiled program is kept in {shown}{why}", stacklevel=2)
     return not why
 
 

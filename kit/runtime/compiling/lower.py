@@ -93,6 +93,7 @@ class Source:
         maker: list[tuple[Op, tuple[int, ...], int]] = []
         for op, refs in self.nodes:
             maker += [(op, refs, i) for i in range(len(op.outputs))]
+        made = [op.outputs[output] for op, _, output in maker]
         dead = set(self.dead)
         pairs: dict[int, int] = {}
         for position, slot in enumerate(self.wanted):
@@ -103,14 +104,9 @@ class Source:
                     break
                 at = refs[op.writes[output]]
             leaf = -1 - at
-            if leaf in dead and leaf not in pairs and self.leaves[leaf] == self._aval(maker, slot):
+            if leaf in dead and leaf not in pairs and self.leaves[leaf] == made[slot]:
                 pairs[leaf] = position
         return pairs
-
-    @staticmethod
-    def _aval(maker: list[tuple[Op, tuple[int, ...], int]], slot: int) -> Aval:
-        op, _, output = maker[slot]
-        return op.outputs[output]
 
 
 class InnerProgram(Source):
@@ -263,9 +259,7 @@ def _apply(rule: Rule, op: Op, tensors: list[Any], numbers: list[Any]) -> list[A
     # To torch, a tensor of no dimensions has one of length 1, wherever an op asks for a `dim`.
     lines = [t.reshape(1) if t.ndim == 0 else t for t in tensors]
     args, kwargs = _fill(op.template, iter(lines), iter(numbers))
-    out = rule(*args, **kwargs)
-    flat = list(out) if isinstance(out, list | tuple) else [out]
-    pairs = zip(flat, op.outputs, strict=True)
+    pairs = zip(_results(rule(*args, **kwargs)), op.outputs, strict=True)
     return _conform([x.reshape(a.shape) if prod(a.shape) == x.size else x for x, a in pairs], op)
 
 
@@ -283,9 +277,13 @@ def _fill(template: Any, tensors: Any, numbers: Any) -> Any:
     return template
 
 
+def _results(out: Any) -> list[Any]:
+    return list(out) if isinstance(out, list | tuple) else [out]
+
+
 def _conform(out: Any, op: Op) -> list[Any]:
     """Cast to the dtypes that torch promises, and check the shapes: a wrong rule fails loudly."""
-    flat = list(out) if isinstance(out, list | tuple) else [out]
+    flat = _results(out)
     if len(flat) != len(op.outputs):
         raise ValueError(f"the rule gave {len(flat)} results, torch gives {len(op.outputs)}")
     results = []

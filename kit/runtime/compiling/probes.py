@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -43,6 +44,7 @@ _DIVISIONS = (
 )  # fmt: skip
 _OUT_OF_SELF = "index out of range in self"
 _OUT_OF_DIMENSION = "index {{value}} is out of bounds for dimension {dim} with size {size}"
+_COPIED = f"index_copy_(): {_OUT_OF_DIMENSION}"
 _OUT_OF_ELEMENTS = "out of range: tried to access index {{value}} on a tensor of {size} elements."
 
 
@@ -86,10 +88,16 @@ def _select(x: Array, dim: int, index: Array, *_: Any, **__: Any) -> list[Probe]
     return _index(index, _length(x, dim), _OUT_OF_SELF)
 
 
-def _along(x: Array, dim: int, index: Array, *_: Any, **__: Any) -> list[Probe]:
+def _along(
+    x: Array, dim: int, index: Array, *_: Any, says: str = _OUT_OF_DIMENSION, wraps: bool = False,
+    error: type[DeviceCheckError] = BadIndexError, **__: Any,
+) -> list[Probe]:  # fmt: skip
     size = _length(x, dim)
-    says = _OUT_OF_DIMENSION.format(dim=dim % max(x.ndim, 1), size=size)
-    return _index(index, size, says, error=BadValueError)
+    says = says.format(dim=dim % max(x.ndim, 1), size=size)
+    return _index(index, size, says, wraps=wraps, error=error)
+
+
+_gather = partial(_along, error=BadValueError)
 
 
 def _subscript(x: Array, indices: Sequence[Array | None], *_: Any, **__: Any) -> list[Probe]:
@@ -101,24 +109,12 @@ def _subscript(x: Array, indices: Sequence[Array | None], *_: Any, **__: Any) ->
     return found
 
 
-def _filled(x: Array, dim: int, index: Array, *_: Any) -> list[Probe]:
-    size = _length(x, dim)
-    says = _OUT_OF_DIMENSION.format(dim=dim % max(x.ndim, 1), size=size)
-    return _index(index, size, says, wraps=True)
-
-
 def _put(x: Array, index: Array, *_: Any, **__: Any) -> list[Probe]:
     return _index(index, x.size, _OUT_OF_ELEMENTS.format(size=x.size), wraps=True)
 
 
 def _pixel_label(logp: Array, *rest: Any) -> list[Probe]:
     return _label(jnp.moveaxis(logp, 1, -1), *rest)
-
-
-def _copied(x: Array, dim: int, index: Array, *_: Any, **__: Any) -> list[Probe]:
-    size = _length(x, dim)
-    says = "index_copy_(): " + _OUT_OF_DIMENSION.format(dim=dim % max(x.ndim, 1), size=size)
-    return _index(index, size, says)
 
 
 # -- other numbers -----------------------------------------------------------------------------
@@ -202,14 +198,16 @@ PROBES: Mapping[str, ProbeOf] = MappingProxyType({
     "aten._embedding_bag_forward_only.default": _embedding_bag,
     "aten.nll_loss_forward.default": _label,
     "aten.index_select.default": _select, "aten.index_reduce.default": _select,
-    "aten.gather.default": _along,
-    "aten.scatter.src": _along, "aten.scatter.value": _along,
-    "aten.scatter.reduce": _along, "aten.scatter.value_reduce": _along,
-    "aten.scatter_add.default": _along, "aten.scatter_reduce.two": _along,
+    "aten.gather.default": _gather,
+    "aten.scatter.src": _gather, "aten.scatter.value": _gather,
+    "aten.scatter.reduce": _gather, "aten.scatter.value_reduce": _gather,
+    "aten.scatter_add.default": _gather, "aten.scatter_reduce.two": _gather,
     "aten.index.Tensor": _subscript, "aten.index_put.default": _subscript,
     "aten.put.default": _put, "aten.take.default": _put,
-    "aten.index_fill.int_Scalar": _filled, "aten.index_fill.int_Tensor": _filled,
-    "aten.index_add.default": _along, "aten.index_copy.default": _copied,
+    **dict.fromkeys(
+        ("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor"), partial(_along, wraps=True)
+    ),
+    "aten.index_add.default": _gather, "aten.index_copy.default": partial(_along, says=_COPIED),
     "aten.nll_loss2d_forward.default": _pixel_label,
     "aten.binary_cross_entropy.default": _binary_cross_entropy,
     "aten.one_hot.default": _classes, "aten._ctc_loss.Tensor": _ctc,

@@ -21,6 +21,7 @@ from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from kit.errors import EngineError
@@ -66,9 +67,8 @@ class Engine:
         self._failures: list[tuple[int, BaseException]] = []  # that nobody has been told of
         self._pushed = 0
         self._is_closed = False
-        self._broken: BaseException | None = (
-            None  # what ended a worker: a bug, or a foreign variable
-        )
+        # what ended a worker: a bug, or a foreign variable
+        self._broken: BaseException | None = None
         self._pid = os.getpid()
 
     def start(self, device: Hashable = None) -> None:
@@ -276,7 +276,7 @@ class Engine:
         if not self._failures:
             return None
         with self._lock:
-            failures = sorted((x for x in self._failures if is_meant(x[1])), key=_number)
+            failures = sorted((x for x in self._failures if is_meant(x[1])), key=itemgetter(0))
             self._failures = [x for x in self._failures if not is_meant(x[1])]
         if not failures:
             return None
@@ -436,10 +436,6 @@ _State = tuple[Variable, int, int, Operation | None]  # readers, length of the q
 
 def _nothing() -> None:
     pass
-
-
-def _number(failure: tuple[int, BaseException]) -> int:
-    return failure[0]
 
 
 _INSIDE = (

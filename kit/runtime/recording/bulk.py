@@ -127,25 +127,9 @@ class Bulk:
         flush: ends this bulk now, for a reason: a reader needs one of its values.
     """
 
-    __slots__ = (
-        "calls",
-        "earlier",
-        "flush",
-        "frames",
-        "key",
-        "kind",
-        "leaf_of",
-        "leaves",
-        "limit",
-        "ops",
-        "phase",
-        "phases",
-        "scalars",
-        "size",
-        "times",
-        "values",
-        "views",
-    )
+    __slots__ = ("calls", "earlier", "flush", "frames", "key", "kind", "leaf_of", "leaves",
+                 "limit", "ops", "phase", "phases", "scalars", "size", "times", "values",
+                 "views")  # fmt: skip
 
     def __init__(self, flush: Callable[[str], None], phase: str, kind: str, limit: int) -> None:
         self.flush = flush
@@ -303,7 +287,12 @@ class Bulk:
         Their memory may be written over. Of all other leaves deadness is not looked at, so that it
         makes no second program.
         """
-        overwritten = self._overwritten()
+        overwritten: set[int] = set()
+        at = 1
+        for op in self.ops:
+            if op.writes:
+                overwritten.update(-1 - self.key[at + i] for i in op.writes)  # slots are negative
+            at += 1 + len(op.avals)
         if not overwritten:
             return ()
         held = set(map(id, _held(self.leaves)))
@@ -312,16 +301,6 @@ class Bulk:
             for i, leaf in enumerate(self.leaves)
             if i in overwritten and id(leaf) not in held and leaf.cell is not None
         )
-
-    def _overwritten(self) -> set[int]:
-        """Leaves that an op writes."""
-        found: set[int] = set()
-        key, at = self.key, 1
-        for op in self.ops:
-            if op.writes:
-                found.update(-1 - key[at + i] for i in op.writes)  # slots become negative
-            at += 1 + len(op.avals)
-        return found
 
 
 def _references_of_listed() -> int:

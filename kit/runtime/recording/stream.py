@@ -32,31 +32,16 @@ class CutPolicy:
 class Cutter(Protocol):
     """What a stream gives its bulks to."""
 
-    def cut(self, stream: Stream, reason: str, *, keep_views: bool = False) -> None:
-        """End the stream's bulk and issue it."""
-
-    def throttle(self) -> None:
-        """More is going to be recorded: wait if the device is too far behind."""
-
-    def note_phase(self, phase: str) -> None:
-        """The main thread has come to this phase."""
+    def cut(self, stream: Stream, reason: str, *, keep_views: bool = False) -> None: ...
+    def throttle(self) -> None: ...
+    def note_phase(self, phase: str) -> None: ...
 
 
 class Stream:
     """The bulk that grows in one thread, and the sizes that are in force there."""
 
-    __slots__ = (
-        "_cutter",
-        "_policy",
-        "bulk",
-        "first_values",
-        "is_main",
-        "makes_state",
-        "phase",
-        "place",
-        "sizes",
-        "thread",
-    )
+    __slots__ = ("_cutter", "_policy", "bulk", "first_values", "is_main", "makes_state", "phase",
+                 "place", "sizes", "thread")  # fmt: skip
 
     def __init__(
         self, cutter: Cutter, policy: CutPolicy, sizes: BulkSizes, *, is_main: bool
