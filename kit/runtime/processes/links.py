@@ -36,19 +36,15 @@ _STRANGERS = 64  # connections that have not proved themselves; of more, the old
 
 
 class Listener(Protocol):
-    """What is told of the connections, all in their thread."""
+    """What is told of the connections, all in their thread: `Channel` says what each does.
 
-    def take(self, rank: int, message: list[Any]) -> None:
-        """Take a message; a `ValueError` says that it is none."""
+    `how` a process is lost: it does not answer ("silent"), has "gone", or breaks the rules ("").
+    """
 
-    def lose(self, rank: int, how: str, why: str) -> None:
-        """Note that a process does not answer ("silent"), has "gone", or breaks the rules ("")."""
-
-    def beat(self) -> None:
-        """Do what is due about once a second."""
-
-    def fail(self, error: BaseException) -> None:
-        """Note an error that nothing else has taken."""
+    def take(self, rank: int, message: list[Any]) -> None: ...
+    def lose(self, rank: int, how: str, why: str) -> None: ...
+    def beat(self) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
 
 
 class Links:

@@ -12,33 +12,18 @@ __all__ = ["Issuer", "UserProgram"]
 
 
 class Issuer(Protocol):
-    """What gives segments to the executor."""
+    """What gives segments to the executor: `kit.runtime.session.issuer` says what each does."""
 
-    step: int  # how many the session has ended
+    step: int
 
-    def place(self, task: Task) -> None:
-        """The task is the next segment of this step."""
-
-    def next_segment(self) -> int:
-        """The number of the next segment."""
-
-    def issue(self, task: Task) -> None:
-        """Count a segment and give it to the executor."""
-
-    def push(self, task: Task) -> None:
-        """Give a task to the executor."""
-
-    def has(self, task: Task) -> bool:
-        """True if the executor has got the task."""
-
-    def confirm(self, task: Task) -> None:
-        """The program has asked for a task that was a guess."""
-
-    def cancel(self, task: Task) -> None:
-        """A guess was wrong: it need not run."""
-
-    def note_replay(self, start: int) -> None:
-        """Segments were issued without being recorded, since `start`."""
+    def place(self, task: Task) -> None: ...
+    def next_segment(self) -> int: ...
+    def issue(self, task: Task) -> None: ...
+    def push(self, task: Task) -> None: ...
+    def has(self, task: Task) -> bool: ...
+    def confirm(self, task: Task) -> None: ...
+    def cancel(self, task: Task) -> None: ...
+    def note_replay(self, start: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

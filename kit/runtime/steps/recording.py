@@ -13,7 +13,7 @@ from numbers import Number
 from typing import Any
 from weakref import ref
 
-from kit.runtime.recording.bulk import Cell, Task, Value, pending
+from kit.runtime.recording.bulk import Cell, Op, Task, Value, pending
 from kit.runtime.recording.sites import format_site
 from kit.runtime.steps.look import Look
 
@@ -160,14 +160,11 @@ def reads_of(now: Recording) -> list[Read]:
 def is_held(last: Recording) -> bool:
     """True if the program still holds, as they were, the arrays that the next step reads."""
     for holder, cell in last.fixed.values():
-        value = holder()
-        if value is None or value.cell is not cell:
+        if (value := holder()) is None or value.cell is not cell:
             return False
     for read in last.reads:
-        expected = read.cell
         for holder in read.holders:
-            value = holder()
-            if value is not None and value.cell is expected:
+            if (value := holder()) is not None and value.cell is read.cell:
                 break
         else:
             return False
@@ -176,10 +173,9 @@ def is_held(last: Recording) -> bool:
 
 def is_read(last: Recording, value: Value | None) -> bool:
     """True if the next step reads this value, if it is equal to this one."""
-    held = [holder for holder, _ in last.fixed.values()]
-    return any(
-        h() is value for holders in (held, *(r.holders for r in last.reads)) for h in holders
-    )
+    holders = [holder for holder, _ in last.fixed.values()]
+    holders += [holder for read in last.reads for holder in read.holders]
+    return any(holder() is value for holder in holders)
 
 
 def type_of(cell: Cell) -> Any:
@@ -213,7 +209,9 @@ def difference(last: Recording, now: Recording, *, replay: bool) -> str:
     for holder, number, i in last.alive:
         value = holder()
         if value is not None and value.cell is not None and id(value.cell.task) in last.numbers:
-            return f"the step keeps a tensor of each step, made at {_site(last.tasks[number], i)}"
+            task = last.tasks[number]
+            site, _ = _origin(task, task.cut.wanted[i], lambda op: len(op.outputs))
+            return f"the step keeps a tensor of each step, made at {site}"
     return ""
 
 
@@ -233,29 +231,21 @@ def _task_difference(old: Task, new: Task) -> str:
         return f"the graph is another one ({new.cut.bulk.phase}, {len(new.cut.bulk.ops)} ops)"
     for i, (a, b) in enumerate(zip(old.scalars, new.scalars, strict=True)):
         if a != b and not (a.__class__ is Draw and b.__class__ is Draw) and (a == a or b == b):
-            where = _owner(new, i)
+            site, name = _origin(new, i, lambda op: op.scalars)
+            where = f"{site} ({name})" if name else site
             return (
                 f"a Python number changes from step to step at {where}{_SUCH_AS}from {a:g} to {b:g}"
             )
     return ""
 
 
-def _owner(task: Task, scalar: int) -> str:
-    """The op and the line that a number belongs to."""
+def _origin(task: Task, number: int, count: Callable[[Op], int]) -> tuple[str, str]:
+    """The line and the name of the op that a thing belongs to, of which each op has `count`."""
     for op, frame in zip(task.cut.bulk.ops, task.cut.bulk.frames, strict=True):
-        scalar -= op.scalars
-        if scalar < 0:
-            return f"{format_site(frame[0])} ({op.name})"
-    return "an unknown line"
-
-
-def _site(task: Task, output: int) -> str:
-    slot = task.cut.wanted[output]
-    for op, frame in zip(task.cut.bulk.ops, task.cut.bulk.frames, strict=True):
-        slot -= len(op.outputs)
-        if slot < 0:
-            return format_site(frame[0]) or "an unknown line"
-    return "an unknown line"
+        number -= count(op)
+        if number < 0:
+            return format_site(frame[0]) or "an unknown line", op.name
+    return "an unknown line", ""
 
 
 def hand_over(
