@@ -6,8 +6,8 @@ compute something are named, and those that only show or move memory are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from itertools import chain
 
 from kit.ir.graph import VIEW_OPS, Node
 from kit.text import format_count, safe_label
@@ -23,37 +23,14 @@ _ARITHMETIC = frozenset({"add", "div", "mean", "mul", "neg", "rsub", "sub", "sum
 _FEW = 2  # names that are told
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """What a group is called, the names that say so, in program order, and what else is a part."""
-
-    words: str
-    holds: Callable[[Sequence[str]], bool]
-    parts: tuple[str, ...]  # in the names of ops that the words stand for
-
-
-_RULES = (
-    _Rule(
-        "attention",
-        lambda names: _any(names, "scaled_dot_product", "_attention"),
-        ("scaled_dot_product", "_attention"),
-    ),
-    _Rule("attention", lambda names: _attends(names), (*_PRODUCTS, "softmax", "dropout", "mask")),
-    _Rule(
-        "cross entropy",
-        lambda names: _any(names, "log_softmax") and _any(names, "nll_loss"),
-        ("log_softmax", "nll_loss"),
-    ),
-    _Rule(
-        "optimizer",
-        lambda names: _any(names, "addcdiv") and _any(names, "sqrt"),
-        ("foreach", "addcdiv", "addcmul", "lerp", "sqrt"),
-    ),
-    _Rule(
-        "gradient norm",
-        lambda names: _any(names, "linalg_vector_norm", "foreach_norm"),
-        ("norm", "foreach", "clamp"),
-    ),
+_ATTENTION = ("scaled_dot_product", "_attention")
+# What a group is called; words of which it has one each; what else the name stands for.
+_RULES: tuple[tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...]], ...] = (
+    ("attention", (_ATTENTION,), ()),
+    ("attention", (), (*_PRODUCTS, "softmax", "dropout", "mask")),  # see `_attends`
+    ("cross entropy", (("log_softmax",), ("nll_loss",)), ()),
+    ("optimizer", (("addcdiv",), ("sqrt",)), ("foreach", "addcmul", "lerp")),
+    ("gradient norm", (("linalg_vector_norm", "foreach_norm"),), ("norm", "foreach", "clamp")),
 )
 
 
@@ -64,9 +41,9 @@ def computed_by(nodes: Sequence[Node]) -> str:
         return safe_label(", ".join(optimizers), 60)
     names = [short_op(node.op).strip("_") for node in nodes]
     told = [name for name in dict.fromkeys(names) if name not in _MOVES]
-    for rule in _RULES:
-        if rule.holds(names):
-            return rule.words + _and_more(told, rule.parts)
+    for words, needs, parts in _RULES:
+        if all(_any(names, *need) for need in needs) if needs else _attends(names):
+            return words + _and_more(told, [*chain(*needs), *parts])
     if not told:
         return "views and copies"
     loss = next((name for name in told if "_loss" in name), "")
