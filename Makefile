@@ -45,9 +45,9 @@ TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s%s\n", $$1, $$2 }' Makefile
 
-lab: $(VENV)/.installed  ## JupyterLab on the first notebook; LAB_ARGS="--port 9000 --no-browser"
+lab: $(VENV)/.installed  ## JupyterLab on the first notebook; LAB_ARGS="--port 9000 -- --collaborative"
 	@scripts/need graphviz dot
-	@$(PY) -m kit lab $(if $(LAB_ARGS),$(LAB_ARGS) )$(NOTEBOOK)
+	@$(PY) -m kit lab $(NOTEBOOK)$(if $(LAB_ARGS), $(LAB_ARGS))
 
 report: $(VENV)/.installed  ## run the main job and write report.html
 	@scripts/need graphviz dot

@@ -155,7 +155,7 @@ def test_the_notebook_and_the_report_of_make_are_those_of_the_command_line(machi
     plan = call(machine, "make", "--dry-run", "--always-make", "lab", "NOTEBOOK=n/x.ipynb").stdout
     assert plan.splitlines()[-1] == ".venv/bin/python -m kit lab n/x.ipynb"
     plan = call(machine, "make", "--dry-run", "lab", "LAB_ARGS=--port 9", "NOTEBOOK=n.ipynb").stdout
-    assert plan.splitlines()[-1] == ".venv/bin/python -m kit lab --port 9 n.ipynb"
+    assert plan.splitlines()[-1] == ".venv/bin/python -m kit lab n.ipynb --port 9"
     plan = call(machine, "make", "--dry-run", "--always-make", "report", "REPORT=r.html").stdout
     assert plan.splitlines()[-1] == ".venv/bin/python -m kit report --output r.html"
 

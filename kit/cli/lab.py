@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
+from kit.cli.terminal import complain
 from kit.runtime.profiling.heap import ONE_HEAP
 
 __all__ = ["FIRST_NOTEBOOK", "is_headless", "lab", "port_number"]
@@ -18,17 +18,12 @@ __all__ = ["FIRST_NOTEBOOK", "is_headless", "lab", "port_number"]
 FIRST_NOTEBOOK = Path("notebooks/01_where_does_the_step_go.ipynb")
 
 
-def lab(notebook: Path | None, port: int | None, browser: bool, tell: Callable[[str], None]) -> int:
-    """Become JupyterLab; where a process cannot become another one, start it and wait for its end.
+def lab(options: argparse.Namespace) -> int:
+    """Start JupyterLab on this machine's own address, with a notebook open; Ctrl-C ends it.
 
-    Args:
-        notebook: to open; None: the first one of the tutorial, if it is here.
-        browser: open one, if there is a screen.
-        tell: takes a line for the user.
-
-    Raises:
-        FileNotFoundError: there is no such notebook.
+    JupyterLab's own arguments may follow after --, such as -- --collaborative.
     """
+    notebook: Path | None = options.notebook
     if notebook is not None and not notebook.is_file():
         raise FileNotFoundError(2, "there is no such notebook", str(notebook))
     if notebook is None and FIRST_NOTEBOOK.is_file():
@@ -41,13 +36,14 @@ def lab(notebook: Path | None, port: int | None, browser: bool, tell: Callable[[
         url += f"/tree/{quote(path.relative_to(here).as_posix())}"
     command = [sys.executable, "-m", "jupyterlab", "--ip=127.0.0.1",
                f"--ServerApp.root_dir={here}", f"--LabApp.default_url={url}"]  # fmt: skip
-    if port is not None:
-        command.append(f"--port={port}")
+    if options.port is not None:
+        command.append(f"--port={options.port}")
     if getattr(os, "geteuid", lambda: 1)() == 0:
         command.append("--allow-root")
-    if not browser or is_headless():
+    if options.no_browser or is_headless():
         command.append("--no-browser")
-        tell("open the URL that JupyterLab prints below")
+        complain("open the URL that JupyterLab prints below")
+    command += options.arguments  # the last ones count: they are the user's
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this Python's kernel, not one of the user's own
     for name, value in ONE_HEAP.items():  # a kernel has threads before it can ask
         os.environ.setdefault(name, value)

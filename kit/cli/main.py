@@ -68,6 +68,7 @@ class Verb:
     act: Callable[[argparse.Namespace], int]  # gives the exit status
     arguments: Sequence[Argument] = ()
     failed: int = 1  # the exit status after an error
+    rest: str = ""  # whose the arguments after -- are
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,16 +79,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(given: list[str]) -> int:
-    given, for_script = _split(given)
+    given, after_dashes = _split(given)
     if not given:
         _parser().print_help()
         return 0
     options, unknown = _parser().parse_known_args(given)
     if unknown:
         _parser().error(f"unrecognized arguments: {' '.join(unknown)}{_cure(options.act, unknown)}")
-    if options.act is not run and for_script:
-        _parser().error("arguments after -- are for the script of `kit run`")
-    options.arguments = for_script
+    if after_dashes and not options.rest:
+        _parser().error("arguments after -- are for the script of `kit run`, or for JupyterLab")
+    options.arguments = after_dashes
     return _guarded(options.act, options, options.failed)
 
 
@@ -98,7 +99,7 @@ def _cure(act: Callable[[argparse.Namespace], int], unknown: Sequence[str]) -> s
     given = next((text.partition("=")[0] for text in unknown if text.startswith("--")), "")
     if close := get_close_matches(given, names, n=1, cutoff=0.75):
         return f"; did you mean {close[0]}?"
-    return "; the script's own arguments stand after --" if act is run else ""
+    return f"; {verb.rest} own arguments stand after --" if verb.rest else ""
 
 
 def report_main(arguments: Sequence[str] | None = None) -> int:
@@ -124,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
             epilog=_ENVIRONMENT,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        made.set_defaults(act=verb.act, failed=verb.failed)
+        made.set_defaults(act=verb.act, failed=verb.failed, rest=verb.rest)
         _add_arguments(made, verb.arguments)
     return parser
 
@@ -272,11 +273,6 @@ def _demo(options: argparse.Namespace) -> int:
     if said := leave_a_core(os.environ, usable_cores()):
         complain(said)
     return demo(_say_now)
-
-
-def _lab(options: argparse.Namespace) -> int:
-    """Start JupyterLab on this machine's own address, with a notebook open; Ctrl-C ends it."""
-    return lab(options.notebook, options.port, not options.no_browser, complain)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -438,13 +434,13 @@ _DOCTOR = (
     ),
 )
 VERBS = (
-    Verb("run", "run a script, and measure its steps", run, _RUN),
+    Verb("run", "run a script, and measure its steps", run, _RUN, rest="the script's"),
     Verb("view", "what a trace or a saved run says", _view, _VIEW),
     Verb("open", "a trace or saved runs in the browser", _open, _OPEN),
     Verb("query", "ask a trace or a saved run in SQL", query, _QUERY),
     Verb("diff", "what changed between two runs, folders or traces", diff, _DIFF, failed=2),
     Verb("report", "one HTML file of saved runs", _report, _REPORT),
     Verb("demo", "what the kit is for, in a minute", _demo),
-    Verb("lab", "JupyterLab on the tutorial notebooks", _lab, _LAB),
+    Verb("lab", "JupyterLab on the tutorial notebooks", lab, _LAB, rest="JupyterLab's"),
     Verb("doctor", "what is installed, what is missing, how to get it", _doctor, _DOCTOR),
 )

@@ -42,6 +42,15 @@ def test_jupyterlab_is_started_on_the_notebook_and_on_this_machine_only(
     assert "--LabApp.default_url=/lab/tree/50%25%20%231%3F.ipynb" in started[3]
 
 
+def test_what_stands_after_two_dashes_is_for_jupyterlab(kit: Kit, monkeypatch: pytest.MonkeyPatch):
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, command: started.append(command))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "")
+    kit("lab", "--port", "9", "--", "--collaborative", "--ServerApp.token=mine")
+    assert started[0][-2:] == ["--collaborative", "--ServerApp.token=mine"]
+    assert "JupyterLab's own arguments stand after --" in kit("lab", "--collaborative")[2]
+
+
 def test_where_no_process_becomes_another_jupyterlab_is_waited_for(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ):
