@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import SessionError, SettingsError
+from kit.notebook import in_kernel
 from kit.runs.loss_scaling import HOST_CHECK, NONE, ON_DEVICE
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace.ranks.ranks import Ranks
-from kit.widgets.base.progress import bar_when_told, in_kernel, progress_or_bar
+from kit.widgets.base.progress import bar_when_told, progress_or_bar
 
 if TYPE_CHECKING:
     from kit.ir.plan import OpStream

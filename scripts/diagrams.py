@@ -37,6 +37,7 @@ PURPOSE = {
     "cores": "how many may be used",
     "files": "a file is written whole or not at all",
     "versions": "versions that were tried",
+    "notebook": "which notebook kernel this is",
     "ir": "graph, plan",
     "trace": "timeline, metrics, gaps",
     "runs": "settings; a run and its file",
@@ -185,6 +186,7 @@ def folders() -> str:
     tops = [p for p in packages if not any(p in others for others in below.values())]
     lines += [f"  top -> {package}" for package in tops]
     lines += [f"  {name} -> {other}" for name, other in reduction(below)]
+    lines += ["  notebook -> cores [style=invis]"]  # all single files in one row: too wide
     return f"digraph folders {{\n{HEAD}" + "\n".join(lines) + "\n}\n"
 
 

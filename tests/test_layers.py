@@ -16,7 +16,7 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "kit"
 
-_TOP = ["errors", "threads", "cores", "text", "files", "versions"]
+_TOP = ["errors", "threads", "cores", "text", "files", "versions", "notebook"]
 _DATA = [*_TOP, "ir", "trace", "trace/ranks", "runs"]
 _RECORDING = [*_DATA, "runtime/rules", "runtime/engine", "runtime/recording"]
 _SESSION = [
@@ -45,6 +45,7 @@ BELOW: dict[str, list[str]] = {
     "text": [],
     "files": [],
     "versions": [],
+    "notebook": [],
     "ir": ["errors", "text"],
     "trace": ["errors", "text", "ir"],
     "trace/ranks": ["errors", "text", "ir", "trace"],

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kit.notebook import notebook_events
 from kit.runtime.profiling.libraries import loaded
-from kit.runtime.recording.notebook import notebook_events
 
 __all__ = ["let_go", "let_go_after_cells"]
 

@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from kit.errors import Cancelled
 from kit.measure.base.openmp import let_go
-from kit.runtime.recording.notebook import notebook_shell
+from kit.notebook import notebook_shell
 from kit.threads import read_stacks
 
 __all__ = ["TURNS", "Turns", "asker", "in_turn", "waiting"]

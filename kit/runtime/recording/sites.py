@@ -7,8 +7,8 @@ import re
 import sys
 from typing import Any
 
+from kit.notebook import notebook_shell
 from kit.runtime.recording.bulk import Site
-from kit.runtime.recording.notebook import notebook_shell
 
 __all__ = [
     "format_site",

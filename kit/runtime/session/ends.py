@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import finalize, ref
 
-from kit.runtime.recording.notebook import notebook_events
+from kit.notebook import notebook_events
 
 __all__ = ["watch_ends"]
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
 
 import bokeh
 from bokeh.resources import Resources
-from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 from ipywidgets import Layout, Output
+
+from kit.notebook import in_kernel, notebook_shell
 
 __all__ = ["BokehJS", "bokehjs", "bokehjs_code", "bokehjs_source", "bokehjs_version"]
 
@@ -68,10 +68,9 @@ class BokehJS(Output):
         A cell that runs again loses its outputs, so the one with the script gets it anew. Front
         ends that do not say which cell runs get the script once.
         """
-        shell = get_ipython()
-        if shell is None or not hasattr(shell, "kernel"):
+        if not in_kernel():
             return
-        cell, request = _running_cell(shell)
+        cell, request = _running_cell()
         if self._cell is None or (cell and cell == self._cell and request != self._request):
             self._cell, self._request = cell, request
             publish_display_data({"application/javascript": bokehjs_source(), "text/plain": ""})
@@ -83,8 +82,8 @@ def bokehjs() -> BokehJS:
     return BokehJS()
 
 
-def _running_cell(shell: Any) -> tuple[str, str]:
+def _running_cell() -> tuple[str, str]:
     """The id of the cell that runs, "" if the front end gave none, and that of this run of it."""
-    parent = shell.kernel.get_parent("shell") or {}
+    parent = notebook_shell().kernel.get_parent("shell") or {}
     request = parent.get("header", {}).get("msg_id", "")
     return str(parent.get("metadata", {}).get("cellId", "")), str(request)

@@ -23,11 +23,11 @@ from bokeh.models import Plot
 from IPython.display import publish_display_data
 from ipywidgets import HTML, Box, HBox, Tab, VBox, Widget
 
+from kit.notebook import in_kernel
 from kit.text import WHOLE, quoted_page, safe_html
 from kit.widgets.base.bokehjs import bokehjs, bokehjs_code, bokehjs_version
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.live_plot import LivePlot
-from kit.widgets.base.progress import in_kernel
 
 __all__ = ["POLICY", "View", "framed", "packed", "page_scripts", "static_page", "unwarned"]
 

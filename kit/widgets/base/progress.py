@@ -18,12 +18,12 @@ from itertools import accumulate
 from typing import IO, Any, Protocol
 
 from kit.errors import words_of
+from kit.notebook import in_kernel
 from kit.text import plain_text, safe_terminal
 
 __all__ = [
     "Clock",
     "bar_when_told",
-    "in_kernel",
     "progress_bar",
     "progress_or_bar",
     "seldom",
@@ -121,13 +121,6 @@ def bar_when_told(title: str) -> Iterator[Callable[[str], None]]:
             reports[0](text, 0.0)
 
         yield tell
-
-
-def in_kernel() -> bool:
-    """Whether this code runs in a Jupyter kernel; IPython is not loaded to find out."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return shell is not None and hasattr(shell, "kernel")
 
 
 class Clock:

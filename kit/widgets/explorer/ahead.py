@@ -10,10 +10,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from IPython.core.getipython import get_ipython
 from ipywidgets import HTML, Checkbox, HBox, Layout
 
 from kit.errors import Cancelled
+from kit.notebook import in_kernel, notebook_events
 from kit.runs.settings import Settings
 from kit.text import format_count
 from kit.widgets.explorer.actions import status_html
@@ -98,19 +98,18 @@ class AheadLine(HBox):
     def steer(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """Pause while the box is off and, in a kernel, while a cell runs; one does now."""
         self.is_on.observe(lambda change: (resume if change["new"] else pause)(), "value")
-        shell = get_ipython()
-        if shell is None or not hasattr(shell, "kernel"):
+        if not in_kernel():
             return
-        hooks = []
+        events, hooks = notebook_events(), []
         for event, act in (("pre_run_cell", pause), ("post_run_cell", resume)):
             hook = _weak(act)
-            shell.events.register(event, hook)
+            events.register(event, hook)
             hooks.append((event, hook))
         pause()
 
         def forget() -> None:
             for event, hook in hooks:
-                shell.events.unregister(event, hook)
+                events.unregister(event, hook)
 
         self._forget = forget
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.notebook import in_kernel
 from kit.widgets.base.progress import (
     Clock,
     bar_when_told,
-    in_kernel,
     progress_bar,
     seldom,
     time_left,
@@ -26,7 +26,8 @@ from kit.widgets.base.progress import (
 from tests.factories import HOSTILE
 
 CELL = """
-from kit.widgets.base.progress import in_kernel, progress_bar
+from kit.notebook import in_kernel
+from kit.widgets.base.progress import progress_bar
 import gc
 from ipywidgets import FloatProgress, Widget
 assert in_kernel()

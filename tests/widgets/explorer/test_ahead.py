@@ -112,19 +112,15 @@ def test_compiling_ahead_can_be_switched_off_and_is_not_offered_without_a_means(
 def test_nothing_is_compiled_ahead_while_a_cell_runs(explore, monkeypatch):
     hooks: dict[str, list[Any]] = {"pre_run_cell": [], "post_run_cell": []}
 
-    class Shell:
-        kernel = object()
+    class Events:
+        def register(self, event, hook):
+            hooks[event].append(hook)
 
-        class events:
-            @staticmethod
-            def register(event, hook):
-                hooks[event].append(hook)
+        def unregister(self, event, hook):
+            hooks[event].remove(hook)
 
-            @staticmethod
-            def unregister(event, hook):
-                hooks[event].remove(hook)
-
-    monkeypatch.setattr("kit.widgets.explorer.ahead.get_ipython", Shell)
+    monkeypatch.setattr("kit.widgets.explorer.ahead.in_kernel", lambda: True)
+    monkeypatch.setattr("kit.widgets.explorer.ahead.notebook_events", Events)
     prepare = Prepare()
     prepare.block = True
     explorer = explore(prepare=prepare)

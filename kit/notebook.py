@@ -5,12 +5,17 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["notebook_events", "notebook_shell"]
+__all__ = ["in_kernel", "notebook_events", "notebook_shell"]
 
 
 def notebook_shell() -> Any:
     """IPython's shell; None elsewhere."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
+def in_kernel() -> bool:
+    """Whether this is a Jupyter kernel, and not a terminal's IPython."""
+    return hasattr(notebook_shell(), "kernel")
 
 
 def notebook_events() -> Any:
