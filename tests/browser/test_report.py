@@ -214,6 +214,36 @@ def test_a_cell_that_was_not_recorded_says_so_and_shows_the_nearest(
     )
 
 
+def test_a_block_that_cannot_be_read_is_said_and_the_others_are_shown(
+    offline: Browser, report: Path
+):
+    """The page of the run before stood under the control as if it were of that setting."""
+    page = offline.page
+    text = report.read_text()
+    report.write_text(re.sub(r'(id="run-1">).{40}', r"\1AAAA", text))
+    first = open_report(offline, report)
+    page.locator("#controls [name=batch_size]").press("ArrowRight")
+    page.wait_for_function("document.getElementById('status').innerText.startsWith('Damaged')")
+    after = shown(offline)
+    assert "loss scaling none, batch size 8 cannot be unpacked" in after["status"]
+    assert "What you see is still bulk size, backward 1" in after["status"]
+    assert (after["selected"], after["bars"]) == (first["selected"], first["bars"])
+    press(offline, "batch_size", "ArrowRight", first["selected"])
+    assert "Damaged" not in shown(offline)["status"]
+    assert offline.errors() == []
+
+
+def test_a_chart_follows_the_width_of_the_window(offline: Browser, report: Path):
+    page = offline.page
+    page.set_viewport_size({"width": 1400, "height": 900})
+    open_report(offline, report)
+    width = "document.querySelector('#sweep figure > svg').viewBox.baseVal.width"
+    wide = page.evaluate(width)
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.wait_for_function(f"{width} < {wide}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+
+
 def test_hostile_text_is_shown_and_never_run(offline: Browser, tmp_path: Path):
     path = write_report([make_run(hostile=True)], tmp_path / "hostile.html")
     seen = open_report(offline, path)

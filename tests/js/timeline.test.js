@@ -298,6 +298,13 @@ test("sets of time are joined and cut", () => {
   assert.deepEqual(intersection([[0, 4], [6, 9]], [[3, 7]]), [[3, 4], [6, 7]]);
 });
 
+test("of very many devices a range names the first, and how busy the others are", () => {
+  const table = tableOf(Array.from({length: 300}, (_, lane) => kernels([0, 10 + lane % 50])));
+  const rows = rowsOf(table, 0, 100, 0, "").filter(([name]) => name.endsWith("busy"));
+  assert.equal(rows.length, 9);
+  assert.deepEqual(rows[8], ["292 more devices busy", "10 % to 59 % each"]);
+});
+
 test("a range is measured: busy devices, hidden recording, waits, idle time", () => {
   const table = tableOf([[[0, 50, "record"], [20, 30, "wait"]], kernels([10, 40], [60, 80])],
     {"syncs.at": [[20]], "syncs.wait": [[10]], "syncs.part": [[0]], "syncs.cause": [["item"]],

@@ -5,7 +5,7 @@ import {drawGraph, highlightGraph, onGraphPick, openGroups, setOpenGroups} from 
 import {drawTimeline, highlightTimeline, onTimelinePick} from "../../widgets/timeline/js/page.js";
 import {missingText, movedText, nearest, settingsAt} from "./grid.js";
 import {Address, readAddress, writeAddress} from "./link.js";
-import {sweepCharts} from "./sweep.js";
+import {sweepCharts, WIDE} from "./sweep.js";
 
 /** @typedef {import("../../widgets/base/js/listing.js").Selection} Selection */
 
@@ -92,9 +92,7 @@ class Report {
     const {at, beside, looked} = readAddress(this.index, text), timeline = this.models("timeline");
     this.shown = -1;
     this.beside = beside;
-    const moved = this.moveTo(at), mine = this.ticket;
-    await moved;
-    if (mine !== this.ticket) return; // something else is wanted by now
+    if (!await this.moveTo(at)) return;
     const columns = (/** @type {number[] | null} */ pair) =>
       (pair ? {start: [pair[0]], stop: [pair[1]]} : {start: [], stop: []});
     if (looked.open.length || openGroups(this.models("graph")).length) {
@@ -130,6 +128,7 @@ class Report {
     const {marked, shown} = this.models("timeline"), {state} = this.models("graph");
     for (const {properties: {data}} of [marked, shown]) data.change.connect(() => this.link.changed());
     state.properties.tags.change.connect(() => this.link.changed());
+    matchMedia(WIDE).addEventListener("change", () => { if (this.shown >= 0) this.drawSweep(); });
     byId("link").addEventListener("click", () => this.link.copy(byId("link"), byId("address")));
     byId("selected").querySelector("button").addEventListener("click", () => select(NOTHING));
     document.addEventListener("keydown", (event) => {
@@ -137,14 +136,15 @@ class Report {
     });
   }
 
-  /** Show the run that is nearest to the wanted settings. */
+  /** Show the run that is nearest to the wanted settings.
+   * @returns {Promise<boolean>} false if something else is wanted by now, or it cannot be read */
   async show() {
     const {cells, parts} = this.index;
     const mine = ++this.ticket, i = nearest(cells, this.wanted);
     const beside = this.shown >= 0 && this.shown !== i ? this.shown : this.beside;
-    const data = await this.blocks.get(i);
-    const under = beside >= 0 && beside !== i ? await this.blocks.get(beside) : null;
-    if (mine !== this.ticket) return;
+    const data = await this.blocks.get(i).catch((error) => this.sayDamaged(mine, i, error));
+    const under = beside >= 0 && beside !== i ? await this.blocks.get(beside).catch(() => null) : null;
+    if (mine !== this.ticket || !data) return false;
     [this.shown, this.beside] = [i, beside];
     for (const part of parts) {
       byId(part).innerHTML = data.views[part]; // made and escaped by kit, never taken from a run as it is
@@ -154,8 +154,24 @@ class Report {
     drawTimeline(data.views.timeline, this.models("timeline"),
       under && {payload: under.views.timeline, name: this.besideIs(i)});
     drawGraph(this.models("graph"), data.scene ??= this.blocks.scene(data.views.graph));
-    byId("sweep").replaceChildren(...sweepCharts(this.index, cells[i]));
+    this.drawSweep();
     document.documentElement.dataset.shown = String(i);
+    return true;
+  }
+
+  drawSweep() {
+    byId("sweep").replaceChildren(...sweepCharts(this.index, this.index.cells[this.shown]));
+  }
+
+  /** A block of the file cannot be unpacked: what is shown is still of another run.
+   * @param {number} mine the choice that asked for it @param {number} i the run @param {unknown} error */
+  sayDamaged(mine, i, error) {
+    if (mine !== this.ticket) return;
+    const {axes, cells} = this.index;
+    const name = (/** @type {number} */ n) => settingsAt(axes, cells[n].at) || "the run";
+    const still = this.shown >= 0 ? `What you see is still ${name(this.shown)}.` : "What you see is not of it.";
+    byId("status").replaceChildren(element("span", {class: "missing", title: String(error)},
+      `Damaged: this file's block of ${name(i)} cannot be unpacked. ${still} Write the report again.`));
   }
 
   /** What changed since the run beside it: in a sentence, and on each card of the headline.

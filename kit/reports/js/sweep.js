@@ -9,7 +9,8 @@ const BOX = {height: 170, left: 46, right: 14, top: 12, bottom: 26};
 const LETTER = 6.6; // of a text under the axis
 const NARROW = 360;
 const WIDTHS = [800, 560]; // of one chart alone, of each of two: so they fill a wide page
-const WIDE_PX = 1100; // of such a page: on a narrower one their letters would be too small
+// Of such a page: on a narrower one their letters would be too small.
+export const WIDE = "(min-width: 1100px)";
 
 /**
  * A chart for each axis of numbers, a line in it for each mode of loss scaling.
@@ -21,7 +22,7 @@ export function sweepCharts(index, shown) {
   const modes = axes.findIndex((axis) => !axis.number && axis.name === "loss_scaling");
   const split = modes >= 0 ? modes : axes.findIndex((axis) => !axis.number);
   const wide = WIDTHS[axes.filter((axis) => axis.number).length - 1] ?? NARROW;
-  const width = document.documentElement.clientWidth < WIDE_PX ? NARROW : wide;
+  const width = matchMedia(WIDE).matches ? wide : NARROW;
   return axes.flatMap((axis, k) => {
     if (!axis.number) return [];
     const caption = element("figcaption", {}, `step time (ms) by ${axis.label}; band: what a rerun may take`);
@@ -70,6 +71,13 @@ export function apart(texts, x) {
   return found;
 }
 
+/** How a line is drawn: in colours in turn, each time with other dashes, so that no two are alike.
+ * @param {number} n @returns {Record<string, string>} */
+export function lookOf(n) {
+  const round = Math.floor(n / SERIES.length), stroke = SERIES[n % SERIES.length];
+  return round ? {stroke, "stroke-dasharray": `7 3${" 2 3".repeat(round - 1)}`} : {stroke};
+}
+
 /** @param {string} tag @param {Record<string, any>} attributes @param {string} [text] */
 function svg(tag, attributes, text) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -102,17 +110,17 @@ function chart(axis, lines, shown, {k, width}) {
     root.append(svg("text", {x: x(n), y: height - 8, "text-anchor": "middle"}, axis.values[n]));
   }
   lines.forEach((line, n) => {
-    const color = SERIES[n % SERIES.length];
+    const look = lookOf(n), color = look.stroke;
     if (line.length === 1) {
       const [{place, low, high}] = line;
-      root.append(svg("line", {class: "whisker", stroke: color, x1: x(place), x2: x(place), y1: y(high), y2: y(low)}));
+      root.append(svg("line", {class: "whisker", ...look, x1: x(place), x2: x(place), y1: y(high), y2: y(low)}));
     } else {
       const edge = [...line.map(({place, high}) => [place, high]),
         ...line.map(({place, low}) => [place, low]).reverse()];
       root.append(svg("polygon", {class: "band", points: edge.map(([v, ms]) => `${x(v)},${y(ms)}`).join(" "), fill: color}));
     }
     root.append(svg("polyline", {points: line.map(({place, ms}) => `${x(place)},${y(ms)}`).join(" "),
-      fill: "none", stroke: color, "stroke-width": 2}));
+      fill: "none", ...look, "stroke-width": 2}));
     for (const point of line) root.append(mark(x(point.place), y(point.ms), color, point));
   });
   if (shown.step) {
@@ -138,8 +146,8 @@ function mark(x, y, color, {low, high, doubt}) {
  * @param {string[]} names @param {import("./grid.js").Point[][]} lines @param {number} place */
 function key(names, lines, place) {
   return element("div", {class: "key"}, ...names.map((name, n) => {
-    const swatch = element("i");
-    swatch.style.background = SERIES[n % SERIES.length];
+    const swatch = svg("svg", {class: "swatch", viewBox: "0 0 28 4", "aria-hidden": "true"});
+    swatch.append(svg("line", {...lookOf(n), x1: 0, x2: 28, y1: 2, y2: 2, "stroke-width": 3}));
     const here = (lines[n] ?? []).find((point) => point.place === place);
     const time = here ? element("b", {}, ` ${formatNs(here.ms * 1e6)}`) : "";
     return element("span", {}, swatch, name, time);

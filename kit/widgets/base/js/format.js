@@ -41,7 +41,7 @@ export function formatCount(n) {
   return n.toLocaleString("en");
 }
 
-/** @param {number} n @param {string} word @returns {string} "1 op", "2 ops" */
-export function plural(n, word) {
-  return `${formatCount(n)} ${word}${n === 1 ? "" : "s"}`;
+/** "1 op", "2 ops". @param {number} n @param {string} word @param {string} [words] of several */
+export function plural(n, word, words = `${word}s`) {
+  return `${formatCount(n)} ${n === 1 ? word : words}`;
 }

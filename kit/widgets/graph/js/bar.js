@@ -70,7 +70,7 @@ export class Bar {
     if (sides.length) {
       parts.push(element("b", {style: "font-weight:600"}, `more ${sides.join(" and ")}: drag, or press “all”`));
     }
-    if (dropped) parts.push(`${formatCount(dropped)} small boxes are not drawn: zoom in`);
+    if (dropped) parts.push(`not drawn: ${plural(dropped, "small box", "small boxes")}; zoom in`);
     refill(this.line, ...parts);
     this.at.textContent = this.cursorLine(picture);
     this.showPanel(picture.scene);

@@ -1,5 +1,5 @@
 // The search of a timeline: what its field finds, and going from hit to hit.
-import {formatCount} from "../../base/js/format.js";
+import {formatCount, plural} from "../../base/js/format.js";
 import {searchTimeline} from "./data/search.js";
 
 export class Finder {
@@ -69,5 +69,5 @@ export function inWords({hits, syncs}, at, isPart = false) {
   const many = hits.length || syncs;
   if (many === 0) return isPart ? "nothing found in what is shown" : "nothing found";
   const position = at < 0 ? "" : `${formatCount(at + 1)} of `;
-  return `${position}${formatCount(many)}${hits.length ? "" : " sync points"}`;
+  return `${position}${hits.length ? formatCount(many) : plural(many, "sync point")}`;
 }

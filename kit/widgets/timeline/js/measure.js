@@ -1,8 +1,10 @@
 // The range of time that is measured, and the card that says what it holds.
 import {element, refill} from "../../base/js/dom.js";
-import {formatNs} from "../../base/js/format.js";
+import {formatNs, plural} from "../../base/js/format.js";
 import {rangeMetrics} from "./data/metrics.js";
 import {askFor, offered} from "./wishes.js";
+
+const MOST_DEVICES = 8; // with a row each
 
 export class Measure {
   /**
@@ -126,8 +128,14 @@ export function rowsOf(table, from, to, part, told) {
   const percent = (/** @type {number} */ ns, /** @type {number} */ whole) =>
     (whole > 0 ? `${(100 * ns / whole).toFixed(0)} %` : "-");
   const most = table.count === null ? "" : "at most "; // joined spans cover the pauses between them
-  const rows = metrics.devices.map(([name, ns]) =>
+  const rows = metrics.devices.slice(0, MOST_DEVICES).map(([name, ns]) =>
     [`${name} busy`, `${most}${percent(Number(ns), to - from)}, ${formatNs(Number(ns))}`]);
+  const rest = metrics.devices.slice(MOST_DEVICES).map(([, ns]) => Number(ns));
+  if (rest.length) {
+    const [least, longest] = [Math.min(...rest), Math.max(...rest)];
+    rows.push([`${plural(rest.length, "more device")} busy`,
+      `${most}${percent(least, to - from)} to ${percent(longest, to - from)} each`]);
+  }
   if (metrics.recording > 0 && metrics.devices.length && table.count === null) {
     rows.push(["recording hidden",
       `${percent(metrics.hidden, metrics.recording)} of ${formatNs(metrics.recording)}`]);

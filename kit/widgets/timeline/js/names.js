@@ -65,7 +65,7 @@ export class Names {
         onclick: () => this.find(row.name)}, row.name));
     })));
     const more = rows.length > ROWS ? [element("div", {class: "note"},
-      `${formatCount(rows.length - ROWS)} more names are not shown: sort by another column.`)] : [];
+      `Not shown: ${plural(rows.length - ROWS, "name")}. Sort by another column.`)] : [];
     return element("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "spans of the range by name"},
       element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body)), ...more);
   }
