@@ -285,5 +285,5 @@ class Run:
             f"Run({name!r}, mode {self.settings.mode!r}, {format_ms(h.step_ms)}/step, "
             f"device busy {format_percent(h.device_busy_fraction)}, "
             f"recording hidden {format_percent(h.overlap_fraction)}, "
-            f"{format_number(h.syncs_per_step)} syncs/step{doubt})"
+            f"{format_number(h.syncs_per_step)} sync{'s' * (h.syncs_per_step != 1)}/step{doubt})"
         )

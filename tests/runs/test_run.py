@@ -22,7 +22,7 @@ def test_a_run_prints_as_one_readable_line():
     text = repr(make_run())
     assert text == (
         "Run('synthetic', mode 'bulked', 1.55 ms/step, device busy 83%, recording hidden 32%, "
-        "1 syncs/step)"
+        "1 sync/step)"
     )
     assert "unknown/step" in repr(empty_run())
     assert "\n" not in repr(make_run(hostile=True))

@@ -27,7 +27,7 @@ from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, time_notes, traced_text
 from kit.runs.labels import device_of, is_of_strangers
 from kit.runs.run import Run
-from kit.text import format_ms, format_number, format_percent, safe_html
+from kit.text import format_count, format_ms, format_number, format_percent, safe_html
 from kit.trace import SyncRow, sync_table
 from kit.trace.kinds import CATEGORY_ROWS
 from kit.trace.metrics import waits_of
@@ -78,7 +78,10 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
     What the spread exceeds is not called a change; see `kit.runs.change`.
     """
     now, waits = run.headline(), waits_of(run)
-    changes = {} if previous is None else _changes(previous, run)
+    changes = {}
+    if previous is not None:
+        found = headline_differences(previous, run)
+        changes = headline_changes(found, is_by_sample=has_other_samples(previous, run))
     of = "no step was measured" if run.knows_waits else why_waits_unknown(run)
     if waits.steps:
         of = f"mean of {waits.which}"
@@ -131,11 +134,9 @@ def sync_table_html(run: Run) -> str:
     cells = [
         _sync_cells(row, run, row.wait_ms_per_step / most, is_sure) for row in rows[:_MAX_ROWS]
     ]
-    more = len(rows) - _MAX_ROWS
     rest = sum(r.wait_ms_per_step for r in rows[_MAX_ROWS:])
     note = f"Mean over {waits.which}; idle: the device, after the wait, in the traced steps."
-    if more > 0:
-        note += f" {more} more places, together {format_number(rest)} ms a step, are not shown."
+    note += not_shown(len(rows) - _MAX_ROWS, "place", f", together {format_number(rest)} ms a step")
     heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
     picks = [*starmap(row_attributes, enumerate(sync_picks(run)))]
     rows_html = table(heads, cells, "llrrr", widths=(39, 19, 13, 15, 14), attributes=picks,
@@ -210,10 +211,8 @@ def unlowered_html(run: Run) -> str:
         [f'<div style="{_CODE}">{place_html(place)}</div>', f"{count:,}"]
         for place, count in found[:_MAX_ROWS]
     ]
-    more = len(found) - _MAX_ROWS
     note = "Each waits for the device and copies to the host and back: give it a rule."
-    if more > 0:
-        note += f" {more} more are not shown."
+    note += not_shown(len(found) - _MAX_ROWS, "op")
     rows_html = table(["op and line", "times"], cells, "lr", widths=(82, 18))
     return section("Ops that ran on the host", rows_html + sentence(note))
 
@@ -310,11 +309,6 @@ def _coverage(run: Run) -> str:
     return f"; {known:.0%} of the kernels&#x27; time is known by op and line"
 
 
-def _changes(old: Run, new: Run) -> dict[str, str]:
-    is_by_sample = has_other_samples(old, new)
-    return headline_changes(headline_differences(old, new), is_by_sample=is_by_sample)
-
-
 def headline_changes(
     found: Mapping[str, Difference], *, is_by_sample: bool = False
 ) -> dict[str, str]:
@@ -370,6 +364,11 @@ def folded(line: str, body: str) -> str:
 
 def sentence(text: str) -> str:
     return f'<div style="font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px">{text}</div>'
+
+
+def not_shown(count: int, what: str, more: str = "") -> str:
+    """` Not shown: 3 ops.`; "" if all are."""
+    return f" Not shown: {format_count(count, what)}{more}." if count > 0 else ""
 
 
 def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,

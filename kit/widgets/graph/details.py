@@ -15,7 +15,7 @@ import numpy as np
 from kit.ir import READ_CUTS, Graph
 from kit.runs.analysis.nodes import node_kernels
 from kit.runs.run import Run
-from kit.text import format_ns, safe_label
+from kit.text import format_count, format_ns, safe_label
 from kit.trace import Timeline
 from kit.trace.metrics import waits_of
 from kit.widgets.graph.diff import Merged
@@ -47,7 +47,7 @@ def detail_columns(boxes: Sequence[Box], merged: Merged, run: Run | None, string
                 "makes": _some(map(str, node.avals)),
                 "reads": _some(_read(merged.graph, *value) for value in node.inputs),
                 "kernels": _some(
-                    f"{safe_label(name, _NAME)}, with {many - 1:,} more op{'s' * (many > 2)}"
+                    f"{safe_label(name, _NAME)}, with {format_count(many - 1, 'more op')}"
                     if many > 1
                     else name
                     for name, many in own_kernels

@@ -33,7 +33,7 @@ from kit.errors import GraphError
 from kit.ir import PHASES, Graph
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
-from kit.text import safe_label
+from kit.text import format_count, safe_label
 from kit.widgets.base.theme import COLORS, FAINT, INK, SEGMENT_COLORS
 from kit.widgets.graph.details import detail_columns
 from kit.widgets.graph.diff import CHANGES, Merged, merge
@@ -251,7 +251,7 @@ def _why_empty(run: Run | None) -> str:
 
 def _title(run: Run | None, ops: int, what: str) -> str:
     name = f" {safe_label(run.name, 48)}" if run is not None and run.name else ""
-    count = f": {ops:,} op{'s' if ops != 1 else ''}" if ops else ""
+    count = f": {format_count(ops, 'op')}" if ops else ""
     return f"{what if name else what.removesuffix(' -')}{name}{count}"
 
 

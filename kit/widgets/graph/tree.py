@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from kit.ir import PHASES, RECURRENT, Graph
 from kit.ir.names import computed_by, optimizer_of, short_op
-from kit.text import format_bytes, safe_label
+from kit.text import format_bytes, format_count, safe_label
 
 __all__ = ["MAX_SIBLINGS", "Box", "Shape", "Tree", "build_tree"]
 
@@ -258,8 +258,7 @@ class _Shapes:
 
     def _finish(self, box: Box, edges: Edges) -> None:
         if box.kind != "phase":
-            count = f"{box.size[0]:,} op{'s' if box.size[0] != 1 else ''}"
-            box.sublabel = f"{count} · {format_bytes(box.size[1])}"
+            box.sublabel = f"{format_count(box.size[0], 'op')} · {format_bytes(box.size[1])}"
         at = {child: n for n, child in enumerate(box.children)}
         rows = tuple((at[a], at[b], len(v), sum(v.values())) for (a, b), v in edges.items())
         texts = tuple((c.label, c.sublabel) for c in box.children)
@@ -305,10 +304,10 @@ class _Shapes:
         folds = []
         for start in range(0, len(rest), size):
             part = rest[start : start + size]
-            what = "ops" if all(child.kind == "op" for child in part) else "blocks"
-            folds.append(Box(f"{box.key}/more {_FIRST_SIBLINGS + start}", "more",
-                             f"… {len(part)} more {what}", phase=box.phase, children=part,
-                             size=_total(part)))  # fmt: skip
+            what = "op" if all(child.kind == "op" for child in part) else "block"
+            label = f"… {format_count(len(part), f'more {what}')}"
+            folds.append(Box(f"{box.key}/more {_FIRST_SIBLINGS + start}", "more", label,
+                             phase=box.phase, children=part, size=_total(part)))  # fmt: skip
         return [*kept, *folds], self._move(folds, edges)
 
     def _move(self, folds: Sequence[Box], edges: Edges) -> Edges:

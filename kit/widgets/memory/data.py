@@ -15,7 +15,7 @@ from kit.ir import RECURRENT, Graph
 from kit.runs.analysis.memory import Holder, MemoryReport, memory
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
-from kit.text import format_bytes, format_ns, safe_label
+from kit.text import format_bytes, format_count, format_ns, safe_label
 from kit.widgets.base.theme import COLORS, MUTED, tint
 
 __all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "holder_groups",
@@ -191,7 +191,9 @@ def _peak(report: MemoryReport, graph: Graph, scale: float) -> dict[str, list[An
 
 
 def _note(run: Run, report: MemoryReport, graph: Graph, bars: int) -> str:
-    parts = [f"{format_bytes(report.allocated)} written in {report.allocations:,} buffers"]
+    parts = [
+        f"{format_bytes(report.allocated)} written in {format_count(report.allocations, 'buffer')}"
+    ]
     if bars < len(report.nodes):
         parts.append(f"each bar is the fullest of {-(-len(report.nodes) // bars)} ops")
     if inside := unseen_inside(graph):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count, format_ms, safe_html
 from kit.trace.imported import MeasuredMemory
-from kit.widgets.base.tables import MUTED, place_html, sentence, table
+from kit.widgets.base.tables import MUTED, not_shown, place_html, sentence, table
 from kit.widgets.base.theme import COLORS, INK, tint
 
 __all__ = ["measured_html", "measured_line"]
@@ -47,10 +47,9 @@ def _device(memory: MeasuredMemory) -> str:
     if memory.before:
         cells.insert(0, ["before the trace began", "", "", _share(memory.before, memory)])
     heads = ("held at the peak by", "line", "blocks", "bytes")
-    rest = len(memory.held) - MAX_ROWS
-    more = sentence(f"Not shown: {format_count(rest, 'place')}.") if rest > 0 else ""
+    more = not_shown(len(memory.held) - MAX_ROWS, "place")
     rows = table(heads, cells, "llrr", widths=(24, 42, 14, 20)) if cells else ""
-    return sentence(said) + _curve(memory) + rows + more
+    return sentence(said) + _curve(memory) + rows + (more and sentence(more))
 
 
 def _peak(memory: MeasuredMemory) -> str:

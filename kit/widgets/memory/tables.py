@@ -16,7 +16,7 @@ from kit.runs.analysis.memory import (
     variant_memory,
 )
 from kit.runs.run import Run
-from kit.text import format_bytes, format_ns, safe_html
+from kit.text import format_bytes, format_count, format_ns, safe_html
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.tables import (
     MUTED,
@@ -163,7 +163,8 @@ def by_op_html(run: Run, *, first: int = 0, limit: int = MAX_ROWS) -> str:
     picks = [row_attributes(first + i, picked) for i, picked in enumerate(op_picks(run, rows))]
     body = table(heads, shown, "llrrrr", widths=(36, 14, 10, 10, 15, 15), has_total=True,
                  attributes=picks[:limit], least_px=_LEAST_PX)  # fmt: skip
-    more = f"{len(rows) - limit} more ops are part of the sum. " if len(rows) > limit else ""
+    rest = len(rows) - limit
+    more = f"The sum has {format_count(rest, 'more op')}. " if rest > 0 else ""
     note = (
         f"{more}Views write nothing and are left out. Device: the ops' shares of the kernels "
         "that compute them."
@@ -229,7 +230,7 @@ def folded_memory_html(run: Run) -> str:
     report = memory(run)
     line = (
         f"Memory: at most {format_bytes(report.peak)} live, {format_bytes(report.allocated)} "
-        f"written in {report.allocations:,} buffers a step"
+        f"written in {format_count(report.allocations, 'buffer')} a step"
     )
     return folded(line, _memory_html(run, report))
 
@@ -237,7 +238,8 @@ def folded_memory_html(run: Run) -> str:
 def _verdict(run: Run, report: MemoryReport) -> str:
     text = (
         f"Modelled from the graph: a step writes {format_bytes(report.allocated)} in "
-        f"{report.allocations:,} buffers; {format_bytes(report.variables)} are variables."
+        f"{format_count(report.allocations, 'buffer')}; {format_bytes(report.variables)} are "
+        "variables."
     )
     if report.peak_node < 0:
         return text

@@ -16,6 +16,7 @@ from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
     MONO,
     bar_html,
+    not_shown,
     place_html,
     row_attributes,
     section,
@@ -82,10 +83,9 @@ def _table(run: Run, by: str, limit: int, picks: list[Selection]) -> str:
     heads = (_WORDS[by], *_HEADS)
     attributes = list(starmap(row_attributes, enumerate(mine, len(picks))))
     picks += mine
-    more = len(rows) - len(shown)
-    rest = sentence(f"{more:,} more rows are not shown.") if more else ""
+    rest = not_shown(len(rows) - len(shown), "row")
     made = table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes, least_px=620)
-    return made + rest
+    return made + (rest and sentence(rest))
 
 
 def _cells(row: CallerRow, by: str) -> list[str]:

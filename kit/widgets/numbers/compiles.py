@@ -104,7 +104,7 @@ def _row(c: Compile) -> list[str]:
         code = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
         change = f'<div style="{code}">{safe_html(c.before, 60)} → {safe_html(c.now, 60)}</div>'
     disk = " (from disk)" if c.is_from_disk else ""
-    why = f"<b>{safe_html(word)}</b>, {c.ops:,} ops{change}"
+    why = f"<b>{safe_html(word)}</b>, {format_count(c.ops, 'op')}{change}"
     where = f'<span style="font-family:{MONO};font-size:12px">{place_html(c.site, 60)}</span>'
     return [
         f"{c.step:,}",
@@ -129,8 +129,8 @@ def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
     for i in shown:
         if i != last + 1:
             body += (
-                f'<tr><td colspan="2" style="{cell};color:{MUTED}">… {i - last - 1:,} equal '
-                "nodes</td></tr>"
+                f'<tr><td colspan="2" style="{cell};color:{MUTED}">… '
+                f"{format_count(i - last - 1, 'equal node')}</td></tr>"
             )
         row = diff.rows[i]
         color = _BACKGROUND.get(row.kind, "transparent")

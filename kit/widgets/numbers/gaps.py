@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from kit.runs.run import Run
-from kit.text import safe_html
+from kit.text import format_count, safe_html
 from kit.trace import IdleRow, count_devices, idle_gaps
 from kit.trace.gaps import CAUSES
 from kit.widgets.base.html_view import HtmlView
@@ -50,7 +50,7 @@ def gaps_html(run: Run) -> str:
     has_steps = bool(run.timeline.where(kind="step").any())
     note = _hta(run.idle_by_hta, devices, has_steps=has_steps)
     if len(rows) > MAX_ROWS:
-        note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
+        note = f"The sum has {format_count(len(rows) - MAX_ROWS, 'more place')}. {note}"
     each = " a step" if has_steps else ""
     heads = ("cause and line", f"pieces{each}", f"ms{each}", "share")
     body = table(heads, shown, "lrrr", widths=(46, 18, 18, 18), has_total=True, least_px=360)

@@ -17,6 +17,7 @@ from kit.widgets.base.tables import (
     MUTED,
     bar_html,
     folded,
+    not_shown,
     place_html,
     row_attributes,
     section,
@@ -65,7 +66,7 @@ def kernels_drawn(
     )
     if len(rows) > limit:
         rest = sum(row.kernel.share for row in rows[limit:])
-        note = f"{len(rows) - limit:,} more kernels have {rest:.0%} of the time. {note}"
+        note += not_shown(len(rows) - limit, "kernel", f" with {rest:.0%} of the time")
     if ceilings is not None:
         note += (
             f" Measured at best on this device: {amount(ceilings.gb_s)} GB/s, "

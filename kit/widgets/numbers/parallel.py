@@ -178,18 +178,17 @@ class ParallelView(View):
         self.best.data = {"bulk": [1, self.backward.ops], "ms": [best.step_ns / 1e6] * 2}
         self._here.location = self.bulk.value
         now = self.step
-        pieces, travels = (
-            format_count(now.segments, "backward segment"),
-            format_count(now.buckets, "bucket"),
-        )
+        pieces = format_count(now.segments, "backward segment")
+        ops = format_count(self.bulk.value, "op")
+        travels = format_count(now.buckets, "bucket")
         told = " Modelled." + " Large dots were measured." * (is_measured and bool(self._measured))
         self.text.value = (
             f'<div style="font:13px/1.5 {FONT};color:{INK}">'
             f"<b>When do gradients travel?</b> {devices} devices, each with a part of the batch, "
             f"over a link of {link.latency_us:g} µs and {link.gb_per_s:g} GB/s.<br>"
-            f"<b>{now.step_ns / 1e6:.2f} ms</b> a step with {pieces} of {self.bulk.value} ops and "
-            f"{travels} of about {format_bytes(bucket)}; {now.exposed_ns / 1e6:.2f} ms of it only "
-            f"wait for gradients.<br><b>{best.step_ns / 1e6:.2f} ms</b> if segments end where a "
+            f"<b>{now.step_ns / 1e6:.2f} ms</b> a step with {pieces} of {ops} and {travels} of "
+            f"about {format_bytes(bucket)}; {now.exposed_ns / 1e6:.2f} ms of it only wait for "
+            f"gradients.<br><b>{best.step_ns / 1e6:.2f} ms</b> if segments end where a "
             f"bucket of {format_bytes(size)} is full ({format_count(best.segments, 'segment')})."
             f'<span style="color:{MUTED}">{told}</span></div>'
         )

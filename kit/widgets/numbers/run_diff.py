@@ -13,7 +13,7 @@ from kit.runs.analysis.diff import Change, NodeChange, RunDiff
 from kit.text import format_count, format_ms, safe_html
 from kit.widgets.base.change import change_html
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import MONO, MUTED, section, sentence, table
+from kit.widgets.base.tables import MONO, MUTED, not_shown, section, sentence, table
 from kit.widgets.base.theme import error_html
 from kit.widgets.compare.data import amount
 
@@ -71,12 +71,10 @@ def _section(title: str, rows: Sequence[Change], limit: int) -> str:
     changed = [row for row in rows if row.is_changed]
     if not changed:
         return ""
-    said = []
-    if len(changed) > limit:
-        said.append(f"{len(changed) - limit:,} more changed and are not shown.")
+    said = not_shown(len(changed) - limit, "changed row")
     if rest := len(rows) - len(changed):
-        said.append(f"The other {format_count(rest, 'row')}: no change beyond the spread.")
-    return section(title, _table(changed[:limit]) + (sentence(" ".join(said)) if said else ""))
+        said += f" The other {format_count(rest, 'row')}: no change beyond the spread."
+    return section(title, _table(changed[:limit]) + (said and sentence(said)))
 
 
 def _unchanged(diff: RunDiff) -> str:
@@ -102,11 +100,10 @@ def _nodes(title: str, rows: Sequence[NodeChange], limit: int) -> str:
     if not rows:
         return ""
     cells = [_node(n) for n in rows[:limit]]
-    heads = (f"{len(rows):,} nodes", "old ms", "new ms", "change")
-    return section(
-        title,
-        table(heads, cells, "lrrr", widths=_WIDTHS, least_px=_LEAST_PX) + _more(len(rows) - limit),
-    )
+    heads = (format_count(len(rows), "node"), "old ms", "new ms", "change")
+    made = table(heads, cells, "lrrr", widths=_WIDTHS, least_px=_LEAST_PX)
+    rest = not_shown(len(rows) - limit, "node")
+    return section(title, made + (rest and sentence(rest)))
 
 
 def _node(n: NodeChange) -> list[str]:
@@ -116,10 +113,6 @@ def _node(n: NodeChange) -> list[str]:
         for ms, i in ((n.old, n.left), (n.new, n.right))
     )
     return [_named(n.op, place), old, new, _delta(n)]
-
-
-def _more(count: int) -> str:
-    return sentence(f"{count:,} more are not shown.") if count > 0 else ""
 
 
 def _named(name: str, note: str) -> str:

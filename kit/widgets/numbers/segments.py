@@ -161,10 +161,9 @@ def _time(ns: float, top: float, color: str) -> str:
 
 
 def _sums(costs: tuple[SegmentCost, ...]) -> list[str]:
-    word = "segment" if len(costs) == 1 else "segments"
     times = (_sum(costs, name) for name in ("host_ns", "device_ns", "wait_ns", "gap_ns"))
     return [
-        f"<b>{len(costs):,} {word}</b>",
+        f"<b>{format_count(len(costs), 'segment')}</b>",
         "",
         f"{sum(c.ops for c in costs):,}",
         _count(_sum(costs, "fused")),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kit.runs.analysis.lines import HOW_TIMED, PHASES, LineCost, line_costs, place_of
 from kit.runs.run import Run
-from kit.text import format_number, safe_html
+from kit.text import format_count, format_number, safe_html
 from kit.trace.metrics import waits_of
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import Links, Selection
@@ -241,7 +241,8 @@ def _title(row: LineCost) -> str:
     parts = [f"{phase} {row.record_ms[phase]:.3f}" for phase in PHASES if row.record_ms[phase] > 0]
     record = f"recording: {', '.join(parts)} ms; " if parts else ""
     return (
-        f"{safe_html(row.site, 100)}: {record}{len(row.nodes):,} ops. Click to show them elsewhere"
+        f"{safe_html(row.site, 100)}: {record}{format_count(len(row.nodes), 'op')}. Click to show "
+        "them elsewhere"
     )
 
 

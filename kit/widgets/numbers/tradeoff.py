@@ -24,7 +24,7 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from ipywidgets import HTML, Layout
 
-from kit.text import format_bytes, format_ms, safe_html, safe_label
+from kit.text import format_bytes, format_count, format_ms, safe_html, safe_label
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import BETTER, FONT, INK, MUTED, section, sentence, table
@@ -215,7 +215,7 @@ _TEXTS = ("words", "step", "sample", "compile", "payoff", "memory", "measured", 
 
 def _texts(row: Row) -> dict[str, str]:
     disk = f", {row['compiles_from_disk']} from disk" if row["compiles_from_disk"] else ""
-    programs = f"{row['compiles']} program{'s' * (row['compiles'] != 1)}{disk}"
+    programs = f"{format_count(row['compiles'], 'program')}{disk}"
     role = " (given)" if row["is_start"] else " (best)" if row["is_best"] else ""
     return {
         "words": safe_label(row["words"]) + role,
@@ -224,7 +224,7 @@ def _texts(row: Row) -> dict[str, str]:
         "compile": f"{format_ms(row['compile_ms'])}: {programs}",
         "payoff": _payoff(row),
         "memory": _peak(row) or "not measured",
-        "measured": f"{row['steps']} steps in {row['runs']} run{'s' * (row['runs'] != 1)}",
+        "measured": f"{format_count(row['steps'], 'step')} in {format_count(row['runs'], 'run')}",
         "note": safe_label(row["note"]) or "-",
     }
 
@@ -315,4 +315,4 @@ def _payoff(row: Row) -> str:
         return "unknown"
     if math.isinf(after):
         return "never"
-    return f"{math.ceil(after):,} steps" if after else "at once"
+    return format_count(math.ceil(after), "step") if after else "at once"

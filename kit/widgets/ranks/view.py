@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kit.text import format_count, safe_html
+from kit.text import safe_html
 from kit.trace.ranks.ranks import (
     MAX_ROWS,
     Ranks,
@@ -26,7 +26,7 @@ from kit.trace.ranks.ranks import (
 )
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import NOTHING, Selection
-from kit.widgets.base.tables import row_attributes, section, sentence, table
+from kit.widgets.base.tables import not_shown, row_attributes, section, sentence, table
 from kit.widgets.ranks.lanes import lanes_html
 
 __all__ = ["RanksView", "of_rank", "ranks_drawn"]
@@ -94,8 +94,9 @@ def _steps(ranks: Ranks, rows: _Rows) -> str:
                  attributes=[rows.add(row.slowest) for row in few], least_px=480)  # fmt: skip
     note = (
         "A rank's own time is its step without what it only waited for others. Where the next rank "
-        f"is closer than the clocks are known, none is named.{_more(ranks.steps, few, 'step')}"
+        "is closer than the clocks are known, none is named."
     )
+    note += not_shown(len(ranks.steps) - MAX_ROWS, "step")
     return section("Which rank was the slowest", made + sentence(note))
 
 
@@ -109,8 +110,8 @@ def _collectives(ranks: Ranks, rows: _Rows) -> str:
     note = (
         "Those that cost most. After the one before: what all would gain, were the last as early "
         "as that one. After the first: the longest that one has waited."
-        f"{_more(ranks.collectives, few, 'collective')}"
     )
+    note += not_shown(len(ranks.collectives) - MAX_ROWS, "collective")
     return section("Who came last to a collective", made + sentence(note))
 
 
@@ -121,13 +122,9 @@ def _copies(ranks: Ranks, rows: _Rows) -> str:
     made = table(copy_heads, [_safe(copy_cells(row)) for row in few], "llrrrr",
                  widths=(10, 30, 15, 15, 15, 15),
                  attributes=[rows.add(row.rank) for row in few], least_px=520)  # fmt: skip
-    note = f"All bytes over the time of all copies.{_more(ranks.copies, few, 'kind')}"
+    note = "All bytes over the time of all copies."
+    note += not_shown(len(ranks.copies) - MAX_ROWS, "kind")
     return section("Copies", made + sentence(note))
-
-
-def _more(rows: Sequence[object], few: Sequence[object], what: str) -> str:
-    more = len(rows) - len(few)
-    return f" Not shown: {format_count(more, what)}." * (more > 0)
 
 
 def _safe(cells: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kit.ir import Node, Segment
 from kit.ir.names import computed_by
 from kit.runs.run import Run
-from kit.text import safe_label
+from kit.text import format_count, safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, critical_path, idle_gaps
 from kit.trace.timeline import MAX_TEXT
 from kit.widgets.base.theme import kind_color
@@ -358,7 +358,8 @@ def _detail(
     segment = segments.get(number)
     if segment is not None:
         parts.append(
-            f"segment {number}: {len(segment.nodes)} ops, cut by {safe_label(segment.cut)}"
+            f"segment {number}: {format_count(len(segment.nodes), 'op')}, cut by "
+            f"{safe_label(segment.cut)}"
         )
     elif number >= 0:
         parts.append(f"segment {number}")

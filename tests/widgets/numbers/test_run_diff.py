@@ -66,7 +66,7 @@ def test_what_no_kernel_computes_has_no_change() -> None:
 
 def test_a_long_list_says_how_much_is_not_shown() -> None:
     diff = diff_runs(make_run(scopes=3), make_run(scopes=9, seed=1))
-    assert f"{len(diff.appeared) - 2:,} more are not shown." in run_diff_html(diff, limit=2)
+    assert f"Not shown: {len(diff.appeared) - 2:,} nodes." in run_diff_html(diff, limit=2)
 
 
 def test_a_strangers_text_is_text() -> None:
