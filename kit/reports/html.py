@@ -10,7 +10,6 @@ import datetime
 import json
 import os
 from collections.abc import Iterator, Sequence
-from importlib import resources
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.listing import LISTING_CSS
 from kit.widgets.base.page import POLICY, packed, page_scripts, unwarned
-from kit.widgets.base.scripts import script
+from kit.widgets.base.scripts import asset, script
 from kit.widgets.base.tables import headline_changes
 from kit.widgets.numbers.run_diff import run_diff_html
 from kit.widgets.timeline.columns import end_ns
@@ -102,14 +101,14 @@ def report_html(
         "POLICY": POLICY,
         "TITLE": safe_html(title, 200),
         "INTRO": _intro(runs, axes),
-        "CSS": _asset("page.css") + LISTING_CSS,
+        "CSS": asset("reports/page.css") + LISTING_CSS,
         **{place.upper(): _sections(views, place, figures, runs) for place in PLACES},
         "SCRIPTS": page_scripts(figures.script),
         "INDEX": _json_for_html(index),
         "RUNS": "\n".join(_run_blocks(runs, views, compared)),
         "JS": f"{script('reports/js/page.js')}.startReport();",
     }
-    page = _asset("page.html")
+    page = asset("reports/page.html")
     pieces = page.split("@@")  # text, NAME, text, NAME, ...: substituted text is never scanned
     return "".join(parts[p] if i % 2 else p for i, p in enumerate(pieces))
 
@@ -127,7 +126,8 @@ class _Figures:
             if row.figure is not None:
                 plot, sources = row.figure.model(row.figure.payload(run))
                 plot.name = row.key
-                self.models[row.key] = _ids(row.figure.js_args(plot, sources))
+                models = row.figure.js_args(plot, sources)
+                self.models[row.key] = {name: model.id for name, model in models.items()}
                 plots[row.key] = plot
         with unwarned():
             self.script, self.elements = components(plots, wrap_script=False)
@@ -247,10 +247,6 @@ def _graph_block(payload: dict[str, Any], pool: dict[str, int]) -> dict[str, Any
     return {name: _shared(value, pool) for name, value in (scene | {"parts": parts}).items()}
 
 
-def _ids(models: dict[str, Any]) -> dict[str, str]:
-    return {name: model.id for name, model in models.items()}
-
-
 def _shared(columns: Any, pool: dict[str, int]) -> Any:
     """Columns as numbers into the pool: the graphs of most runs differ in a few columns."""
     if not isinstance(columns, dict):
@@ -307,7 +303,3 @@ def _intro(runs: Sequence[Run], axes: Sequence[Axis]) -> str:
     how = f" Move {moved} to see what changes." if moved else ""
     many = f"{len(runs)} recorded runs" if len(runs) > 1 else "One recorded run"
     return f"{many} on {device}, written {today}.{how} Nothing is measured while you look."
-
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text("utf-8")

@@ -194,9 +194,9 @@ def style_figure(plot: Plot) -> Plot:
         plot.add_tools(SaveTool())
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
-    for title in [plot.title]:
-        title.text_font, title.text_font_size, title.text_color = FONT, "14px", INK
-        title.text_font_style = "bold"
+    title: Any = plot.title
+    title.text_font, title.text_font_size, title.text_color = FONT, "14px", INK
+    title.text_font_style = "bold"
     for axis in plot.axis:
         axis.axis_line_color = None
         axis.major_tick_line_color = None
