@@ -69,8 +69,7 @@ def measure(
             raise SettingsError(
                 f"no op of {chosen.name!r} ran on device kit: jax computed its step by itself. "
                 "Give the function that jax.jit has compiled to kit.jax.step, call that in the "
-                "step, and "
-                'mark the builder @kit.workload(framework="jax")'
+                'step, and mark the builder @kit.workload(framework="jax")'
             )
         conditions = conditions_of([watch.end()], timed.warmup)
         losses = tuple(float(x) for x in timed.kept)
@@ -108,9 +107,8 @@ def run_of_session(session: Session, traced: TracedSteps, **measured: Any) -> Ru
 def record_plan(workload: Any, settings: Settings) -> OpStream:
     """The ops of one steady step, recorded and not run: `kit.ir.plan.plan` cuts them."""
     chosen = as_workload(workload)
-    recorded = chosen.fit(settings).replace(
-        mode="lazy", step_mode="retrace"
-    )  # nothing but reads cuts it
+    # nothing but reads cuts it
+    recorded = chosen.fit(settings).replace(mode="lazy", step_mode="retrace")
     opened, context, _ = open_workload(chosen, recorded, None)
     with opened as session:
         return session.plan(chosen(context()))
@@ -119,8 +117,19 @@ def record_plan(workload: Any, settings: Settings) -> OpStream:
 Opened = tuple[Session, Callable[[], Context], dict[str, str]]
 
 
-def _open_torch(settings: Settings, cache: ExecutableCache | None, setup: Setup | None) -> Opened:
-    """A session, what makes the context in it, and the versions to note."""
+def open_workload(
+    workload: Workload,
+    settings: Settings,
+    cache: ExecutableCache | None,
+    setup: Setup | None = None,
+) -> Opened:
+    """A session that is still to be entered, what makes the context in it, and versions to note."""
+    if workload.framework == "jax":  # torch is not loaded for it
+        from kit.jax.frontend import JaxFrontend
+        from kit.measure.base.jax import JaxContext
+
+        session = Session(settings, cache=cache, frontends=(JaxFrontend(),), setup=setup)
+        return session, lambda: JaxContext(settings, "kit"), {}
     import torch
 
     from kit.torch.device import open_session
@@ -131,28 +140,6 @@ def _open_torch(settings: Settings, cache: ExecutableCache | None, setup: Setup 
 
     opened = open_session(settings, cache=cache, setup=setup)
     return opened, context, {"torch": torch.__version__}
-
-
-def _open_jax(settings: Settings, cache: ExecutableCache | None, setup: Setup | None) -> Opened:
-    """The same for a workload of jax: torch is not loaded."""
-    from kit.jax.frontend import JaxFrontend
-    from kit.measure.base.jax import JaxContext
-
-    session = Session(settings, cache=cache, frontends=(JaxFrontend(),), setup=setup)
-    return session, lambda: JaxContext(settings, "kit"), {}
-
-
-_OPEN = {"torch": _open_torch, "jax": _open_jax}
-
-
-def open_workload(
-    workload: Workload,
-    settings: Settings,
-    cache: ExecutableCache | None,
-    setup: Setup | None = None,
-) -> Opened:
-    """A session that is still to be entered, what makes the context in it, and versions to note."""
-    return _OPEN[workload.framework](settings, cache, setup)
 
 
 def _steps(

@@ -50,13 +50,8 @@ class Conditions:
     throttled: float = math.nan  # part of the periods in which its container's limit stopped it
     full_collections: float = math.nan  # of `collections`, those that went through all objects
 
-    def __post_init__(self) -> None:
-        for row in fields(self):  # one nan for all, so that equal conditions compare equal
-            if math.isnan(getattr(self, row.name)):
-                object.__setattr__(self, row.name, math.nan)
-
     def __eq__(self, other: object) -> bool:
-        """Unknown equals unknown: dataclasses of Python 3.13 compare number by number."""
+        """Unknown equals unknown."""
         if not isinstance(other, Conditions):
             return NotImplemented
         return self._values() == other._values()
@@ -64,12 +59,9 @@ class Conditions:
     def __hash__(self) -> int:
         return hash(self._values())
 
-    def __reduce__(self) -> tuple[type[Conditions], tuple[float, ...]]:
-        """A copy in another process is made anew, so that it has that nan, too."""
-        return Conditions, self._values()
-
-    def _values(self) -> tuple[float, ...]:
-        return tuple(getattr(self, row.name) for row in fields(self))
+    def _values(self) -> tuple[float | None, ...]:
+        numbers = (getattr(self, row.name) for row in fields(self))
+        return tuple(None if math.isnan(number) else number for number in numbers)
 
     def __str__(self) -> str:
         return conditions_text(self)

@@ -111,13 +111,8 @@ class Knob:
             return repr(self.values[0])
         first, second, last = self.values[0], self.values[1], self.values[-1]
         if self.is_number and len(self.values) > _LISTED and self.widget == "slider":
-            step = second - first
-            return f"{self.write(first)} to {self.write(last)} in steps of {self._rounded(step)}"
+            return f"{self.write(first)} to {self.write(last)} in steps of {second - first:.9g}"
         return f"one of {', '.join(repr(x) for x in self.values)}"
-
-    @staticmethod
-    def _rounded(number: float) -> str:
-        return f"{number:.9g}"
 
     @property
     def is_own(self) -> bool:

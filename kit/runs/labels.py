@@ -75,8 +75,7 @@ def labels_of(runs: Sequence[Run], cells: Sequence[Hashable]) -> tuple[str, ...]
         labels = tuple(map(scheme, runs))
         if all(labels) and all(len({labels[i] for i in x}) == len(x) for x in repeated):
             return labels
-    count: Counter[Hashable] = Counter()
-    return tuple(_ordinals(cells, count))
+    return tuple(_ordinals(cells))
 
 
 def _schemes(*, is_one_group: bool) -> Iterator[Callable[[Run], str]]:
@@ -94,7 +93,8 @@ def _joined(commit: str, time: str) -> str:
     return f"{commit} {time}".strip() if time else ""
 
 
-def _ordinals(cells: Sequence[Hashable], count: Counter[Hashable]) -> Iterator[str]:
+def _ordinals(cells: Sequence[Hashable]) -> Iterator[str]:
+    count: Counter[Hashable] = Counter()
     for cell in cells:
         count[cell] += 1
         yield f"measurement {count[cell]}"

@@ -42,9 +42,7 @@ class KitRecorder:
         self._session = session
         self._waits = session.reads.follow()
         self._last_sync = 0
-        self._syncs: tuple[SyncPoint, ...] | None = (
-            None  # of the measured steps, once these are over
-        )
+        self._syncs: tuple[SyncPoint, ...] | None = None  # of the measured steps, once over
         self._metrics: dict[str, float] = {}
         self._open = contextlib.ExitStack()
         self._tracing: Tracing | None = None
@@ -67,11 +65,10 @@ class KitRecorder:
             self._session.wait_all()
         self._last_sync = len(self._waits)
 
-    def begin_trace(self) -> bool:
+    def begin_trace(self) -> None:
         """The steps from now on are traced; the first ones only fill the pipeline."""
         self._note_measured()
         self._tracing = self._open.enter_context(self._session.tracer.tracing(lead_in=LEAD_IN))
-        return False
 
     def trace_step(self) -> bool:
         """One more step has ended."""

@@ -7,7 +7,6 @@ import gc
 import sys
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -37,12 +36,6 @@ _NOTHING_OF_TORCH = (
 )
 _LITTLE_OF_TORCH = _NOTHING_OF_TORCH.replace("nothing in", "less than half of", 1)
 _SOME_OF_JAX = "the loop made arrays of jax's, too: what jax computes is not seen, nor waits for it"
-
-
-@dataclass(frozen=True, slots=True)
-class _Interval:
-    start: float
-    end: float
 
 
 class NativeRecorder:
@@ -81,14 +74,13 @@ class NativeRecorder:
         if self._clock is not None:
             self._clock.mark()
 
-    def begin_trace(self) -> bool:
+    def begin_trace(self) -> None:
         """First look for the lines that wait, in a step of its own: the profiler has none."""
         self._jax.note()
         if not is_compiled_here():
             waits = Waits(self._device)
             self._places = waits.places
             self._look.enter_context(waits)
-        return False
 
     def trace_step(self) -> bool:
         """One more step has ended."""
@@ -208,7 +200,7 @@ def _step(number: int, start: float, end: float) -> SimpleNamespace:
     """A step as `timeline_of` takes it: as if torch's profiler had seen it."""
     return SimpleNamespace(
         name=f"{STEP}{number}",
-        time_range=_Interval(start, end),
+        time_range=SimpleNamespace(start=start, end=end),
         device_type=SimpleNamespace(name="CPU"),
         cpu_parent=None,
         is_user_annotation=True,

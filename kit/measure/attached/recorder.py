@@ -81,8 +81,8 @@ class Recorder(Protocol):
     def tick(self, is_last: bool) -> None:
         """A timed step has ended, perhaps the last one."""
 
-    def begin_trace(self) -> bool:
-        """The steps from now on are traced; true: they cannot be."""
+    def begin_trace(self) -> None:
+        """The steps from now on are traced."""
 
     def trace_step(self) -> bool:
         """A traced step has ended; true: no more are needed."""

@@ -151,10 +151,10 @@ class Recording:
         self._recorder.begin_clock()
         self._has_clock = True
 
-    def _trace(self, do: Callable[[], bool]) -> None:
+    def _trace(self, do: Callable[[], bool | None]) -> None:
         """Begin to trace, or go on; true: no more steps are needed."""
         try:
-            self.is_over = do()
+            self.is_over = bool(do())
         except Exception as error:
             if is_of_a_worker(error):
                 raise

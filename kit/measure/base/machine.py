@@ -200,9 +200,9 @@ class Watch:
     def __init__(self) -> None:
         here = threading.get_native_id()
         self._strangers = [
-            thread.native_id
+            number
             for thread in threading.enumerate()
-            if thread.native_id not in (None, here) and not _is_runtimes(thread.name)
+            if (number := thread.native_id) not in (None, here) and not _is_runtimes(thread.name)
         ]
         self._before = Reading()
 

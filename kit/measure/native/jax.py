@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -53,7 +54,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     allocated = of_xla(device)
     with jax.default_device(device):
         seen = _Seen()
-        step = chosen(JaxContext(settings, device.platform, seen.loading))
+        step = chosen(JaxContext(settings, device.platform, partial(seen.span, kind="input")))
         paced = _Paced(step, seen)
         timed = timed_steps(
             paced.run,
@@ -93,10 +94,6 @@ class _Seen:
         yield
         if self.is_kept:
             self.spans.append(Span("host/main", name, kind, start, time.perf_counter_ns()))
-
-    def loading(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """The wait for a batch."""
-        return self.span(name, "input")
 
 
 class _Paced:

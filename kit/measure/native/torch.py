@@ -15,7 +15,7 @@ from kit.measure.base.allocator import Allocated, memory_metrics, of_torch
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
-from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, timeline_of
+from kit.measure.native.events import FINISH, STEP, blocking_lines, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler, Waits
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -49,7 +49,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     pace = (
         Pace(torch.cuda.synchronize, clock.mark, quiet, clock.restart)
         if clock
-        else Pace(_nothing, quiet=quiet)
+        else Pace(lambda: None, quiet=quiet)
     )
     timed = timed_steps(step, settings, pace, progress=progress, cancelled=cancelled)
     if not all(isinstance(loss, torch.Tensor) for loss in timed.kept):
@@ -60,11 +60,14 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     metrics = memory_metrics(allocated, _allocated(device))
     if progress is not None:
         progress("tracing", 0.95)
-    places = _places(step) if clock else {}
+    waits = Waits()
+    if clock:  # on a CPU nothing waits
+        with waits:
+            step()
     pace.finish()
     profiler = _profile(step, settings.settling, device, pace.finish)
     looks = profiler.looks()
-    timeline = timeline_of(profiler.events(), device=device, places=places, looks=looks)
+    timeline = timeline_of(profiler.events(), device=device, places=waits.places, looks=looks)
     if profiler.note:
         timeline = Timeline.of([], origin="profiled", notes=[profiler.note])
     return Run(
@@ -79,10 +82,6 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         sources=snippets_of(blocking_lines(timeline, looks), format_site, step=step),
         conditions=conditions_of([watch.end()], timed.warmup),
     )
-
-
-def _nothing() -> None:
-    pass
 
 
 def _allocated(device: str) -> Allocated | None:
@@ -108,13 +107,6 @@ def environment(device: str) -> dict[str, str]:
         "threads of torch": str(torch.get_num_threads()),
         "system": f"{platform.system()} {platform.machine()}",
     }
-
-
-def _places(step: Callable[[], Any]) -> dict[str, list[Place]]:
-    waits = Waits()
-    with waits:
-        step()
-    return waits.places
 
 
 def _profile(

@@ -34,13 +34,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from kit.errors import (
-    Cancelled,
-    RunFileError,
-    SettingsError,
-    SweepError,
-    SweepInterrupted,
-)
+from kit.errors import Cancelled, RunFileError, SettingsError, SweepError, SweepInterrupted
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.turns import TURNS
@@ -200,21 +194,14 @@ class _Sweep:
         try:
             for i in places:
                 try:
-                    waiting[
-                        executor.submit(
-                            _measure,
-                            placement,
-                            self.cells[i],
-                            note,
-                            inside,
-                            _process(),
-                            uuid4().hex,
-                        )
-                    ] = i
+                    task = (placement, self.cells[i], note, inside, _process(), uuid4().hex)
+                    waiting[executor.submit(_measure, *task)] = i
                 except Exception as error:  # noqa: BLE001 - shut down, or its processes died
                     self.fail(i, error)
             while waiting:
-                self._check_cancelled()
+                if self.cancelled is not None and self.cancelled():
+                    done = f"{len(self.runs)} of {len(self.cells)}"
+                    raise Cancelled(f"cancelled with {done} cells done")
                 self._take(wait(waiting, _POLL_S, FIRST_COMPLETED).done, waiting, lost)
                 self.report(f"{len(self.runs)} of {len(self.cells)} runs are done", 0.0)
         except BaseException:
@@ -224,10 +211,6 @@ class _Sweep:
                     self.note(i, future.result())
             raise
         return lost
-
-    def _check_cancelled(self) -> None:
-        if self.cancelled is not None and self.cancelled():
-            raise Cancelled(f"cancelled with {len(self.runs)} of {len(self.cells)} cells done")
 
     def _take(
         self, done: Iterable[_Future], waiting: dict[_Future, int], lost: dict[int, Exception]

@@ -36,6 +36,7 @@ __all__ = ["Holder", "MemoryReport", "OpMemory", "SegmentMemory", "VariantMemory
            "memory", "memory_by_op", "variant_memory"]  # fmt: skip
 
 Value = tuple[int, int]  # node id, output index
+Bytes = NDArray[np.int64]  # at each place of the program order
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ def memory(run: Run) -> MemoryReport:
     ops = np.array(graph.ops, dtype=np.intp)
     at = int(ops[live[ops].argmax()]) if len(ops) else -1
     made = [h for h in holders if h.first == h.node and not graph.nodes[h.node].is_variable]
+    variables = sum(h.bytes for h in holders if graph.nodes[h.node].is_variable)
     written, buffers = np.zeros(size, np.int64), np.zeros(size, np.int64)
     for h in made:
         written[h.node] += h.bytes
@@ -169,7 +171,7 @@ def memory(run: Run) -> MemoryReport:
         temporary=tuple(inside[ops].tolist()),
         written=tuple(written[ops].tolist()),
         buffers=tuple(buffers[ops].tolist()),
-        variables=sum(h.bytes for h in holders if graph.nodes[h.node].is_variable),
+        variables=variables,
         peak=int(live[at]) if at >= 0 else 0,
         peak_node=at,
         holders=tuple(
@@ -179,13 +181,13 @@ def memory(run: Run) -> MemoryReport:
             )
         ),
         values=tuple(holders),
-        segments=_segments(run, holders, live, inside),
+        segments=_segments(run, holders, variables, live, inside, buffers),
         allocations=len(made),
         allocated=sum(h.bytes for h in made),
     )
 
 
-def _live(holders: Sequence[Holder], size: int) -> NDArray[np.int64]:
+def _live(holders: Sequence[Holder], size: int) -> Bytes:
     """The bytes that these hold at each place of the program order."""
     changes = np.zeros(size + 1, np.int64)
     for h in holders:
@@ -280,17 +282,10 @@ def _holders(graph: Graph, home: dict[int, tuple[int, int]]) -> list[Holder]:
 
 
 def _segments(
-    run: Run,
-    holders: list[Holder],
-    live: np.ndarray,
-    inside: np.ndarray,
+    run: Run, holders: list[Holder], variables: int, live: Bytes, inside: Bytes, buffers: Bytes
 ) -> tuple[SegmentMemory, ...]:
-    graph = run.graphs[0]
-    variables = sum(h.bytes for h in holders if graph.nodes[h.node].is_variable)
-    made: dict[int, int] = defaultdict(int)
-    kept = np.zeros(len(graph) + 2, np.int64)
+    kept = np.zeros(len(live) + 1, np.int64)
     for h in holders:
-        made[h.node] += 1
         if h.is_kept:
             kept[h.first] += h.bytes
             kept[h.last] -= h.bytes
@@ -303,7 +298,7 @@ def _segments(
         span, last = np.array(s.nodes), s.nodes[-1]
         after = int(kept[last])
         temporary, most = (int(line[span].max()) for line in (inside, live))
-        count = sum(made[i] for i in s.nodes)
+        count = int(buffers[span].sum())
         rows.append(SegmentMemory(s.index, before, after, temporary, most, count))
         before = after
     return tuple(rows)

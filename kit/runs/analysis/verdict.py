@@ -39,7 +39,7 @@ class LimitRow:
 
     said: str
     inside: str  # of a step that the kit's runtime ran
-    outside: str  # of one that PyTorch or jax ran
+    outside: str = ""  # of one that PyTorch or jax ran; "": the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class Verdict:
     next_step: str  # what to do about the limit; "" where a piece of advice says it
 
 
-_KERNELS = (
-    "kit.kernel_table(run) has the kernels that take most: a smaller dtype, fewer bytes or fewer "
-    "ops in them is less work"
-)
 _DISPATCH = "give each launch more to do: a larger batch, fewer and larger kernels"
 _OUTSIDE = "look at what the host does there, in the timeline and with a profiler of the host"
 
 LIMIT_ROWS = {
-    "device": LimitRow("The device has work for most of the step", _KERNELS, _KERNELS),
+    "device": LimitRow(
+        "The device has work for most of the step",
+        "kit.kernel_table(run) has the kernels that take most: a smaller dtype, fewer bytes or "
+        "fewer ops in them is less work",
+    ),
     "recording": LimitRow(
         "The device waits for Python to record",
         "record less (step_mode='replay'; optimizers with fused=True or foreach=True), or give the "
@@ -72,7 +72,6 @@ LIMIT_ROWS = {
     "sync": LimitRow(
         "The device has nothing to do after a value was read, until the host has recorded more",
         "the table of sync points has each line that waits: read less often, or one step later",
-        "the table of sync points has each line that waits: read less often, or one step later",
     ),
     "input": LimitRow(
         "The step waits for its batches",
@@ -83,7 +82,6 @@ LIMIT_ROWS = {
     "elsewhere": LimitRow(
         "The host neither computes nor waits for the device: it sleeps, reads a file or takes a "
         "lock",
-        "do that in another thread, or less often: the table of idle time has each line",
         "do that in another thread, or less often: the table of idle time has each line",
     ),
     "dispatch": LimitRow(
@@ -116,7 +114,6 @@ LIMIT_ROWS = {
     ),
     "program": LimitRow(
         "The device pauses between the kernels of its own programs",
-        "fewer, larger kernels: a larger batch, or fewer small ops in a row",
         "fewer, larger kernels: a larger batch, or fewer small ops in a row",
     ),
     "unknown": LimitRow(
@@ -153,7 +150,7 @@ def verdict(run: Run) -> Verdict | None:
             "step"
         )
     answered = {name for a in advice for name in rules.limits_of(a)}
-    step = row.outside if run.settings.mode == "torch" else row.inside
+    step = row.outside or row.inside if run.settings.mode == "torch" else row.inside
     return Verdict(limit, said, advice, "" if limit.what in answered else step)
 
 

@@ -78,7 +78,7 @@ def _spans(run: Run) -> list[Values]:
         launched = _by_caller(run.callers)
         texts = [_at(launched[what], caller) for what in ("op", "module", "site")]
     else:
-        texts = [_of_nodes(node, [getattr(n, what) for n in nodes]) for what in _OF_NODES]
+        texts = [_at(Texts.of(getattr(n, what) for n in nodes), node) for what in _OF_NODES]
     return [
         np.arange(len(t)),
         Texts(t.lane.astype(np.int64), t.lanes),
@@ -94,10 +94,6 @@ def _spans(run: Run) -> list[Values]:
         *texts,
         caller,
     ]
-
-
-def _of_nodes(node: NDArray[np.int64], texts: Sequence[str]) -> Texts:
-    return _at(Texts.of(texts), node)
 
 
 def _at(known: Texts, places: NDArray[np.int64]) -> Texts:
@@ -380,11 +376,7 @@ TABLES = (
         "steps",
         "a traced step",
         (
-            *_fields(
-                step="its number",
-                name="what it is called",
-                lane="the thread that ran it",
-            ),
+            *_fields(step="its number", name="what it is called", lane="the thread that ran it"),
             Field("start_ns", _START, is_signed=True),
             Field("stop_ns", "its end", is_signed=True),
             Field("length_ns", "from its begin to its end"),

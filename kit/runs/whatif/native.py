@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from kit.errors import SettingsError
 from kit.runs.knob import knobs_of
@@ -170,16 +170,9 @@ def _cut(rows: Sequence[tuple[int, int, int, str]], begin: int, end: int) -> Ite
 
 
 def _joined(parts: Iterator[Part]) -> Iterator[Part]:
-    last: Part | None = None
-    for part in parts:
-        if last is not None and (last.name, last.kind) == (part.name, part.kind):
-            last = replace(last, ns=last.ns + part.ns)
-            continue
-        if last is not None:
-            yield last
-        last = part
-    if last is not None:
-        yield last
+    """Neighbours of one name and kind as one."""
+    for (name, kind), alike in groupby(parts, key=lambda part: (part.name, part.kind)):
+        yield Part(name, kind, sum(part.ns for part in alike))
 
 
 def _chain(steps: Sequence[Sequence[Part]], depth: int) -> tuple[list[Work], list[int]]:

@@ -297,7 +297,8 @@ def test_an_interrupt_from_progress_cancels_what_waits():
     counted = Counted()
 
     def progress(text: str, fraction: float) -> None:
-        raise KeyboardInterrupt
+        if not text.startswith("0 of 50"):  # on a busy machine the first cell takes long
+            raise KeyboardInterrupt
 
     with ThreadPoolExecutor(1) as pool, pytest.raises(SweepInterrupted) as caught:
         kit.sweep(counted.workload, {"seed": range(50)}, NATIVE, executor=pool, progress=progress)
