@@ -212,9 +212,16 @@ def test_a_real_wait_is_seen_with_its_line_and_computing_is_not(wait: Callable[[
 @linux
 @pytest.mark.alone
 def test_a_sleep_at_either_end_is_as_long_as_by_the_clock() -> None:
-    """The looks come each millisecond, and what lies before the first or after the last counts."""
-    shares = []
-    for _ in range(9):
+    """The looks come each millisecond, and what lies before the first or after the last counts.
+
+    Beside other workers it failed: the clock also has the time in which a thread that has woken
+    finds no core, which is no sleep. Rounds with such time say nothing of the looks.
+    """
+    shares: list[float] = []
+    until = time.monotonic() + 30
+    while len(shares) < 9:
+        if time.monotonic() > until:
+            pytest.skip("other programs have the cores all the time")
         with looking() as seen:
             start = time.perf_counter_ns()
             time.sleep(0.004)
@@ -223,6 +230,8 @@ def test_a_sleep_at_either_end_is_as_long_as_by_the_clock() -> None:
             after = time.perf_counter_ns()
             time.sleep(0.004)
             slept = time.perf_counter_ns() - after + middle - start
+        if seen[-1].queued_ns - seen[0].queued_ns > 0.1 * MS:
+            continue
         found = blocked_of(seen, np.zeros((0, 2), np.int64))
         shares.append(sum(a.stop_ns - a.start_ns for a in found) / slept)
     assert 0.93 < np.median(shares) < 1.05
