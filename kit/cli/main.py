@@ -85,9 +85,12 @@ def _main(given: list[str]) -> int:
         return 0
     options, unknown = _parser().parse_known_args(given)
     if unknown:
-        _parser().error(f"unrecognized arguments: {' '.join(unknown)}{_cure(options.act, unknown)}")
+        cure = _cure(options.act, unknown)
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{cure}")
     if after_dashes and not options.rest:
-        _parser().error("arguments after -- are for the script of `kit run`, or for JupyterLab")
+        options.parser.error(
+            "arguments after -- are for the script of `kit run`, or for JupyterLab"
+        )
     options.arguments = after_dashes
     return _guarded(options.act, options, options.failed)
 
@@ -125,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
             epilog=_ENVIRONMENT,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        made.set_defaults(act=verb.act, failed=verb.failed, rest=verb.rest)
+        made.set_defaults(act=verb.act, failed=verb.failed, rest=verb.rest, parser=made)
         _add_arguments(made, verb.arguments)
     return parser
 
@@ -294,10 +297,7 @@ _RUN = (
     ),
     Argument("--steps", type=int, metavar="N", help="how many to measure; default: 10"),
     Argument(
-        "--skip",
-        type=int,
-        metavar="N",
-        help="how many go before; default: until they are steady",
+        "--skip", type=int, metavar="N", help="how many go before; default: until they are steady"
     ),
     Argument(
         "--stop",

@@ -18,6 +18,7 @@ def query(options: argparse.Namespace) -> int:
     import kit
     from kit.runs.tables.query import tables_text
 
+    options.trace.stat()  # the file of a question to come: one that is not there is an error
     if not options.sql:
         say(tables_text())
         return 0

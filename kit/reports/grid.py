@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kit.runs.knob import Knob, knobs_in
-from kit.runs.labels import cell_of, labels_of
+from kit.runs.labels import cell_of, labels_of, told_settings
 from kit.runs.run import Run
 from kit.text import safe_label
 
@@ -50,7 +50,7 @@ class Axis:
 
     def _shown(self, value: Any) -> str:
         if value is None:
-            return "none"  # a run of another workload, which has no such knob
+            return "none"  # a run of another workload, which has no such knob, or a watched one
         return self.knob.shown(value) if self.knob else safe_label(str(value), _MOST)
 
 
@@ -67,7 +67,7 @@ def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:
         axes.append(_axis("run", labels_of(runs, cells)))
     axes.append(_axis("variant", [run.name for run in runs]))
     for knob in knobs_in(run.settings for run in runs):
-        values = [run.settings.as_dict().get(knob.name) for run in runs]
+        values = [told_settings(run).get(knob.name) for run in runs]
         axes.append(_axis(knob.name, values, _ordered(list(dict.fromkeys(values)), knob), knob))
     return tuple(axis for axis in axes if len(axis.values) > 1)
 
@@ -103,7 +103,7 @@ def _ordered(known: list[Any], knob: Knob) -> list[Any]:
     Runs of a builder that has changed since may have values that are not offered any more.
     """
     if not knob.values:
-        return sorted(known)
+        return sorted(known, key=lambda value: (value is None, value))
     if not (knob.is_own or knob.name == "mode"):
         return known
     place = {value: i for i, value in enumerate(knob.values)}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "label_of",
     "labels_of",
     "samples_of",
+    "told_settings",
 ]
 
 # keys in a run's environment
@@ -56,9 +58,20 @@ def device_of(run: Run, otherwise: str = "") -> str:
     return "cpu" if device == "cpu (cpu)" else device
 
 
+def told_settings(run: Run) -> dict[str, Any]:
+    """The settings that somebody chose, by name.
+
+    Of a watched script and of a trace, how many steps went before and were measured is not among
+    them: that was counted, and the next recording may count others.
+    """
+    is_counted = is_of_strangers(run)
+    rows = (row for row in knobs_of(run.settings) if not (is_counted and row.is_measuring))
+    return {row.name: getattr(run.settings, row.name) for row in rows}
+
+
 def cell_of(run: Run) -> tuple[Any, ...]:
     """What tells two cells of a sweep apart: the workload's name and the settings."""
-    return (run.name, *run.settings.as_dict().items())
+    return (run.name, *told_settings(run).items())
 
 
 def labels_of(runs: Sequence[Run], cells: Sequence[Hashable]) -> tuple[str, ...]:

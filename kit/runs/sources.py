@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from types import CodeType
 from typing import Any
 
@@ -62,49 +62,35 @@ def snippets_of(
             continue
         linecache.checkcache(path)  # the file may have been edited and imported again
         text = linecache.getlines(path)
-        for line in lines:
-            for number in range(line - AROUND, line + AROUND + 1):
-                if 1 <= number <= len(text) and number not in kept.get(path, {}):
-                    shown = text[number - 1].rstrip()[:MAX_LINE]
-                    left -= len(shown.encode("utf-8", "replace")) + 1
-                    if left < 0:
-                        return _joined(kept, names)
-                    kept.setdefault(path, {})[number] = shown
-        left -= _fill(kept.get(path, {}), text, left)
+        own = kept.setdefault(path, {})
+        for number in _numbers(lines, len(text)):
+            shown = text[number - 1].rstrip()[:MAX_LINE]
+            left -= len(shown.encode("utf-8", "replace")) + 1
+            if left < 0:
+                return _joined(kept, names)
+            own[number] = shown
     return _joined(kept, names)
 
 
-def _fill(kept: dict[int, str], text: list[str], budget: int) -> int:
-    """Keep what lies between two kept lines that are near; gives the bytes that this took."""
-    numbers = sorted(kept)
-    taken = 0
-    for before, after in pairwise(numbers):
-        if after - before > NEAR:
-            continue
-        for number in range(before + 1, after):
-            shown = text[number - 1].rstrip()[:MAX_LINE]
-            taken += len(shown.encode("utf-8", "replace")) + 1
-            if taken > budget:
-                return budget
-            kept[number] = shown
-    return taken
+def _numbers(lines: Iterable[int], last: int) -> list[int]:
+    """The numbers of the lines to keep, those around each first, then what lies between near ones.
+
+    Args:
+        last: the number of the file's last line.
+    """
+    around = (n for line in lines for n in range(line - AROUND, line + AROUND + 1))
+    found = dict.fromkeys(n for n in around if 1 <= n <= last)
+    gaps = [(a, b) for a, b in pairwise(sorted(found)) if b - a <= NEAR]
+    return [*found, *(n for a, b in gaps for n in range(a + 1, b))]
 
 
 def _joined(kept: dict[str, dict[int, str]], names: dict[str, str]) -> tuple[Snippet, ...]:
     found = []
     for path, lines in kept.items():
-        run: list[str] = []
-        first = last = 0
-        for number in sorted(lines):
-            if run and number != last + 1:
-                found.append(Snippet(names[path], first, tuple(run)))
-                run = []
-            if not run:
-                first = number
-            run.append(lines[number])
-            last = number
-        if run:
-            found.append(Snippet(names[path], first, tuple(run)))
+        for _, run in groupby(enumerate(sorted(lines)), key=lambda pair: pair[1] - pair[0]):
+            numbers = [number for _, number in run]  # one after the other
+            text = tuple(lines[number] for number in numbers)
+            found.append(Snippet(names[path], numbers[0], text))
     return tuple(found)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.runs.labels import WATCHED
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.workloads.made_ranks import Job, write_ranks
@@ -56,6 +57,21 @@ def test_folders_are_compared_cell_by_cell_and_what_has_no_partner_is_said(kit: 
     assert "only in the old: batch size 2" in out
     assert "only in the new: batch size 16" in out
     assert out.rstrip().endswith("than the spread: batch size 8")
+
+
+def test_recordings_of_one_script_are_repeats_however_many_steps_they_warmed_up(kit: Kit):
+    """Of three on each side one pair was compared: "only in the old: 7 warm-up steps; 9 ..."."""
+    for folder, warmups, factor in (("old", (6, 7, 9), 1.0), ("new", (6, 8, 8), 1.3)):
+        Path(folder).mkdir()
+        for i, warmup in enumerate(warmups):
+            run = make_run(Settings(mode="torch", steps=30 + i, warmup=warmup), seed=i)
+            noted = {**run.environment, WATCHED: "complete: measured 30 of 30 steps"}
+            slowed(replace(run, environment=noted), factor).save(f"{folder}/{i}.kitrun")
+    status, out, _ = kit("diff", "old", "new", "--fail-over", "5%")
+    assert status == 1
+    assert "30% ± " in out
+    assert "only in" not in out
+    assert "warm" not in out
 
 
 def test_foreign_traces_are_compared(kit: Kit):

@@ -26,6 +26,7 @@ from kit.reports.markdown import breakdown_by_batch_table, breakdown_table, step
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import step_text, traced_text
 from kit.runs.conditions import Conditions
+from kit.runs.labels import WATCHED
 from kit.runs.settings import Settings
 from kit.text import safe_markdown
 from kit.widgets.views import VIEWS, ViewRow
@@ -76,6 +77,15 @@ def test_the_controls_are_what_varies_in_order():
         ("batch_size", ["4", "16"]),
     ]
     assert axes_of([empty_run()]) == ()
+
+
+def test_how_long_a_watched_script_took_to_warm_up_is_no_control():
+    settings = [Settings(mode="torch", warmup=n, steps=10) for n in (6, 9)]
+    watched = [replace(empty_run(), settings=s, environment={WATCHED: "complete"}, label=label)
+               for s, label in zip(settings, "ab", strict=True)]  # fmt: skip
+    assert [axis.name for axis in axes_of(watched)] == ["run"]
+    mixed = axes_of([watched[0], replace(empty_run(), settings=settings[1])])
+    assert {axis.name: axis.as_dict()["values"] for axis in mixed}["warmup"] == ["9", "none"]
 
 
 def test_variants_of_a_step_with_the_same_settings_are_all_there():

@@ -80,12 +80,15 @@ class KitRecorder:
     def end_trace(self) -> None:
         """What was traced until now is kept."""
         self._open.close()
+        if self._syncs is None:
+            self._note_measured()
 
     def make_run(self, recorded: Recorded) -> Run:
         """The run of what was recorded."""
         session = self._session
-        if self._syncs is None:
-            self._note_measured()
+        syncs, metrics = self._syncs, self._metrics
+        if syncs is None:  # it goes on
+            syncs, metrics = tuple(self._waits[: self._last_sync]), session.metrics()
         losses = recorded.kept_losses()
         traced = (self._tracing and self._tracing.steps) or TracedSteps(
             Timeline.of([], [], "recorded"), (), ()
@@ -101,8 +104,8 @@ class KitRecorder:
             ),
             losses=losses,
             step_times_ns=tuple(steps),
-            sync_points=self._syncs,
-            metrics=self._metrics,
+            sync_points=syncs,
+            metrics=metrics,
             name=recorded.name,
             environment={
                 **session.environment(),
@@ -115,6 +118,6 @@ class KitRecorder:
 
     def _note_measured(self) -> None:
         session = self._session
+        self._metrics = session.metrics() | session.overheads()
         self._syncs = tuple(self._waits[: self._last_sync])
         self._waits = []
-        self._metrics = session.metrics() | session.overheads()

@@ -27,9 +27,8 @@ from kit.runs.change import (
     steps_difference,
 )
 from kit.runs.knob import knobs_of
-from kit.runs.labels import COMMIT, IMPORTED, TIME, label_of
+from kit.runs.labels import COMMIT, IMPORTED, TIME, label_of, told_settings
 from kit.runs.run import Run
-from kit.runs.settings import Settings
 from kit.text import format_count, format_number, markdown_table, safe_markdown, safe_terminal
 
 __all__ = ["Change", "NodeChange", "RunDiff", "diff_runs", "kernel_kind"]
@@ -195,7 +194,7 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     return RunDiff(
         labels=(_label(old), _label(new)),
         step=_step(olds, news, by_sample=has_other_samples(old, new)),
-        settings=() if is_trace else _changed(_in_words(old.settings), _in_words(new.settings)),
+        settings=() if is_trace else _changed(_in_words(old), _in_words(new)),
         breakdown=pair.rows(*(p.breakdown() for p in parts), is_ordered=False),
         idle=pair.rows(*(p.idle() for p in parts)),
         syncs=pair.rows(*(p.syncs() for p in parts)),
@@ -211,13 +210,13 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     )  # fmt: skip
 
 
-def _in_words(settings: Settings) -> dict[str, Any]:
-    """Its values by name; a number that stands for a word is the word: "steady", not -1."""
-    found = {row.name: (row, getattr(settings, row.name)) for row in knobs_of(settings)}
-    return {
-        name: row.write(value) if type(value) is int and row.write(value) != str(value) else value
-        for name, (row, value) in found.items()
-    }
+def _in_words(run: Run) -> dict[str, Any]:
+    """Its settings by name; a number that stands for a word is the word: "steady", not -1."""
+    rows, found = {row.name: row for row in knobs_of(run.settings)}, told_settings(run)
+    for name, value in found.items():
+        word = rows[name].write(value)
+        found[name] = word if type(value) is int and word != str(value) else value
+    return found
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:

@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 from kit.errors import QueryError
 from kit.runs.run import Run
 from kit.runs.tables.columns import TABLES, Field, Table, Texts
-from kit.text import format_count, no_formula, safe_html, safe_terminal, terminal_table
+from kit.text import (
+    check_whole_number,
+    format_count,
+    no_formula,
+    safe_html,
+    safe_terminal,
+    terminal_table,
+)
 
 __all__ = ["MAX_ROWS", "Answer", "query", "tables_text"]
 
@@ -65,7 +72,12 @@ class Answer:
         return iter(self.rows)
 
     def to_text(self, most: int = _SHOWN) -> str:
-        """A table for a terminal: the first rows, with long texts cut."""
+        """A table for a terminal: the first rows, with long texts cut.
+
+        Raises:
+            QueryError: `most` is no number of rows.
+        """
+        check_whole_number(QueryError, "the number of rows to print", most, at_least=0)
         if not self.rows:
             return f"no rows ({', '.join(safe_terminal(h, _CELL) for h in self.heads)})"
         numbers = [all(not isinstance(x, str) for x in c) for c in zip(*self.rows, strict=True)]

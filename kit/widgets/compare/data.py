@@ -18,7 +18,7 @@ from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, doubt_of, steps_difference
 from kit.runs.knob import knobs_of
-from kit.runs.labels import device_of, samples_of
+from kit.runs.labels import device_of, samples_of, told_settings
 from kit.runs.run import Run
 from kit.text import format_number, format_percent, safe_label
 from kit.trace import union_ns
@@ -350,12 +350,13 @@ def _joined(words: Sequence[str]) -> str:
 
 def _words(run: Run) -> dict[str, str]:
     """Each setting as a reader says it, "" where the mode leaves it without effect."""
-    s = run.settings
+    s, told = run.settings, told_settings(run)
     native = f"{run.environment.get('baseline', 'torch')} (native)"
     others = {
         knob.name: knob.in_words(getattr(s, knob.name)) if knob.has_effect(s.mode) else ""
         for knob in knobs_of(s)
         if knob.name not in ("mode", "bulk_forward", "bulk_backward", "device")
+        and knob.name in told
     }
     forward, backward = (_size(n) for n in (s.bulk_forward, s.bulk_backward))
     bulk = f"bulk size {forward}"

@@ -108,3 +108,18 @@ def test_what_follows_the_last_step_of_a_short_loop_is_no_wait_of_a_step() -> No
     assert len(watch.run.step_times_ns) == 3
     assert len(watch.run.sync_points) == 3
     assert "no step was traced" in summary(watch.run)
+
+
+def test_a_look_at_the_steps_so_far_changes_nothing_of_the_run() -> None:
+    """A loop that waited in each step had "0 sync points" once its `run` had been looked at."""
+    with kit.Session(), kit.watch(steps=6, skip=2) as watch:
+        loop = Loop("kit")
+        loop.train(5)
+        early = watch.run
+        loop.train(1)
+        assert len(watch.run.sync_points) == len(early.sync_points) + 1
+        loop.train(10)
+    assert len(early.sync_points) == len(early.step_times_ns) == 2
+    assert len(watch.run.sync_points) == 6
+    assert "overhead.launch_ns" in watch.run.metrics
+    assert "overhead.launch_ns" not in early.metrics  # to measure that, the loop would have to wait
