@@ -14,16 +14,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
+from kit.runtime.rules.layers import layer_norm
+from kit.runtime.rules.math import wide
+from kit.runtime.rules.random import key_of
 from kit.runtime.rules.table import Rules
 
 __all__ = ["ATTENTION_RULES"]
-
-
-def _wide(x: Array) -> Array:
-    """At least float32: what scores and sums are computed in."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _spread(x: Array, heads: int) -> Array:
@@ -42,7 +40,7 @@ def _gather(grad: Array, like: Array) -> Array:
 
 def _scores(q: Array, k: Array, bias: Array | None, causal: bool, scale: Any) -> Array:
     """q k^T * scale, with minus infinity where a query may not look."""
-    scores = jnp.einsum("...le,...se->...ls", _wide(q), _wide(k)) * _scale(q, scale)
+    scores = jnp.einsum("...le,...se->...ls", wide(q), wide(k)) * _scale(q, scale)
     if causal:
         allowed = jnp.tril(jnp.ones(scores.shape[-2:], bool))
         return jnp.where(allowed, scores, -jnp.inf)
@@ -59,8 +57,7 @@ def _scale(q: Array, scale: Any) -> Array:
 
 
 def _keep(shape: Sequence[int], p: Any, seed: Array, call: Array) -> Array:
-    key = jax.random.fold_in(jax.random.key(seed.astype(jnp.uint32)), call.astype(jnp.uint32))
-    return jax.random.bernoulli(key, 1 - p, tuple(shape))
+    return jax.random.bernoulli(key_of(seed, call), 1 - p, tuple(shape))
 
 
 def _attention(
@@ -87,7 +84,7 @@ def _attention(
     lse = jnp.where(nowhere, jnp.inf, top + jnp.log(total))[..., 0]
     if p is not None:
         weights = jnp.where(_keep(weights.shape, p, seed, call), weights / (1 - p), 0)
-    out = jnp.einsum("...ls,...se->...le", weights, _wide(_spread(v, heads)))
+    out = jnp.einsum("...ls,...se->...le", weights, wide(_spread(v, heads)))
     key = [] if p is None else [seed.astype(jnp.int64), call.astype(jnp.int64)]
     return [out, lse, *key]
 
@@ -108,9 +105,9 @@ def _attention_backward(
     p: Any = None,
 ) -> list[Array]:
     heads = q.shape[-3] if q.ndim > 2 else 1
-    wide_k, wide_v = _wide(_spread(k, heads)), _wide(_spread(v, heads))
+    wide_k, wide_v = wide(_spread(k, heads)), wide(_spread(v, heads))
     weights = jnp.exp(_scores(q, wide_k, bias, causal, scale) - lse[..., None])
-    d_weights = jnp.einsum("...le,...se->...ls", _wide(grad), wide_v)
+    d_weights = jnp.einsum("...le,...se->...ls", wide(grad), wide_v)
     used = weights
     if p is not None:
         assert seed is not None
@@ -122,8 +119,8 @@ def _attention_backward(
     scaled = d_scores * _scale(q, scale)
     grads = (
         lambda: jnp.einsum("...ls,...se->...le", scaled, wide_k),
-        lambda: _gather(jnp.einsum("...ls,...le->...se", scaled, _wide(q)), k),
-        lambda: _gather(jnp.einsum("...ls,...le->...se", used, _wide(grad)), v),
+        lambda: _gather(jnp.einsum("...ls,...le->...se", scaled, wide(q)), k),
+        lambda: _gather(jnp.einsum("...ls,...le->...se", used, wide(grad)), v),
         lambda: _sum_to(d_scores, bias),
     )
     return [make() for make, wanted in zip(grads, mask, strict=True) if wanted]  # type: ignore[no-untyped-call]
@@ -176,20 +173,13 @@ def _native_attention(
             (query, key, value), jnp.split(qkv_weight, 3), jnp.split(qkv_bias, 3), strict=True
         )
     )
-    scores = jnp.einsum("...le,...se->...ls", _wide(q), _wide(k)) * _scale(q, None)
+    scores = _scores(q, k, None, causal=False, scale=None)
     weights = _masked_weights(scores, mask, mask_type)
-    mixed = jnp.einsum("...ls,...se->...le", weights, _wide(v)).astype(query.dtype)
+    mixed = jnp.einsum("...ls,...se->...le", weights, wide(v)).astype(query.dtype)
     out = mixed.swapaxes(-2, -3).reshape(*query.shape[:-1], width) @ out_weight.T + out_bias
     if not need_weights:
         return [out]
     return [out, jnp.mean(weights, 1) if average else weights]
-
-
-def _norm(x: Array, weight: Array, bias: Array, eps: Any) -> Array:
-    wide = _wide(x)
-    rest = wide - jnp.mean(wide, -1, keepdims=True)
-    scale = lax.rsqrt(jnp.mean(rest * rest, -1, keepdims=True) + jnp.asarray(eps, wide.dtype))
-    return (rest * scale * _wide(weight) + _wide(bias)).astype(x.dtype)
 
 
 def _encoder_layer(
@@ -224,17 +214,14 @@ def _encoder_layer(
         inner = jax.nn.gelu(inner, approximate=False) if use_gelu else jax.nn.relu(inner)
         return inner @ down_weight.T + down_bias
 
-    def norm1(x: Array) -> Array:
-        return _norm(x, norm1_weight, norm1_bias, eps)
-
-    def norm2(x: Array) -> Array:
-        return _norm(x, norm2_weight, norm2_bias, eps)
+    def norm(x: Array, weight: Array, bias: Array) -> Array:
+        return layer_norm(x, x.shape[-1:], weight, bias, eps)[0].astype(x.dtype)
 
     if norm_first:
-        x = x + attend(norm1(x))
-        return x + feed(norm2(x))
-    x = norm1(x + attend(x))
-    return norm2(x + feed(x))
+        x = x + attend(norm(x, norm1_weight, norm1_bias))
+        return x + feed(norm(x, norm2_weight, norm2_bias))
+    x = norm(x + attend(x), norm1_weight, norm1_bias)
+    return norm(x + feed(x), norm2_weight, norm2_bias)
 
 
 ATTENTION_RULES = Rules(

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from kit.runtime.rules.layers import layer_norm, layer_norm_backward
+from kit.runtime.rules.math import bound, followed, gradient_of, wide
 from kit.runtime.rules.table import Rule, Rules
 
 __all__ = ["CONV_RULES"]
@@ -35,23 +37,24 @@ def _convolution(
     transposed."""
     n = x.ndim - 2
     steps, pads, gaps = _each(stride, n), _each(padding, n), _each(dilation, n)
-    if not transposed:
-        y = lax.conv_general_dilated(
-            x, weight, steps, [(p, p) for p in pads], rhs_dilation=gaps, feature_group_count=groups
-        )
-    else:
+    options: dict[str, Any] = {"rhs_dilation": gaps, "feature_group_count": groups}
+    sides = [(p, p) for p in pads]
+    if transposed:
         kernel = weight.shape[2:]
         grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
         swapped = jnp.swapaxes(grouped, 1, 2).reshape(-1, weight.shape[0] // groups, *kernel)
-        flipped = jnp.flip(swapped, range(2, n + 2))
+        weight = jnp.flip(swapped, range(2, n + 2))
         extra = _each(output_padding, n)
         reach = [d * (k - 1) - p for d, k, p in zip(gaps, kernel, pads, strict=True)]
         sides = [(r, r + e) for r, e in zip(reach, extra, strict=True)]
-        y = lax.conv_general_dilated(
-            x, flipped, [1] * n, sides, lhs_dilation=steps, rhs_dilation=gaps,
-            feature_group_count=groups,
-        )  # fmt: skip
-    return y if bias is None else y + bias.reshape(-1, *[1] * n)
+        options["lhs_dilation"], steps = steps, [1] * n
+
+    def convolve(x: Array, weight: Array, **more: Any) -> Array:
+        return lax.conv_general_dilated(x, weight, steps, sides, **options, **more)
+
+    if bias is None:
+        return convolve(x, weight)
+    return followed(convolve, x, weight, lambda y: y + bias.reshape(-1, *[1] * n))
 
 
 def _convolution_backward(
@@ -72,53 +75,51 @@ def _convolution_backward(
 # -- pooling ---------------------------------------------------------------------------------------
 
 
-class _Windows:
-    """Where the windows of a pooling op lie, along each spatial dimension."""
+class _Windows(NamedTuple):
+    """Where the windows of a pooling op lie along one spatial dimension."""
 
-    def __init__(self, x: Array, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any,
-                 ceil_mode: bool) -> None:  # fmt: skip
-        self.space = x.shape[x.ndim - n :]
-        self.kernel = _each(kernel, n)
-        self.stride = (
-            _each(stride, n)
-            if not isinstance(stride, int) and len(stride)
-            else (_each(stride, n) if isinstance(stride, int) else self.kernel)
-        )
-        self.padding, self.dilation = _each(padding, n), _each(dilation, n)
-        self.out = [
-            _length(*sizes, ceil_mode)
-            for sizes in zip(
-                self.space, self.kernel, self.stride, self.padding, self.dilation, strict=True
-            )
-        ]
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+    out: int  # how many there are
 
-    def arguments(self, lead: int) -> dict[str, Any]:
-        """Of `lax.reduce_window`, for an array with `lead` other dimensions."""
-        sides = []
-        for size, k, s, p, d, out in zip(
-            self.space, self.kernel, self.stride, self.padding, self.dilation, self.out, strict=True
-        ):
-            sides.append((p, (out - 1) * s + d * (k - 1) + 1 - size - p))
-        ones = [1] * lead
-        return {
-            "window_dimensions": (*ones, *self.kernel),
-            "window_strides": (*ones, *self.stride),
-            "padding": [(0, 0)] * lead + sides,
-            "window_dilation": (*ones, *self.dilation),
-        }
 
-    def counts(self, count_padding: bool) -> np.ndarray[Any, Any]:
-        """How many elements each window averages; torch counts padding, but not beyond it."""
-        total: Any = np.ones(())
-        for size, k, s, p, out in zip(
-            self.space, self.kernel, self.stride, self.padding, self.out, strict=True
-        ):
-            start = np.arange(out) * s - p
-            stop = np.minimum(start + k, size + p)
-            if not count_padding:
-                start, stop = np.maximum(start, 0), np.minimum(stop, size)
-            total = np.multiply.outer(total, stop - start)
-        return np.asarray(total)
+def _windows(
+    x: Array, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> list[_Windows]:
+    """Along each of the last `n` dimensions; without a stride they lie side by side."""
+    given = [_each(v, n) for v in (kernel, stride or kernel, padding, dilation)]
+    found = []
+    for size, k, s, p, d in zip(x.shape[x.ndim - n :], *given, strict=True):
+        found.append(_Windows(size, k, s, p, d, _length(size, k, s, p, d, ceil_mode)))
+    return found
+
+
+def _arguments(windows: Sequence[_Windows], lead: int) -> dict[str, Any]:
+    """Of `lax.reduce_window`, for an array with `lead` other dimensions."""
+    ones = [1] * lead
+    ends = [(w.out - 1) * w.stride + w.dilation * (w.kernel - 1) + 1 for w in windows]
+    sides = [(w.padding, end - w.size - w.padding) for w, end in zip(windows, ends, strict=True)]
+    return {
+        "window_dimensions": (*ones, *(w.kernel for w in windows)),
+        "window_strides": (*ones, *(w.stride for w in windows)),
+        "padding": [(0, 0)] * lead + sides,
+        "window_dilation": (*ones, *(w.dilation for w in windows)),
+    }
+
+
+def _counts(windows: Sequence[_Windows], count_padding: bool) -> np.ndarray[Any, Any]:
+    """How many elements each window averages; torch counts padding, but not beyond it."""
+    total: Any = np.ones(())
+    for w in windows:
+        start = np.arange(w.out) * w.stride - w.padding
+        stop = np.minimum(start + w.kernel, w.size + w.padding)
+        if not count_padding:
+            start, stop = np.maximum(start, 0), np.minimum(stop, w.size)
+        total = np.multiply.outer(total, stop - start)
+    return np.asarray(total)
 
 
 def _length(size: int, kernel: int, stride: int, padding: int, dilation: int, up: bool) -> int:
@@ -133,10 +134,9 @@ def _length(size: int, kernel: int, stride: int, padding: int, dilation: int, up
 def _max_pool(n: int) -> Rule:
     def rule(x: Array, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
              ceil_mode: bool = False) -> tuple[Array, Array]:  # fmt: skip
-        windows = _Windows(x, n, kernel, stride, padding, dilation, ceil_mode)
-        place = jnp.arange(prod(windows.space), dtype=jnp.int32).reshape(windows.space)
+        space = x.shape[x.ndim - n :]
+        place = jnp.arange(prod(space), dtype=jnp.int32).reshape(space)
         places = jnp.broadcast_to(place, x.shape)
-        least = _least(x.dtype)
 
         def larger(a: Any, b: Any) -> Any:
             """The larger value, the first of equal ones; nan wins."""
@@ -146,8 +146,12 @@ def _max_pool(n: int) -> Rule:
             )
             return jnp.where(second, v, u), jnp.where(second, j, i)
 
-        start = (jnp.array(least, x.dtype), jnp.array(np.iinfo(np.int32).max, jnp.int32))
-        arguments = windows.arguments(x.ndim - n)
+        start = (
+            jnp.array(bound(x.dtype, least=True), x.dtype),
+            jnp.array(bound(jnp.int32, least=False), jnp.int32),
+        )
+        windows = _windows(x, n, kernel, stride, padding, dilation, ceil_mode)
+        arguments = _arguments(windows, x.ndim - n)
         _, where = lax.reduce_window((x, places), start, larger, **arguments)
         # apart, so that the places, eight times as slow, are left out where nobody wants them
         return lax.reduce_window(x, start[0], lax.max, **arguments), where
@@ -155,47 +159,27 @@ def _max_pool(n: int) -> Rule:
     return rule
 
 
-def _least(dtype: Any) -> Any:
-    return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
-
-
 def _max_pool_backward(n: int) -> Rule:
     def rule(grad: Array, x: Array, *rest: Any) -> Array:
-        return _put_back(grad, rest[-1], x, n)
+        """Send each gradient to the place that its value came from, as the last argument says."""
+        lead = prod(x.shape[: x.ndim - n])
+        flat = jnp.zeros((lead, prod(x.shape[x.ndim - n :])), grad.dtype)
+        rows, columns = jnp.arange(lead)[:, None], rest[-1].reshape(lead, -1)
+        return flat.at[rows, columns].add(grad.reshape(lead, -1)).reshape(x.shape)
 
     return rule
-
-
-def _put_back(grad: Array, where: Array, x: Array, n: int) -> Array:
-    """Send each gradient to the place that its value came from."""
-    lead = x.shape[: x.ndim - n]
-    rows = jnp.arange(prod(lead))[:, None]
-    flat = jnp.zeros((prod(lead), prod(x.shape[x.ndim - n :])), grad.dtype)
-    columns = where.reshape(prod(lead), -1)
-    return flat.at[rows, columns].add(grad.reshape(prod(lead), -1)).reshape(x.shape)
 
 
 def _avg_pool(n: int) -> Rule:
     def rule(x: Array, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
              count_include_pad: bool = True,
              divisor_override: int | None = None) -> Array:  # fmt: skip
-        windows = _Windows(x, n, kernel, stride, padding, 1, ceil_mode)
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        zero = np.zeros((), wide.dtype)  # concrete: jax knows the gradient of a sum only
-        total = lax.reduce_window(wide, zero, lax.add, **windows.arguments(x.ndim - n))
+        x, windows = wide(x), _windows(x, n, kernel, stride, padding, 1, ceil_mode)
+        zero = np.zeros((), x.dtype)  # concrete: jax knows the gradient of a sum only
+        total = lax.reduce_window(x, zero, lax.add, **_arguments(windows, x.ndim - n))
         if divisor_override is not None:
             return total / divisor_override
-        return total / jnp.asarray(windows.counts(count_include_pad), wide.dtype)
-
-    return rule
-
-
-def _backward_of(forward: Rule) -> Rule:
-    """The gradient of a rule with respect to its first argument: aten passes it before them."""
-
-    def rule(grad: Array, x: Array, *args: Any, **kwargs: Any) -> Array:
-        out, pull = jax.vjp(lambda x: forward(x, *args, **kwargs), x)
-        return pull(grad.astype(out.dtype))[0]
+        return total / jnp.asarray(_counts(windows, count_include_pad), x.dtype)
 
     return rule
 
@@ -207,7 +191,7 @@ def _bins(size: int, out: int) -> list[tuple[int, int]]:
 
 def _adaptive_avg_pool(n: int) -> Rule:
     def rule(x: Array, output_size: Ints) -> Array:
-        y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        y = wide(x)
         for axis, out in zip(range(x.ndim - n, x.ndim), output_size, strict=True):
             size = x.shape[axis]
             if out and size % out == 0:  # bins of one size
@@ -217,9 +201,8 @@ def _adaptive_avg_pool(n: int) -> Rule:
             weights = np.zeros((out, size))
             for i, (start, stop) in enumerate(_bins(size, out)):
                 weights[i, start:stop] = 1 / (stop - start)
-            y = jnp.moveaxis(
-                jnp.tensordot(y, jnp.asarray(weights, y.dtype), ((axis,), (1,))), -1, axis
-            )
+            means = jnp.tensordot(y, jnp.asarray(weights, y.dtype), ((axis,), (1,)))
+            y = jnp.moveaxis(means, -1, axis)
         return y
 
     return rule
@@ -227,9 +210,7 @@ def _adaptive_avg_pool(n: int) -> Rule:
 
 def _adaptive_avg_pool_backward(n: int) -> Rule:
     def rule(grad: Array, x: Array) -> Array:
-        sizes = grad.shape[grad.ndim - n :]
-        _, pull = jax.vjp(lambda x: _adaptive_avg_pool(n)(x, sizes), x)
-        return pull(grad.astype(jnp.promote_types(grad.dtype, jnp.float32)))[0]
+        return gradient_of(_adaptive_avg_pool(n))(grad, x, grad.shape[grad.ndim - n :])
 
     return rule
 
@@ -245,12 +226,8 @@ def _adaptive_max_pool(n: int) -> Rule:
             inside = place[tuple(slice(*part) for part in parts)].ravel()
             values = x.reshape(*lead, -1)[..., inside]
             best = jnp.argmax(values, -1)
-            columns.append(
-                (
-                    jnp.take_along_axis(values, best[..., None], -1)[..., 0],
-                    jnp.asarray(inside)[best],
-                )
-            )
+            largest = jnp.take_along_axis(values, best[..., None], -1)[..., 0]
+            columns.append((largest, jnp.asarray(inside)[best]))
         shape = (*lead, *output_size)
         if not columns:
             return jnp.zeros(shape, x.dtype), jnp.zeros(shape, jnp.int64)
@@ -264,7 +241,7 @@ POOLING = Rules({
     **{f"aten.max_pool{n}d_with_indices.default": _max_pool(n) for n in (2, 3)},
     **{f"aten.max_pool{n}d_with_indices_backward.default": _max_pool_backward(n) for n in (2, 3)},
     **{f"aten.avg_pool{n}d.default": _avg_pool(n) for n in (2, 3)},
-    **{f"aten.avg_pool{n}d_backward.default": _backward_of(_avg_pool(n)) for n in (2, 3)},
+    **{f"aten.avg_pool{n}d_backward.default": gradient_of(_avg_pool(n)) for n in (2, 3)},
     **{f"aten._adaptive_avg_pool{n}d.default": _adaptive_avg_pool(n) for n in (2, 3)},
     **{f"aten._adaptive_avg_pool{n}d_backward.default": _adaptive_avg_pool_backward(n)
        for n in (2, 3)},
@@ -282,11 +259,10 @@ def _batch_norm_train(
 ) -> list[Array]:  # fmt: skip
     """The result, the batch's mean and 1 / deviation, and the running statistics after it."""
     axes = (0, *range(2, x.ndim))
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    count = x.size // x.shape[1]
-    mean, var = jnp.mean(wide, axes), jnp.var(wide, axes)
+    x, count = wide(x), x.size // x.shape[1]
+    mean, var = jnp.mean(x, axes), jnp.var(x, axes)
     invstd = lax.rsqrt(var + eps)
-    out = [_scaled(wide, mean, invstd, weight, bias), mean, invstd]
+    out = [_scaled(x, mean, invstd, weight, bias), mean, invstd]
     if running_mean is not None:
         out.append((1 - momentum) * running_mean + momentum * mean)
     if running_var is not None:
@@ -297,8 +273,7 @@ def _batch_norm_train(
 def _batch_norm_eval(
     x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: Any
 ) -> Array:
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return _scaled(wide, mean, lax.rsqrt(var + eps), weight, bias)
+    return _scaled(wide(x), mean, lax.rsqrt(var + eps), weight, bias)
 
 
 def _scaled(x: Array, mean: Array, invstd: Array, weight: Any, bias: Any) -> Array:
@@ -317,7 +292,7 @@ def _batch_norm_backward(
     mask: Sequence[bool],
 ) -> list[Array]:  # fmt: skip
     axes = (0, *range(2, x.ndim))
-    grad, x = (a.astype(jnp.promote_types(a.dtype, jnp.float32)) for a in (grad, x))
+    grad, x = wide(grad), wide(x)
     if not train:
         assert running_mean is not None
         assert running_var is not None
@@ -340,59 +315,37 @@ def _group_norm(
     x: Array, weight: Array | None, bias: Array | None, batch: int, channels: int, space: int,
     groups: int, eps: Any,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    wide = wide.reshape(batch, groups, channels // groups * space)
-    mean, var = jnp.mean(wide, -1), jnp.var(wide, -1)
-    rstd = lax.rsqrt(var + eps)
-    y = ((wide - mean[..., None]) * rstd[..., None]).reshape(x.shape)
+    """A group is normed as the last dimension of a layer is."""
+    rows = x.reshape(batch, groups, channels // groups * space)
+    y, mean, rstd = layer_norm(rows, rows.shape[-1:], None, None, eps)
+    y = y.reshape(x.shape)
     y = y if weight is None else y * _channels(weight, x)
-    return y if bias is None else y + _channels(bias, x), mean, rstd
+    return y if bias is None else y + _channels(bias, x), mean[..., 0], rstd[..., 0]
 
 
 def _group_norm_backward(
     grad: Array, x: Array, mean: Array, rstd: Array, weight: Array | None, batch: int,
     channels: int, space: int, groups: int, mask: Sequence[bool],
 ) -> list[Array]:  # fmt: skip
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    grad, rows = (
-        grad.astype(wide),
-        x.astype(wide).reshape(batch, groups, channels // groups * space),
-    )
-    normed = (rows - mean.reshape(batch, groups, 1)) * rstd.reshape(batch, groups, 1)
-    inner = grad if weight is None else grad * _channels(weight, x)
-    inner = inner.reshape(rows.shape)
-    dx = rstd.reshape(batch, groups, 1) * (
-        inner
-        - jnp.mean(inner, -1, keepdims=True)
-        - normed * jnp.mean(inner * normed, -1, keepdims=True)
-    )
+    grad, rows = wide(grad), wide(x).reshape(batch, groups, channels // groups * space)
+    mean, rstd = (v.reshape(batch, groups, 1) for v in (mean, rstd))
+    inner = (grad if weight is None else grad * _channels(weight, x)).reshape(rows.shape)
+    only_x = (True, False, False)
+    (dx,) = layer_norm_backward(inner, rows, rows.shape[-1:], mean, rstd, None, None, only_x)
+    normed = ((rows - mean) * rstd).reshape(x.shape)
     axes = (0, *range(2, x.ndim))
-    grads = (
-        dx.reshape(x.shape),
-        jnp.sum(grad * normed.reshape(x.shape), axes),
-        jnp.sum(grad, axes),
-    )
+    grads = (dx.reshape(x.shape), jnp.sum(grad * normed, axes), jnp.sum(grad, axes))
     return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
 
 
-NORMALISATION = Rules(
-    {
-        "kit.batch_norm_train": _batch_norm_train,
-        "kit.batch_norm_eval": _batch_norm_eval,
-        "aten.native_batch_norm_backward.default": _batch_norm_backward,
-        "aten.native_group_norm.default": _group_norm,
-        "aten.native_group_norm_backward.default": _group_norm_backward,
-    }
-)
-
-
-CONVOLUTION = Rules(
-    {
-        "aten.convolution.default": _convolution,
-        "aten.convolution_overrideable.default": _convolution,
-        "aten.convolution_backward.default": _convolution_backward,
-        "aten.convolution_backward_overrideable.default": _convolution_backward,
-    }
-)
-
-CONV_RULES = CONVOLUTION | POOLING | NORMALISATION
+CONV_RULES = POOLING | Rules({
+    "aten.convolution.default": _convolution,
+    "aten.convolution_overrideable.default": _convolution,
+    "aten.convolution_backward.default": _convolution_backward,
+    "aten.convolution_backward_overrideable.default": _convolution_backward,
+    "kit.batch_norm_train": _batch_norm_train,
+    "kit.batch_norm_eval": _batch_norm_eval,
+    "aten.native_batch_norm_backward.default": _batch_norm_backward,
+    "aten.native_group_norm.default": _group_norm,
+    "aten.native_group_norm_backward.default": _group_norm_backward,
+})  # fmt: skip

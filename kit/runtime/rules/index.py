@@ -11,11 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
-from kit.runtime.rules.math import added_at, cast
-from kit.runtime.rules.shape import along
+from kit.runtime.rules.math import added_at, bound, cast
+from kit.runtime.rules.shape import along, scattered
 from kit.runtime.rules.table import Rule, Rules
 
 __all__ = ["INDEX_RULES"]
@@ -25,8 +24,10 @@ def _take(x: Array, where: Array, dim: int) -> Array:
     return jnp.take_along_axis(x, where, dim)
 
 
-def _sort(x: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
-    """Stable, nan last; descending keeps the order of equal elements too, as torch does."""
+def _sort(
+    x: Array, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> tuple[Array, Array]:
+    """Always stable, nan last; descending keeps the order of equal elements too, as torch does."""
     if not descending:
         where = jnp.argsort(x, dim, stable=True)
     else:
@@ -35,15 +36,8 @@ def _sort(x: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Arr
     return _take(x, where, dim), where
 
 
-def _sort_stable(x: Array, *, stable: bool | None, dim: int = -1, descending: bool = False) -> Any:
-    return _sort(x, dim, descending)
-
-
 def _topk(x: Array, k: int, dim: int = -1, largest: bool = True, in_order: bool = True) -> Any:
-    values, where = _sort(x, dim, largest)
-    return lax.slice_in_dim(values, 0, k, axis=dim % x.ndim), lax.slice_in_dim(
-        where, 0, k, axis=dim % x.ndim
-    )
+    return [lax.slice_in_dim(part, 0, k, axis=dim % x.ndim) for part in _sort(x, dim, largest)]
 
 
 def _kthvalue(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
@@ -131,25 +125,21 @@ def _scatter_reduce(
 ) -> Array:
     """Source: torch's scatter_reduce; with `include_self` False the first src replaces x."""
     where = along(dim % x.ndim, index)
+    reduce = {"add": "sum", "multiply": "prod"}.get(reduce, reduce)
     if x.dtype == jnp.bool_:
-        reduce = {"sum": "amax", "add": "amax", "prod": "amin", "multiply": "amin"}.get(
-            reduce, reduce
-        )
-    values = (
-        jnp.broadcast_to(jnp.asarray(src, x.dtype), index.shape)
-        if jnp.ndim(src) == 0
-        else (src[tuple(slice(n) for n in index.shape)].astype(x.dtype))
-    )
-    neutral = {"sum": 0, "add": 0, "mean": 0, "prod": 1, "multiply": 1}
+        reduce = {"sum": "amax", "prod": "amin"}.get(reduce, reduce)
+    values = scattered(src, index, x.dtype)
     if not include_self:
-        start = neutral.get(reduce)
-        if start is None:
-            start = _bound(x.dtype, least=reduce == "amax")
+        neutral = {"sum": 0, "mean": 0, "prod": 1}
+        is_extreme = reduce not in neutral
+        start = bound(x.dtype, least=reduce == "amax") if is_extreme else neutral[reduce]
         x = x.at[where].set(jnp.asarray(start, x.dtype))
-    if reduce in ("prod", "multiply"):
+    if reduce == "prod":
         return x.at[where].multiply(values)
-    if reduce in ("amax", "amin"):
-        return x.at[where].max(values) if reduce == "amax" else x.at[where].min(values)
+    if reduce == "amax":
+        return x.at[where].max(values)
+    if reduce == "amin":
+        return x.at[where].min(values)
     total = added_at(x, where, values)
     if reduce != "mean":
         return total
@@ -158,15 +148,6 @@ def _scatter_reduce(
     if jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.floor_divide(total, count.astype(x.dtype))
     return total / count.astype(x.dtype)
-
-
-def _bound(dtype: Any, *, least: bool) -> Any:
-    if jnp.issubdtype(dtype, jnp.floating):
-        return -jnp.inf if least else jnp.inf
-    if dtype == jnp.bool_:
-        return not least
-    info = np.iinfo(dtype)
-    return info.min if least else info.max
 
 
 def _scatter_with(x: Array, dim: int, index: Array, src: Any, *, reduce: str) -> Array:
@@ -256,7 +237,7 @@ def _histc(x: Array, bins: int = 100, low: Any = 0, high: Any = 0) -> Array:
 
 
 INDEX_RULES = Rules({
-    "aten.sort.default": _sort, "aten.sort.stable": _sort_stable, "aten.topk.default": _topk,
+    "aten.sort.default": _sort, "aten.sort.stable": _sort, "aten.topk.default": _topk,
     "aten.argsort.default": lambda x, dim=-1, descending=False: _sort(x, dim, descending)[1],
     "aten.kthvalue.default": _kthvalue, "aten.mode.default": _mode,
     "aten.median.default": _median(False), "aten.median.dim": _median_dim(False),

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kit.runtime.rules.math import added_at, rounded_once
+from kit.runtime.rules.math import added_at, rounded_once, wide
 from kit.runtime.rules.table import Rules
 
-__all__ = ["LAYERS"]
+__all__ = ["LAYERS", "layer_norm", "layer_norm_backward"]
 
 
 def _softmax(x: Array, dim: int, half_to_float: bool) -> Array:
@@ -36,28 +36,24 @@ def _log_softmax_backward(grad: Array, y: Array, dim: int, dtype: str) -> Array:
     return grad - jnp.exp(y) * jnp.sum(grad, axis=dim, keepdims=True)
 
 
-def _layer_norm(
+def layer_norm(
     x: Array, shape: Sequence[int], weight: Array | None, bias: Array | None, eps: Any
 ) -> tuple[Array, Array, Array]:
+    """The result, and the mean and 1 / deviation over the last dimensions, those of `shape`."""
     axes = tuple(range(x.ndim - len(shape), x.ndim))
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    mean = jnp.mean(wide, axes, keepdims=True)
-    rstd = lax.rsqrt(jnp.mean(jnp.square(wide - mean), axes, keepdims=True) + eps)
-    y = (wide - mean) * rstd
+    x = wide(x)
+    mean = jnp.mean(x, axes, keepdims=True)
+    rstd = lax.rsqrt(jnp.mean(jnp.square(x - mean), axes, keepdims=True) + eps)
+    y = (x - mean) * rstd
     y = y if weight is None else y * weight
     return y if bias is None else y + bias, mean, rstd
 
 
-def _layer_norm_backward(
-    grad: Array,
-    x: Array,
-    shape: Sequence[int],
-    mean: Array,
-    rstd: Array,
-    weight: Array | None,
-    bias: Array | None,
-    mask: Sequence[bool],
-) -> list[Array]:
+def layer_norm_backward(
+    grad: Array, x: Array, shape: Sequence[int], mean: Array, rstd: Array, weight: Array | None,
+    bias: Array | None, mask: Sequence[bool],
+) -> list[Array]:  # fmt: skip
+    """The gradients of the input, the weight and the bias, each if it is wanted."""
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     batch = tuple(range(x.ndim - len(shape)))
     normed = (x - mean) * rstd
@@ -88,9 +84,8 @@ def _embedding_backward(grad: Array, index: Array, rows: int, padding: int, scal
 
 def _nll_weights(target: Array, weight: Array | None, ignore: int, dtype: Any) -> Array:
     keep = target != ignore
-    return jnp.where(keep, 1 if weight is None else weight[jnp.where(keep, target, 0)], 0).astype(
-        dtype
-    )
+    weights = 1 if weight is None else weight[jnp.where(keep, target, 0)]
+    return jnp.where(keep, weights, 0).astype(dtype)
 
 
 def _nll_loss(
@@ -153,9 +148,9 @@ def _safe_softmax(x: Array, dim: int, dtype: str | None = None) -> Array:
 def _weight_norm_backward(grad: Array, v: Array, g: Array, norms: Array, dim: int) -> Any:
     """Of `w = g * v / norms`, where there is a norm for each place along `dim`."""
     axes = tuple(d for d in range(v.ndim) if d != dim % v.ndim)
-    wide = norms.astype(jnp.promote_types(norms.dtype, jnp.float32))
-    along = jnp.sum(grad * v, axis=axes, keepdims=True).astype(wide.dtype) / wide
-    to_v = (g / wide) * (grad - v * (along / wide))
+    norms = wide(norms)
+    along = jnp.sum(grad * v, axis=axes, keepdims=True).astype(norms.dtype) / norms
+    to_v = (g / norms) * (grad - v * (along / norms))
     return to_v.astype(v.dtype), along.astype(g.dtype)
 
 
@@ -166,8 +161,8 @@ LAYERS = Rules({
     "aten._log_softmax.default": rounded_once(_log_softmax),
     "aten._softmax_backward_data.default": rounded_once(_softmax_backward),
     "aten._log_softmax_backward_data.default": rounded_once(_log_softmax_backward),
-    "aten.native_layer_norm.default": _layer_norm,
-    "aten.native_layer_norm_backward.default": _layer_norm_backward,
+    "aten.native_layer_norm.default": layer_norm,
+    "aten.native_layer_norm_backward.default": layer_norm_backward,
     "aten.embedding.default": _embedding,
     "aten.embedding_dense_backward.default": _embedding_backward,
     "aten.nll_loss_forward.default": _nll_loss,

@@ -5,26 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from kit.errors import LoweringError
-from kit.runtime.rules.math import added_at
+from kit.runtime.rules.math import added_at, gradient_of, rounded_once
 from kit.runtime.rules.table import Rules
 
 __all__ = ["LOSS_RULES"]
 
 _NEVER = -1e30  # log of a probability of zero that still has a gradient
-
-
-def _pull(function: Callable[[Array], Array], x: Array, grad: Array) -> Array:
-    """The gradient of `function` at x, given that of its result."""
-    y, back = jax.vjp(function, x)
-    return back(jnp.broadcast_to(grad, y.shape).astype(y.dtype))[0]
 
 
 def _reduce(losses: Array, reduction: int) -> Array:
@@ -56,7 +49,7 @@ def _hinge(gap: Array) -> Array:
 
 
 def _multi_margin(
-    x: Array, target: Array, p: Any, margin: Any, weight: Array | None, reduction: int
+    x: Array, target: Array, p: Any, margin: Any, weight: Array | None = None, reduction: int = 1
 ) -> Array:
     rows, labels = jnp.atleast_2d(x), target.reshape(-1)
     mine = jnp.take_along_axis(rows, labels[:, None], 1)
@@ -69,19 +62,7 @@ def _multi_margin(
     return _reduce(losses.reshape(target.shape), reduction)
 
 
-def _multi_margin_backward(
-    grad: Array,
-    x: Array,
-    target: Array,
-    p: Any,
-    margin: Any,
-    weight: Array | None = None,
-    reduction: int = 1,
-) -> Array:
-    return _pull(lambda v: _multi_margin(v, target, p, margin, weight, reduction), x, grad)
-
-
-def _multilabel_margin(x: Array, target: Array, is_target: Array, reduction: int) -> Array:
+def _multilabel_margin(x: Array, target: Array, reduction: int, is_target: Array) -> Array:
     rows, labels = jnp.atleast_2d(x), jnp.atleast_2d(target)
     real = jnp.cumprod((labels >= 0).astype(jnp.int32), 1) == 1  # the first -1 ends the list
     mine = jnp.take_along_axis(rows, jnp.where(real, labels, 0), 1)
@@ -89,12 +70,6 @@ def _multilabel_margin(x: Array, target: Array, is_target: Array, reduction: int
     counts = real[:, :, None] & (jnp.atleast_2d(is_target)[:, None, :] == 0)
     losses = jnp.sum(jnp.where(counts, gap, 0), (1, 2)) / rows.shape[1]
     return _reduce(losses.reshape(x.shape[:-1]), reduction)
-
-
-def _multilabel_margin_backward(
-    grad: Array, x: Array, target: Array, reduction: int, is_target: Array
-) -> Array:
-    return _pull(lambda v: _multilabel_margin(v, target, is_target, reduction), x, grad)
 
 
 # -- connectionist temporal classification -----------------------------------------------------
@@ -169,7 +144,7 @@ def _ctc_loss_backward(
 ) -> Array:
     """As in torch, it holds for log-probabilities that come from a log_softmax."""
     labels, times, lengths = _ctc_arguments(targets, times, lengths)
-    slope = _pull(lambda v: _ctc(v, labels, times, lengths, blank), log_probs, grad)
+    slope = gradient_of(_ctc)(grad, log_probs, labels, times, lengths, blank)
     total = slope + jnp.exp(log_probs) * grad[:, None]
     if zero_infinity:
         impossible = (losses == 0) | jnp.isinf(losses)
@@ -247,24 +222,14 @@ def _embedding_bag_dense_backward(
 
 
 def _embedding_bag_backward(
-    grad: Array,
-    indices: Array,
-    offsets: Array,
-    bag: Array,
-    size: Array,
-    largest: Array,
-    rows: int,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Array | None,
-    padding_idx: int = -1,
-) -> Array:
+    grad: Array, indices: Array, offsets: Array, bag: Array, size: Array, largest: Array, rows: int,
+    scale_grad_by_freq: bool, mode: int, sparse: bool, *rest: Any,
+) -> Array:  # fmt: skip
     if sparse:
         raise LoweringError("device kit has no sparse gradients: use embedding_bag(sparse=False)")
     return _embedding_bag_dense_backward(
-        grad, indices, bag, size, largest, rows, scale_grad_by_freq, mode, per_sample_weights,
-        padding_idx)  # fmt: skip
+        grad, indices, bag, size, largest, rows, scale_grad_by_freq, mode, *rest
+    )
 
 
 def _embedding_bag_weights_backward(
@@ -303,23 +268,21 @@ def _shrink_backward(grad: Array, x: Array, lambd: Any) -> Array:
     return jnp.where(jnp.abs(x) <= jnp.asarray(lambd, x.dtype), 0, grad)
 
 
-LOSS_RULES = Rules(
-    {
-        "aten.binary_cross_entropy.default": _cross_entropy,
-        "aten.binary_cross_entropy_backward.default": _cross_entropy_backward,
-        "aten.multi_margin_loss_backward.default": _multi_margin_backward,
-        "aten.multilabel_margin_loss_backward.default": _multilabel_margin_backward,
-        "aten._ctc_loss.default": _ctc_loss,
-        "aten._ctc_loss.Tensor": _ctc_loss,
-        "aten._ctc_loss_backward.default": _ctc_loss_backward,
-        "aten._ctc_loss_backward.Tensor": _ctc_loss_backward,
-        "aten._embedding_bag.default": _embedding_bag,
-        "aten._embedding_bag_forward_only.default": _embedding_bag,
-        "aten._embedding_bag_backward.default": _embedding_bag_backward,
-        "aten._embedding_bag_dense_backward.default": _embedding_bag_dense_backward,
-        "aten._embedding_bag_per_sample_weights_backward.default": _embedding_bag_weights_backward,
-        "aten._trilinear.default": _trilinear,
-        "aten.hardshrink_backward.default": _shrink_backward,
-        "aten.softshrink_backward.default": _shrink_backward,
-    }
-)
+LOSS_RULES = Rules({
+    "aten.binary_cross_entropy.default": rounded_once(_cross_entropy),
+    "aten.binary_cross_entropy_backward.default": rounded_once(_cross_entropy_backward),
+    "aten.multi_margin_loss_backward.default": gradient_of(_multi_margin),
+    "aten.multilabel_margin_loss_backward.default": gradient_of(_multilabel_margin),
+    "aten._ctc_loss.default": _ctc_loss, "aten._ctc_loss.Tensor": _ctc_loss,
+    "aten._ctc_loss_backward.default": _ctc_loss_backward,
+    "aten._ctc_loss_backward.Tensor": _ctc_loss_backward,
+    "aten._embedding_bag.default": rounded_once(_embedding_bag),
+    "aten._embedding_bag_forward_only.default": rounded_once(_embedding_bag),
+    "aten._embedding_bag_backward.default": rounded_once(_embedding_bag_backward),
+    "aten._embedding_bag_dense_backward.default": rounded_once(_embedding_bag_dense_backward),
+    "aten._embedding_bag_per_sample_weights_backward.default": rounded_once(
+        _embedding_bag_weights_backward),
+    "aten._trilinear.default": _trilinear,
+    "aten.hardshrink_backward.default": _shrink_backward,
+    "aten.softshrink_backward.default": _shrink_backward,
+})  # fmt: skip

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from kit.runtime.rules.table import Rule, Rules
@@ -22,9 +23,16 @@ __all__ = [
     "TERNARY",
     "UNARY",
     "added_at",
+    "bound",
     "cast",
+    "div",
+    "floating",
+    "followed",
+    "gradient_of",
     "rounded_once",
+    "var",
     "vector_norm",
+    "wide",
 ]
 
 Dims = int | Sequence[int] | None
@@ -50,8 +58,19 @@ def cast(x: Array, dtype: Any) -> Array:
     return jnp.where(fits, x, -end).astype(wide).astype(dtype)
 
 
-def _float(x: Array) -> Array:
+def bound(dtype: Any, *, least: bool) -> Any:
+    """The least or the largest number of a dtype."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return -jnp.inf if least else jnp.inf
+    if dtype == jnp.bool_:
+        return not least
+    info = np.iinfo(dtype)
+    return info.min if least else info.max
+
+
+def floating(x: Any) -> Array:
     """Torch computes float functions of integers in float32."""
+    x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
 
 
@@ -63,35 +82,70 @@ def _table(functions: dict[str, Rule], *overloads: str) -> Rules:
     return Rules({name: f for op, f in functions.items() for name in _names(op, *overloads)})
 
 
+def wide(x: Array) -> Array:
+    """At least float32: what scores, states and statistics are computed in."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 def rounded_once(rule: Rule) -> Rule:
     """A rule of several operations, for halves: in float32, as torch does; the result is rounded.
 
     Only for ops whose result has the dtype that torch promises, to which each is cast in the end.
     """
 
-    def wide(*args: Any, **kwargs: Any) -> Any:
+    def in_float32(*args: Any, **kwargs: Any) -> Any:
         return rule(*[_wide_half(x) for x in args], **kwargs)
 
-    return wide
+    return in_float32
+
+
+def gradient_of(rule: Rule) -> Rule:
+    """The gradient by a rule's first argument; aten gives that of the result before them all."""
+
+    def backward(grad: Array, x: Array, *args: Any, **kwargs: Any) -> Array:
+        y, pull = jax.vjp(lambda x: rule(x, *args, **kwargs), x)
+        return pull(jnp.broadcast_to(grad, y.shape).astype(y.dtype))[0]
+
+    return backward
 
 
 def _wide_half(x: Any) -> Any:
-    is_half = isinstance(x, Array) and jnp.issubdtype(x.dtype, jnp.floating)
-    return x.astype(jnp.float32) if is_half and x.dtype.itemsize < 4 else x
+    return x.astype(jnp.float32) if isinstance(x, Array) and _is_half(x) else x
+
+
+def _is_half(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+
+
+def followed(product: Rule, a: Array, b: Array, add: Callable[[Array], Array]) -> Array:
+    """`add(product(a, b))`, for halves on a CPU rounded after both, as torch does.
+
+    What XLA fuses on a GPU was not looked at, so there the product keeps its dtype.
+    """
+    if not _is_half(a):
+        return add(product(a, b))
+
+    def narrow(a: Array, b: Array) -> Array:
+        return add(product(a, b)).astype(a.dtype)
+
+    def in_float32(a: Array, b: Array) -> Array:
+        return add(product(a, b, preferred_element_type=jnp.float32)).astype(a.dtype)
+
+    return lax.platform_dependent(a, b, cpu=in_float32, default=narrow)
 
 
 UNARY = _table(
     {
-        "abs": jnp.abs, "neg": jnp.negative, "exp": lambda x: jnp.exp(_float(x)),
-        "expm1": lambda x: jnp.expm1(_float(x)), "log": lambda x: jnp.log(_float(x)),
-        "log1p": lambda x: jnp.log1p(_float(x)), "sqrt": lambda x: jnp.sqrt(_float(x)),
-        "log2": rounded_once(lambda x: jnp.log2(_float(x))),
-        "log10": rounded_once(lambda x: jnp.log10(_float(x))),
-        "rsqrt": lambda x: lax.rsqrt(_float(x)), "sin": lambda x: jnp.sin(_float(x)),
-        "cos": lambda x: jnp.cos(_float(x)), "tan": lambda x: jnp.tan(_float(x)),
-        "tanh": lambda x: jnp.tanh(_float(x)),
-        "sigmoid": rounded_once(lambda x: jax.nn.sigmoid(_float(x))),
-        "erf": lambda x: lax.erf(_float(x)), "reciprocal": lambda x: 1 / _float(x),
+        "abs": jnp.abs, "neg": jnp.negative, "exp": lambda x: jnp.exp(floating(x)),
+        "expm1": lambda x: jnp.expm1(floating(x)), "log": lambda x: jnp.log(floating(x)),
+        "log1p": lambda x: jnp.log1p(floating(x)), "sqrt": lambda x: jnp.sqrt(floating(x)),
+        "log2": rounded_once(lambda x: jnp.log2(floating(x))),
+        "log10": rounded_once(lambda x: jnp.log10(floating(x))),
+        "rsqrt": lambda x: lax.rsqrt(floating(x)), "sin": lambda x: jnp.sin(floating(x)),
+        "cos": lambda x: jnp.cos(floating(x)), "tan": lambda x: jnp.tan(floating(x)),
+        "tanh": lambda x: jnp.tanh(floating(x)),
+        "sigmoid": rounded_once(lambda x: jax.nn.sigmoid(floating(x))),
+        "erf": lambda x: lax.erf(floating(x)), "reciprocal": lambda x: 1 / floating(x),
         "floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trunc, "round": jnp.round,
         "sign": lambda x: x if x.dtype == bool else jnp.where((x > 0) | (x < 0), jnp.sign(x), 0),
         "relu": lambda x: jnp.maximum(x, 0), "silu": rounded_once(jax.nn.silu),
@@ -119,9 +173,10 @@ def _rsub(x: Array, y: Any, *, alpha: Any = 1) -> Array:
     return y - alpha * x
 
 
-def _div(x: Array, y: Any, *, rounding_mode: str | None = None) -> Array:
-    if rounding_mode is None:
-        return jnp.true_divide(x, y)
+def div(x: Array, y: Any, *, rounding_mode: str | None = None) -> Array:
+    """Torch's; to "trunc" is to round towards zero."""
+    if rounding_mode is None:  # XLA may multiply by a reciprocal, which halves would round, too
+        return jnp.true_divide(_wide_half(x), _wide_half(y))
     if rounding_mode == "floor":
         return jnp.floor_divide(x, y)
     common = jnp.result_type(x, y)
@@ -152,7 +207,7 @@ def _lerp(x: Array, y: Array, w: Any) -> Array:
 
 def _pow(x: Any, y: Any) -> Array:
     if isinstance(y, float) and y == 0.5:  # torch's root of -inf is not a number
-        return jnp.sqrt(_float(x))
+        return jnp.sqrt(floating(x))
     integers = all(jnp.issubdtype(jnp.result_type(v), jnp.integer) for v in (x, y))
     return _integer_pow(x, y) if integers and isinstance(y, Array) else jnp.power(x, y)
 
@@ -173,7 +228,7 @@ def _integer_pow(x: Any, y: Array) -> Array:
 
 BINARY = _table(
     {
-        "add": _add, "sub": _sub, "rsub": _rsub, "mul": lambda x, y: x * y, "div": _div,
+        "add": _add, "sub": _sub, "rsub": _rsub, "mul": lambda x, y: x * y, "div": div,
         "eq": _compare(jnp.equal), "ne": _compare(jnp.not_equal), "lt": _compare(jnp.less),
         "le": _compare(jnp.less_equal), "gt": _compare(jnp.greater),
         "ge": _compare(jnp.greater_equal), "remainder": jnp.remainder,
@@ -182,7 +237,7 @@ BINARY = _table(
     },
     "Tensor", "Scalar",
 ) | Rules({
-    "aten.div.Tensor_mode": _div, "aten.div.Scalar_mode": _div,
+    "aten.div.Tensor_mode": div, "aten.div.Scalar_mode": div,
     "aten.pow.Tensor_Scalar": _pow, "aten.pow.Tensor_Tensor": _pow, "aten.pow.Scalar": _pow,
     "aten.maximum.default": jnp.maximum, "aten.minimum.default": jnp.minimum,
     "aten.logical_and.default": jnp.logical_and, "aten.logical_or.default": jnp.logical_or,
@@ -207,10 +262,6 @@ def _gelu(x: Array, *, approximate: str = "none") -> Array:
     return jax.nn.gelu(x, approximate=approximate == "tanh")
 
 
-def _gelu_backward(grad: Array, x: Array, *, approximate: str = "none") -> Array:
-    return jax.vjp(lambda v: _gelu(v, approximate=approximate), x)[1](grad.astype(x.dtype))[0]
-
-
 TERNARY = Rules({
     "aten.addcmul.default": lambda x, a, b, *, value=1: x + value * a * b,
     "aten.addcdiv.default": rounded_once(lambda x, a, b, *, value=1: x + value * (a / b)),
@@ -224,11 +275,11 @@ TERNARY = Rules({
     "aten.masked_fill.Tensor": lambda x, m, v: jnp.where(m, v.astype(x.dtype), x),
     "aten.nan_to_num.default": _nan_to_num,
     "aten.gelu.default": rounded_once(_gelu),
-    "aten.gelu_backward.default": rounded_once(_gelu_backward),
+    "aten.gelu_backward.default": rounded_once(gradient_of(_gelu)),
     "aten.threshold_backward.default": lambda g, x, t: jnp.where(x <= t, 0, g),
     "aten.tanh_backward.default": rounded_once(lambda g, y: g * jnp.conj(1 - y * y)),
     "aten.sigmoid_backward.default": rounded_once(lambda g, y: g * jnp.conj(y * (1 - y))),
-    "aten.silu_backward.default": rounded_once(lambda g, x: jax.vjp(jax.nn.silu, x)[1](g)[0]),
+    "aten.silu_backward.default": rounded_once(gradient_of(jax.nn.silu)),
 })  # fmt: skip
 
 
@@ -238,8 +289,8 @@ def _axes(dim: Dims) -> Any:
     return tuple(dim) if isinstance(dim, Sequence) else dim
 
 
-def _wide(x: Array, dtype: str | None) -> Array:
-    """The dtype that torch accumulates in."""
+def _accumulated(x: Array, dtype: str | None) -> Array:
+    """In the dtype that torch accumulates in."""
     if dtype is not None:
         return cast(x, dtype)
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.int64)
@@ -249,8 +300,7 @@ def _cumulative(function: Rule) -> Rule:
     """In at least float32: jax adds halves up in halves, where a sum of ones ends at 256."""
 
     def rule(x: Array, dim: int, *, dtype: str | None = None) -> Array:
-        x = _wide(x, dtype)
-        return function(x if x.dtype.itemsize > 2 else x.astype(jnp.float32), dim)
+        return function(_wide_half(_accumulated(x, dtype)), dim)
 
     return rule
 
@@ -262,19 +312,20 @@ def added_at(x: Array, where: Any, values: Array) -> Array:
     """
     if x.dtype == jnp.bool_:
         return x.at[where].max(values.astype(x.dtype))
-    wide = _wide_half(x)
-    return wide.at[where].add(values.astype(wide.dtype)).astype(x.dtype)
+    sums = _wide_half(x)
+    return sums.at[where].add(values.astype(sums.dtype)).astype(x.dtype)
 
 
 def _sum(x: Array, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None) -> Array:
-    return jnp.sum(_wide(x, dtype), axis=_axes(dim), keepdims=keepdim)
+    return jnp.sum(_accumulated(x, dtype), axis=_axes(dim), keepdims=keepdim)
 
 
 def _mean(x: Array, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None) -> Array:
-    return jnp.mean(_wide(x, dtype), axis=_axes(dim), keepdims=keepdim)
+    return jnp.mean(_accumulated(x, dtype), axis=_axes(dim), keepdims=keepdim)
 
 
-def _var(x: Array, dim: Dims = None, *, correction: Any = 1, keepdim: bool = False) -> Array:
+def var(x: Array, dim: Dims = None, *, correction: Any = 1, keepdim: bool = False) -> Array:
+    """The variance over these dimensions, over all if there are none."""
     axes = _axes(dim)
     square = jnp.square(jnp.abs(x - jnp.mean(x, axis=axes, keepdims=True)))
     total = jnp.sum(square, axis=axes, keepdims=keepdim)
@@ -301,7 +352,7 @@ def vector_norm(
 ) -> Array:
     """The p-norm, accumulated in at least float32, as torch does; p is a Python number."""
     x = x if dtype is None else x.astype(dtype)
-    size = jnp.abs(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+    size = jnp.abs(wide(x))
     axes = _axes(dim)
     if p == 2:
         return jnp.sqrt(jnp.sum(jnp.square(size), axis=axes, keepdims=keepdim))
@@ -317,14 +368,14 @@ def vector_norm(
 REDUCTIONS = Rules({
     "aten.sum.default": _sum, "aten.sum.dim_IntList": _sum,
     "aten.mean.default": _mean, "aten.mean.dim": _mean,
-    "aten.var.correction": rounded_once(_var),
-    "aten.std.correction": rounded_once(lambda *a, **k: jnp.sqrt(_var(*a, **k))),
+    "aten.var.correction": rounded_once(var),
+    "aten.std.correction": rounded_once(lambda *a, **k: jnp.sqrt(var(*a, **k))),
     "aten.amax.default": lambda x, dim=(), keepdim=False: jnp.max(x, _axes(dim), keepdims=keepdim),
     "aten.amin.default": lambda x, dim=(), keepdim=False: jnp.min(x, _axes(dim), keepdims=keepdim),
     "aten.max.default": jnp.max, "aten.min.default": jnp.min,
     "aten.max.dim": _extreme(jnp.max, jnp.argmax), "aten.min.dim": _extreme(jnp.min, jnp.argmin),
     "aten.argmax.default": _arg(jnp.argmax), "aten.argmin.default": _arg(jnp.argmin),
-    "aten.prod.default": lambda x, *, dtype=None: jnp.prod(_wide(x, dtype)),
+    "aten.prod.default": lambda x, *, dtype=None: jnp.prod(_accumulated(x, dtype)),
     "aten.any.default": jnp.any, "aten.all.default": jnp.all,
     "aten._is_any_true.default": jnp.any, "aten._is_all_true.default": jnp.all,
     "aten.any.dim": lambda x, d, k=False: jnp.any(x, d, keepdims=k),
@@ -347,19 +398,23 @@ def _mm(a: Array, b: Array) -> Array:
 
 
 def _addmm(c: Array, a: Array, b: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
-    product = jnp.matmul(a, b)
     if not jnp.issubdtype(c.dtype, jnp.inexact):  # torch rounds the factors of integers to zero
         beta, alpha = (jnp.asarray(x).astype(c.dtype) for x in (beta, alpha))
-    if isinstance(beta, int | float) and beta == 0:  # torch: whatever is in c, nan included
-        return alpha * product
-    if not (isinstance(alpha, int) and alpha == 1):
-        product = alpha * product
-    return product + (c if isinstance(beta, int) and beta == 1 else beta * c)
+
+    def add(product: Array) -> Array:
+        if not (isinstance(alpha, int) and alpha == 1):
+            product = alpha * product
+        if isinstance(beta, int | float) and beta == 0:  # torch: whatever is in c, nan included
+            return product
+        return product + (c if isinstance(beta, int) and beta == 1 else beta * c)
+
+    return followed(jnp.matmul, a, b, add)
 
 
 def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    product = jnp.matmul(x, weight.T)
-    return product if bias is None else product + bias
+    if bias is None:
+        return jnp.matmul(x, weight.T)
+    return followed(jnp.matmul, x, weight.T, lambda product: product + bias)
 
 
 def _linear_backward(x: Array, grad: Array, weight: Array, mask: Sequence[bool]) -> list[Array]:

@@ -21,34 +21,30 @@ def _to(number: Any, like: Array) -> Array:
     return jnp.asarray(number).astype(like.dtype)
 
 
+def _kept(found_inf: Array | None, old: Array, new: Array) -> Array:
+    """The new value, but the old one in a step whose gradients are not finite."""
+    return new if found_inf is None else jnp.where(found_inf > 0, old, new)
+
+
+def _unscaled(grad: Array, grad_scale: Array | None) -> Array:
+    return grad if grad_scale is None else grad / grad_scale.astype(grad.dtype)
+
+
 def _fused_adam(decoupled: bool) -> Rule:
     """torch's fused Adam(W): if `found_inf` is not 0, nothing changes; grads are unscaled."""
 
     def rule(
-        params: Any,
-        grads: Any,
-        m: Any,
-        v: Any,
-        vmax: Any,
-        steps: Any,
-        *,
-        lr: Any,
-        beta1: Any,
-        beta2: Any,
-        weight_decay: Any,
-        eps: Any,
-        amsgrad: bool,
-        maximize: bool,
-        grad_scale: Array | None = None,
-        found_inf: Array | None = None,
-    ) -> list[Array]:
+        params: Any, grads: Any, m: Any, v: Any, vmax: Any, steps: Any, *, lr: Any, beta1: Any,
+        beta2: Any, weight_decay: Any, eps: Any, amsgrad: bool, maximize: bool,
+        grad_scale: Array | None = None, found_inf: Array | None = None,
+    ) -> list[Array]:  # fmt: skip
         outs: list[list[Array]] = [[], [], [], [], []]
         for i, (p, raw, m0, v0, t) in enumerate(zip(params, grads, m, v, steps, strict=True)):
             # Numbers are float64 here, as in torch: 1 - beta2 loses half its digits in float32.
             rest1, rest2 = (_to(1 - b, p) for b in (beta1, beta2))
             bias1, bias2 = (_to(1 - b ** t.astype(jnp.float64), p) for b in (beta1, beta2))
             rate, decay, tiny = _to(lr, p), _to(weight_decay, p), _to(eps, p)
-            g = raw if grad_scale is None else raw / grad_scale.astype(raw.dtype)
+            g = _unscaled(raw, grad_scale)
             outs[1].append(g)
             g = (-g if maximize else g).astype(p.dtype)
             p1 = p * _to(1 - lr * weight_decay, p) if decoupled else p
@@ -58,64 +54,42 @@ def _fused_adam(decoupled: bool) -> Rule:
             top = jnp.maximum(vmax[i], v1) if amsgrad else v1
             p1 = p1 - (rate / bias1) * m1 / (jnp.sqrt(top) / jnp.sqrt(bias2) + tiny)
             for out, old, new in ((outs[0], p, p1), (outs[2], m0, m1), (outs[3], v0, v1)):
-                out.append(new if found_inf is None else jnp.where(found_inf > 0, old, new))
+                out.append(_kept(found_inf, old, new))
             if amsgrad:
-                keep = top if found_inf is None else jnp.where(found_inf > 0, vmax[i], top)
-                outs[4].append(keep)
+                outs[4].append(_kept(found_inf, vmax[i], top))
         return [x for out in outs for x in out]
 
     return rule
 
 
 def _fused_sgd(
-    params: Any,
-    grads: Any,
-    momenta: Any,
-    *,
-    weight_decay: Any,
-    momentum: Any,
-    lr: Any,
-    dampening: Any,
-    nesterov: bool,
-    maximize: bool,
-    is_first_step: bool,
-    grad_scale: Array | None = None,
-    found_inf: Array | None = None,
-) -> list[Array]:
+    params: Any, grads: Any, momenta: Any, *, weight_decay: Any, momentum: Any, lr: Any,
+    dampening: Any, nesterov: bool, maximize: bool, is_first_step: bool,
+    grad_scale: Array | None = None, found_inf: Array | None = None,
+) -> list[Array]:  # fmt: skip
     outs: list[list[Array]] = [[], [], []]
     for i, (p, raw) in enumerate(zip(params, grads, strict=True)):
         lr, momentum, dampening, weight_decay = (
             _to(x, p) for x in (lr, momentum, dampening, weight_decay)
         )
-        unscaled = raw if grad_scale is None else raw / grad_scale.astype(raw.dtype)
-        outs[1].append(unscaled)
-        g = (-unscaled if maximize else unscaled).astype(p.dtype) + weight_decay * p
+        g = _unscaled(raw, grad_scale)
+        outs[1].append(g)
+        g = (-g if maximize else g).astype(p.dtype) + weight_decay * p
         if momenta:
             new = g if is_first_step else momentum * momenta[i] + (1 - dampening) * g
             g = g + momentum * new if nesterov else new
-            outs[2].append(new if found_inf is None else jnp.where(found_inf > 0, momenta[i], new))
-        p1 = p - lr * g
-        outs[0].append(p1 if found_inf is None else jnp.where(found_inf > 0, p, p1))
+            outs[2].append(_kept(found_inf, momenta[i], new))
+        outs[0].append(_kept(found_inf, p, p - lr * g))
     return [x for out in outs for x in out]
 
 
 def _fused_adagrad(
-    params: Any,
-    grads: Any,
-    sums: Any,
-    steps: Any,
-    *,
-    lr: Any,
-    lr_decay: Any,
-    weight_decay: Any,
-    eps: Any,
-    maximize: bool,
-    grad_scale: Array | None = None,
-    found_inf: Array | None = None,
-) -> list[Array]:
+    params: Any, grads: Any, sums: Any, steps: Any, *, lr: Any, lr_decay: Any, weight_decay: Any,
+    eps: Any, maximize: bool, grad_scale: Array | None = None, found_inf: Array | None = None,
+) -> list[Array]:  # fmt: skip
     outs: list[list[Array]] = [[], [], [], list(steps)]  # only one overload writes the steps
     for p, raw, s0, t in zip(params, grads, sums, steps, strict=True):
-        g = raw if grad_scale is None else raw / grad_scale.astype(raw.dtype)
+        g = _unscaled(raw, grad_scale)
         outs[1].append(g)
         g = (-g if maximize else g).astype(p.dtype) + _to(weight_decay, p) * p
         later = 1 + (t.astype(jnp.float64) - 1) * lr_decay
@@ -123,15 +97,14 @@ def _fused_adagrad(
         s1 = s0 + g * g
         p1 = p - rate * g / (jnp.sqrt(s1) + _to(eps, p))
         for out, old, new in ((outs[0], p, p1), (outs[2], s0, s1)):
-            out.append(new if found_inf is None else jnp.where(found_inf > 0, old, new))
+            out.append(_kept(found_inf, old, new))
     return [x for out in outs for x in out]
 
 
 def _unscale(grads: Any, found_inf: Array, inv_scale: Array) -> list[Array]:
     bad = jnp.stack([jnp.any(~jnp.isfinite(g)) for g in grads]).any() if grads else False
-    bad |= (
-        inv_scale == 0
-    ).any()  # of 2^127, on a CPU: the gradients are lost, so the scale is too large
+    # The inverse of 2^127 is 0 on a CPU: the gradients are lost, so the scale is too large.
+    bad |= (inv_scale == 0).any()
     return [*(g * inv_scale.astype(g.dtype) for g in grads), jnp.where(bad, 1.0, found_inf)]
 
 
@@ -170,10 +143,6 @@ def _each(rule: Rule) -> Rule:
     return multi
 
 
-def _foreach_add(xs: Any, ys: Any, alpha: Any = 1) -> list[Array]:
-    return _each(BINARY["aten.add.Tensor"])(xs, ys, alpha=alpha)
-
-
 _FOREACH_UNARY = (
     "abs", "acos", "asin", "atan", "ceil", "clone", "cos", "cosh", "erf", "erfc", "exp", "expm1",
     "floor", "lgamma", "log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt",
@@ -181,65 +150,47 @@ _FOREACH_UNARY = (
 )  # fmt: skip
 
 
-def _foreach_table() -> dict[str, Rule]:
-    table: dict[str, Rule] = {
-        "aten._foreach_add.List": _foreach_add,
-        "aten._foreach_add.Tensor": _foreach_add,
-        "aten._foreach_sub.List": lambda xs, ys, *, alpha=1: _each(BINARY["aten.sub.Tensor"])(
-            xs, ys, alpha=alpha
-        ),
-        "aten._foreach_norm.Scalar": lambda xs, p=2, dtype=None: [
-            vector_norm(x, p, dtype=dtype) for x in xs
-        ],
-        "aten._foreach_copy.default": lambda xs, ys, non_blocking=False: [
-            jnp.broadcast_to(y, x.shape) for x, y in zip(xs, ys, strict=True)
-        ],
-        "aten._foreach_pow.ScalarAndTensor": lambda base, xs: [jnp.power(base, x) for x in xs],
-        "aten._foreach_frac.default": lambda xs: [x - jnp.trunc(x) for x in xs],
-        "aten._foreach_max.default": lambda xs: [jnp.max(x) for x in xs],
-        "aten._foreach_mm.default": lambda xs, ys: list(map(jnp.matmul, xs, ys)),
-        "aten._foreach_powsum.Scalar": lambda xs, p, dtype=None: [
-            jnp.sum(jnp.abs(x if dtype is None else x.astype(dtype)) ** p) for x in xs
-        ],
-        "aten._foreach_zero.default": lambda xs: [jnp.zeros_like(x) for x in xs],
-    }
-    for op in ("mul", "div"):
-        rule = BINARY[f"aten.{op}.Tensor"]
-        for overload in ("List", "Scalar", "ScalarList", "Tensor"):
-            table[f"aten._foreach_{op}.{overload}"] = _each(rule)
-    for op in ("add", "sub"):
-        for overload in ("Scalar", "ScalarList"):
-            table[f"aten._foreach_{op}.{overload}"] = _each(BINARY[f"aten.{op}.Tensor"])
-    for op in _FOREACH_UNARY:
-        table[f"aten._foreach_{op}.default"] = _each((UNARY | SPECIAL_RULES)[f"aten.{op}.default"])
-    for op, rule in (
-        ("maximum", jnp.maximum),
-        ("minimum", jnp.minimum),
-        ("pow", jnp.power),
-        ("clamp_min", jnp.maximum),
-        ("clamp_max", jnp.minimum),
-    ):
-        for overload in ("List", "Scalar", "ScalarList"):
-            table[f"aten._foreach_{op}.{overload}"] = _each(rule)
-    for op in ("addcmul", "addcdiv"):
-        table[f"aten._foreach_{op}.Scalar"] = _foreach_addc(TERNARY[f"aten.{op}.default"])
-        table[f"aten._foreach_{op}.ScalarList"] = _foreach_addc(TERNARY[f"aten.{op}.default"])
-        table[f"aten._foreach_{op}.Tensor"] = _foreach_addc(TERNARY[f"aten.{op}.default"])
-    for overload in ("List", "Scalar", "ScalarList"):
-        table[f"aten._foreach_lerp.{overload}"] = _each(TERNARY["aten.lerp.Scalar"])
-    return table
+def _factors(rule: Rule) -> Rule:
+    """`addcmul`, `addcdiv`: one factor for all tensors, or for each, in a list or in a tensor."""
 
-
-def _foreach_addc(rule: Rule) -> Rule:
     def multi(xs: Any, a: Any, b: Any, value: Any = 1) -> list[Array]:
-        values = (
-            value
-            if isinstance(value, list | tuple)
-            else [value if jnp.ndim(value) == 0 else value[i] for i in range(len(xs))]
-        )
+        is_shared = not isinstance(value, list | tuple) and jnp.ndim(value) == 0
+        values = [value] * len(xs) if is_shared else value
         return [rule(*row, value=v) for *row, v in zip(xs, a, b, values, strict=True)]
 
     return multi
 
 
-MULTI_TENSOR = Rules(_foreach_table())
+def _power_sum(x: Array, p: Any, dtype: str | None = None) -> Array:
+    return jnp.sum(jnp.abs(x if dtype is None else x.astype(dtype)) ** p)
+
+
+# Op and overloads -> the rule of one tensor, or of one from each list.
+_FOREACH: dict[tuple[str, ...], Rule] = {
+    ("add", "List", "Scalar", "ScalarList", "Tensor"): BINARY["aten.add.Tensor"],
+    ("sub", "List", "Scalar", "ScalarList"): BINARY["aten.sub.Tensor"],
+    ("mul", "List", "Scalar", "ScalarList", "Tensor"): BINARY["aten.mul.Tensor"],
+    ("div", "List", "Scalar", "ScalarList", "Tensor"): BINARY["aten.div.Tensor"],
+    ("maximum", "List", "Scalar", "ScalarList"): jnp.maximum,
+    ("minimum", "List", "Scalar", "ScalarList"): jnp.minimum,
+    ("pow", "List", "Scalar", "ScalarList"): jnp.power,
+    ("clamp_min", "List", "Scalar", "ScalarList"): jnp.maximum,
+    ("clamp_max", "List", "Scalar", "ScalarList"): jnp.minimum,
+    ("lerp", "List", "Scalar", "ScalarList"): TERNARY["aten.lerp.Scalar"],
+    ("copy", "default"): lambda x, y, non_blocking=False: jnp.broadcast_to(y, x.shape),
+    ("norm", "Scalar"): lambda x, p=2, dtype=None: vector_norm(x, p, dtype=dtype),
+    ("powsum", "Scalar"): _power_sum,
+    ("frac", "default"): lambda x: x - jnp.trunc(x),
+    ("max", "default"): jnp.max,
+    ("mm", "default"): jnp.matmul,
+    ("zero", "default"): jnp.zeros_like,
+    **{(op, "default"): (UNARY | SPECIAL_RULES)[f"aten.{op}.default"] for op in _FOREACH_UNARY},
+}
+
+MULTI_TENSOR = Rules({
+    **{f"aten._foreach_{op}.{overload}": _each(rule)
+       for (op, *overloads), rule in _FOREACH.items() for overload in overloads},
+    **{f"aten._foreach_{op}.{overload}": _factors(TERNARY[f"aten.{op}.default"])
+       for op in ("addcmul", "addcdiv") for overload in ("Scalar", "ScalarList", "Tensor")},
+    "aten._foreach_pow.ScalarAndTensor": lambda base, xs: [jnp.power(base, x) for x in xs],
+})  # fmt: skip

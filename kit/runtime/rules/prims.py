@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import jax
@@ -13,57 +14,18 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
-from kit.runtime.rules.math import cast
+from kit.runtime.rules.math import cast, div, var
 from kit.runtime.rules.table import Rules
 
 __all__ = ["PRIMS"]
 
-_SAME_NAME = [
-    "abs",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "cos",
-    "cosh",
-    "cbrt",
-    "ceil",
-    "exp",
-    "expm1",
-    "exp2",
-    "floor",
-    "isfinite",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "reciprocal",
-    "round",
-    "sign",
-    "signbit",
-    "sin",
-    "sinh",
-    "sqrt",
-    "tan",
-    "tanh",
-    "trunc",
-    "atan2",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "bitwise_not",
-    "fmax",
-    "fmin",
-    "fmod",
-    "gcd",
-    "hypot",
-    "maximum",
-    "minimum",
-    "nextafter",
-    "remainder",
-]
+_SAME_NAME = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "cbrt", "ceil", "exp",
+    "expm1", "exp2", "floor", "isfinite", "log", "log1p", "log2", "log10", "reciprocal", "round",
+    "sign", "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "atan2", "bitwise_and",
+    "bitwise_or", "bitwise_xor", "bitwise_not", "fmax", "fmin", "fmod", "gcd", "hypot", "maximum",
+    "minimum", "nextafter", "remainder",
+)  # fmt: skip
 _OTHER_NAME: dict[str, Callable[..., Any]] = {
     "neg": jnp.negative, "rsqrt": lax.rsqrt, "erf": lax.erf, "erfc": lax.erfc,
     "erf_inv": lax.erf_inv, "digamma": lax.digamma, "lgamma": lax.lgamma, "ndtri": special.ndtri,
@@ -78,9 +40,8 @@ _OTHER_NAME: dict[str, Callable[..., Any]] = {
 
 def _div(x: Any, y: Any) -> Array:
     """Integers are divided towards zero."""
-    if jnp.issubdtype(jnp.result_type(x, y), jnp.integer):
-        return lax.div(*jnp.broadcast_arrays(x, jnp.asarray(y, jnp.asarray(x).dtype)))
-    return jnp.true_divide(x, y)
+    is_whole = jnp.issubdtype(jnp.result_type(x, y), jnp.integer)
+    return div(x, y, rounding_mode="trunc" if is_whole else None)
 
 
 def _broadcast_in_dim(x: Array, shape: Sequence[int], dims: Sequence[int]) -> Array:
@@ -93,10 +54,7 @@ def _split_dim(x: Array, dim: int, outer: int) -> Array:
 
 
 def _collapse(x: Array, start: int, end: int) -> Array:
-    merged = 1
-    for n in x.shape[start : end + 1]:
-        merged *= n
-    return x.reshape(*x.shape[:start], merged, *x.shape[end + 1 :])
+    return x.reshape(*x.shape[:start], prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
 
 
 def _reduce(function: Callable[..., Any]) -> Callable[..., Array]:
@@ -110,12 +68,7 @@ def _reduce(function: Callable[..., Any]) -> Callable[..., Array]:
 def _var(
     x: Array, dims: Sequence[int] | None, correction: Any = 1, *, output_dtype: str | None = None
 ) -> Array:
-    axes = tuple(range(x.ndim)) if dims is None else tuple(dims)
-    count = 1
-    for d in axes:
-        count *= x.shape[d]
-    mean = jnp.mean(x, axes, keepdims=True)
-    return jnp.sum(jnp.square(x - mean), axes) / jnp.maximum(count - correction, 0)
+    return var(x, dims, correction=correction)
 
 
 PRIMS = Rules({

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kit.runtime.rules.math import rounded_once, wide
 from kit.runtime.rules.table import Rules
 
 __all__ = ["RECURRENT"]
@@ -129,11 +130,6 @@ _KINDS = {
 }
 
 
-def _wide(x: Array) -> Array:
-    """At least float32: what gates and states are computed in."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
 def _running(lengths: Array | None, time_steps: int) -> Array | None:
     """Which rows are within their length at each time step, of shape (time, batch, 1)."""
     if lengths is None:
@@ -168,22 +164,22 @@ def _layer(
         x (time, batch, inputs) to outputs (time, batch, hidden)
     """
     w = _Weights.of(weights)
-    given = _wide(x @ w.input.T)
-    given = given + _wide(w.biases[0]) if w.biases else given
+    given = wide(x @ w.input.T)
+    given = given + wide(w.biases[0]) if w.biases else given
     to_gates = w.hidden.T
 
     def step(old: State, now: tuple[Array, Array | None]) -> tuple[State, tuple[Array, ...]]:
         given, running = now
-        from_hidden = _wide(old[0].astype(x.dtype) @ to_gates)
-        from_hidden = from_hidden + _wide(w.biases[1]) if w.biases else from_hidden
+        from_hidden = wide(old[0].astype(x.dtype) @ to_gates)
+        from_hidden = from_hidden + wide(w.biases[1]) if w.biases else from_hidden
         new, gates = kind.forward(given, from_hidden, old)
         if w.project is not None:
-            new = (_wide(new[0].astype(x.dtype) @ w.project.T), *new[1:])
+            new = (wide(new[0].astype(x.dtype) @ w.project.T), *new[1:])
         new = _where(running, new, old)
         return new, tuple(a.astype(x.dtype) for a in (*new, *gates))
 
     now = given, _running(lengths, time_steps)
-    last, (outputs, *kept) = lax.scan(step, tuple(map(_wide, state)), now, reverse=reverse)
+    last, (outputs, *kept) = lax.scan(step, tuple(map(wide, state)), now, reverse=reverse)
     return [outputs, *last, *(kept if keeps else ())]
 
 
@@ -216,15 +212,15 @@ def _layer_backward(
 
     def step(later: State, now: Any) -> tuple[State, tuple[Array, ...]]:
         grad, running, *kept = now
-        old, new, gates = (tuple(map(_wide, arrays)) for arrays in kept)
-        later = later if grad is None else (later[0] + _wide(grad), *later[1:])
+        old, new, gates = (tuple(map(wide, arrays)) for arrays in kept)
+        later = later if grad is None else (later[0] + wide(grad), *later[1:])
         inner = later
         if w.project is not None:
-            inner = (_wide(later[0].astype(x.dtype) @ w.project), *later[1:])
+            inner = (wide(later[0].astype(x.dtype) @ w.project), *later[1:])
         from_input, from_hidden, to_old = kind.backward(inner, old, new, gates)
         both = (from_input,) if from_hidden is from_input else (from_input, from_hidden)
         parts = _where(running, both, [jnp.zeros_like(p) for p in both])
-        by_weight = _wide(parts[-1].astype(x.dtype) @ w.hidden)
+        by_weight = wide(parts[-1].astype(x.dtype) @ w.hidden)
         earlier = _where(running, (to_old[0] + by_weight, *to_old[1:]), later)
         projected = (
             () if w.project is None else _where(running, later[:1], [jnp.zeros_like(later[0])])
@@ -233,7 +229,7 @@ def _layer_backward(
 
     last = [jnp.zeros_like(s) if g is None else g for g, s in zip(grads[1:], state, strict=True)]
     now = grads[0], _running(lengths, time_steps), before, after, gates
-    first, parts = lax.scan(step, tuple(map(_wide, last)), now, reverse=not reverse)
+    first, parts = lax.scan(step, tuple(map(wide, last)), now, reverse=not reverse)
     projected = parts[-1:] if w.project is not None else ()
     parts = parts[:-1] if w.project is not None else parts
     found: list[Array] = []
@@ -244,7 +240,7 @@ def _layer_backward(
     if wanted[2]:
         found += [_product(parts[0], x), _product(parts[-1], before[0])]
         if w.biases:
-            found += [jnp.sum(_wide(part), (0, 1)) for part in (parts[0], parts[-1])]
+            found += [jnp.sum(wide(part), (0, 1)) for part in (parts[0], parts[-1])]
         for grad in projected:
             out = jnp.split(gates[0], 4, axis=-1)[3]
             found.append(_product(grad, out * jnp.tanh(after[1])))
@@ -256,86 +252,51 @@ def _product(grads: Array, factors: Array) -> Array:
     return grads.reshape(-1, grads.shape[-1]).T @ factors.reshape(-1, factors.shape[-1])
 
 
+def _biased(x: Array, bias: Array | None) -> Array:
+    return x if bias is None else x + bias
+
+
 def _lstm_cell(
-    from_input: Array,
-    from_hidden: Array,
-    cx: Array,
-    input_bias: Array | None = None,
+    from_input: Array, from_hidden: Array, cx: Array, input_bias: Array | None = None,
     hidden_bias: Array | None = None,
-) -> tuple[Array, Array, Array]:
-    gates = from_input + from_hidden
-    if input_bias is not None and hidden_bias is not None:
-        gates = gates + input_bias + hidden_bias
-    i, f, g, o = jnp.split(gates, 4, axis=-1)
-    i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
-    cy = f * cx + i * g
-    return o * jnp.tanh(cy), cy, jnp.concatenate((i, f, g, o), axis=-1)
+) -> tuple[Array, ...]:  # fmt: skip
+    given, from_hidden = _biased(from_input, input_bias), _biased(from_hidden, hidden_bias)
+    new, gates = _lstm_step(given, from_hidden, (cx, cx))  # the old hidden state is not read
+    return *new, *gates
 
 
 def _lstm_cell_backward(
-    grad_hy: Array | None,
-    grad_cy: Array | None,
-    cx: Array,
-    cy: Array,
-    workspace: Array,
+    grad_hy: Array | None, grad_cy: Array | None, cx: Array, cy: Array, workspace: Array,
     has_bias: bool,
-) -> list[Array]:
-    i, f, g, o = jnp.split(workspace, 4, axis=-1)
-    grad_hy = jnp.zeros_like(cy) if grad_hy is None else grad_hy
-    tanh = jnp.tanh(cy)
-    grad = grad_hy * o * (1 - tanh * tanh)
-    grad = grad if grad_cy is None else grad + grad_cy
-    gates = jnp.concatenate(
-        (
-            grad * g * i * (1 - i),
-            grad * cx * f * (1 - f),
-            grad * i * (1 - g * g),
-            grad_hy * tanh * o * (1 - o),
-        ),
-        axis=-1,
-    )
-    grads = [gates, grad * f]
-    return [*grads, jnp.sum(gates, axis=0)] if has_bias else grads
+) -> list[Array]:  # fmt: skip
+    grads = tuple(jnp.zeros_like(cy) if g is None else g for g in (grad_hy, grad_cy))
+    gates, _, (_, grad_cx) = _lstm_step_backward(grads, (cx, cx), (cy, cy), (workspace,))
+    return [gates, grad_cx, *([jnp.sum(gates, axis=0)] if has_bias else [])]
 
 
 def _gru_cell(
-    from_input: Array,
-    from_hidden: Array,
-    hx: Array,
-    input_bias: Array | None = None,
+    from_input: Array, from_hidden: Array, hx: Array, input_bias: Array | None = None,
     hidden_bias: Array | None = None,
-) -> tuple[Array, Array]:
-    if input_bias is not None and hidden_bias is not None:
-        from_input, from_hidden = from_input + input_bias, from_hidden + hidden_bias
-    input_r, input_z, input_n = jnp.split(from_input, 3, axis=-1)
-    hidden_r, hidden_z, hidden_n = jnp.split(from_hidden, 3, axis=-1)
-    r, z = jax.nn.sigmoid(input_r + hidden_r), jax.nn.sigmoid(input_z + hidden_z)
-    n = jnp.tanh(input_n + r * hidden_n)
-    return n + z * (hx - n), jnp.concatenate((r, z, n, hx, hidden_n), axis=-1)
+) -> tuple[Array, Array]:  # fmt: skip
+    """The workspace holds five blocks, as torch's: the gates, and the old hidden state."""
+    given, from_hidden = _biased(from_input, input_bias), _biased(from_hidden, hidden_bias)
+    (hy,), (gates,) = _gru_step(given, from_hidden, (hx,))
+    return hy, jnp.concatenate((gates, hx), axis=-1)
 
 
 def _gru_cell_backward(grad: Array, workspace: Array, has_bias: bool) -> list[Array]:
-    r, z, n, hx, hidden_n = jnp.split(workspace, 5, axis=-1)
-    grad_z = grad * (hx - n) * z * (1 - z)
-    grad_n = grad * (1 - z) * (1 - n * n)
-    grad_r = grad_n * hidden_n * r * (1 - r)
-    from_input = jnp.concatenate((grad_r, grad_z, grad_n), axis=-1)
-    from_hidden = jnp.concatenate((grad_r, grad_z, grad_n * r), axis=-1)
-    grads = [from_input, from_hidden, grad * z]
+    gates, hx = jnp.split(workspace, [workspace.shape[-1] // 5 * 4], axis=-1)
+    from_input, from_hidden, to_old = _gru_step_backward((grad,), (hx,), (hx,), (gates,))
     biases = [jnp.sum(from_input, axis=0), jnp.sum(from_hidden, axis=0)]
-    return [*grads, *biases] if has_bias else grads
+    return [from_input, from_hidden, *to_old, *(biases if has_bias else [])]
 
 
-RECURRENT = Rules(
-    {
-        **{f"kit.{name}.default": partial(_layer, kind) for name, kind in _KINDS.items()},
-        **{
-            f"kit.{name}_backward.default": partial(_layer_backward, kind)
-            for name, kind in _KINDS.items()
-        },
-        "aten._thnn_fused_lstm_cell.default": _lstm_cell,
-        "aten._thnn_fused_lstm_cell_backward_impl.default": _lstm_cell_backward,
-        "aten._thnn_fused_gru_cell.default": _gru_cell,
-        "aten._thnn_fused_gru_cell_backward.default": _gru_cell_backward,
-    }
-)
+RECURRENT = Rules({
+    **{f"kit.{name}.default": partial(_layer, kind) for name, kind in _KINDS.items()},
+    **{f"kit.{name}_backward.default": partial(_layer_backward, kind)
+       for name, kind in _KINDS.items()},
+    "aten._thnn_fused_lstm_cell.default": rounded_once(_lstm_cell),
+    "aten._thnn_fused_lstm_cell_backward_impl.default": rounded_once(_lstm_cell_backward),
+    "aten._thnn_fused_gru_cell.default": rounded_once(_gru_cell),
+    "aten._thnn_fused_gru_cell_backward.default": rounded_once(_gru_cell_backward),
+})  # fmt: skip

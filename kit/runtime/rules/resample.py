@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from kit.runtime.rules.math import gradient_of, rounded_once, wide
 from kit.runtime.rules.table import Rule, Rules
 
 __all__ = ["GRID_RULES", "RESIZE_RULES"]
@@ -100,13 +101,13 @@ def _upsample(n: int, make: Callable[..., _Taps], *, aligns: bool) -> tuple[Rule
             yield axis, make(shape[axis], sizes[i], scales[i], align)
 
     def forward(x: Array, sizes: Ints, *rest: Any) -> Array:
-        y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        y = wide(x)
         for axis, found in taps(x.shape, sizes, rest):
             y = _resized(y, found, axis)
         return y
 
     def backward(grad: Array, sizes: Ints, shape: Ints, *rest: Any) -> Array:
-        y = grad.astype(jnp.promote_types(grad.dtype, jnp.float32))
+        y = wide(grad)
         for axis, found in taps(shape, sizes, rest):
             y = _along(y, _matrix(found, shape[axis], y.dtype), axis, transposed=True)
         return y
@@ -214,18 +215,9 @@ def _edge_pad(x: Array, padding: Sequence[int]) -> Array:
     return x
 
 
-def _edge_pad_backward(grad: Array, x: Array, padding: Sequence[int]) -> Array:
-    return jax.vjp(lambda v: _edge_pad(v, padding), x)[1](grad)[0]
-
-
-GRID_RULES = Rules(
-    {
-        "aten.grid_sampler_2d.default": _grid_sample,
-        "aten.grid_sampler_3d.default": _grid_sample,
-        "aten.grid_sampler_2d_backward.default": _grid_sample_backward,
-        "aten.grid_sampler_3d_backward.default": _grid_sample_backward,
-        "aten.replication_pad1d_backward.default": _edge_pad_backward,
-        "aten.replication_pad2d_backward.default": _edge_pad_backward,
-        "aten.replication_pad3d_backward.default": _edge_pad_backward,
-    }
-)
+GRID_RULES = Rules({
+    **{f"aten.grid_sampler_{n}d.default": rounded_once(_grid_sample) for n in (2, 3)},
+    **{f"aten.grid_sampler_{n}d_backward.default": rounded_once(_grid_sample_backward)
+       for n in (2, 3)},
+    **{f"aten.replication_pad{n}d_backward.default": gradient_of(_edge_pad) for n in (1, 2, 3)},
+})  # fmt: skip

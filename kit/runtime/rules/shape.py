@@ -15,7 +15,7 @@ from jax import Array, lax
 from kit.runtime.rules.math import added_at, cast
 from kit.runtime.rules.table import Rules
 
-__all__ = ["SHAPE_RULES", "VIEW_RULES", "along"]
+__all__ = ["SHAPE_RULES", "VIEW_RULES", "along", "scattered"]
 
 
 def _view(x: Array, size: Sequence[int]) -> Array:
@@ -180,10 +180,6 @@ _REORDERINGS = frozenset({
 })  # fmt: skip
 
 
-def _index(x: Array, indices: Sequence[Array | None]) -> Array:
-    return x[_subscript(indices)]
-
-
 def _subscript(indices: Sequence[Array | None]) -> Any:
     return tuple(slice(None) if i is None else i for i in indices)
 
@@ -208,21 +204,19 @@ def along(dim: int, index: Array) -> tuple[Array, ...]:
     return tuple(grid)
 
 
+def scattered(src: Any, index: Array, dtype: Any) -> Array:
+    """What torch's `scatter` writes: a part of `src`, or one number everywhere."""
+    if jnp.ndim(src) == 0:
+        return jnp.broadcast_to(jnp.asarray(src, dtype), index.shape)
+    return src[tuple(slice(n) for n in index.shape)].astype(dtype)
+
+
 def _scatter(x: Array, dim: int, index: Array, src: Any) -> Array:
-    if not index.size:
-        return x
-    values = (
-        jnp.broadcast_to(jnp.asarray(src, x.dtype), index.shape)
-        if jnp.ndim(src) == 0
-        else src[tuple(slice(n) for n in index.shape)]
-    )
-    return x.at[along(dim, index)].set(values)
+    return x.at[along(dim, index)].set(scattered(src, index, x.dtype)) if index.size else x
 
 
 def _scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
-    if not index.size:
-        return x
-    return added_at(x, along(dim, index), src[tuple(slice(n) for n in index.shape)])
+    return added_at(x, along(dim, index), scattered(src, index, x.dtype)) if index.size else x
 
 
 def _slice_backward(
@@ -247,9 +241,9 @@ def _select_backward(grad: Array, sizes: Sequence[int], dim: int, index: int) ->
 def _diagonal_scatter(
     x: Array, source: Array, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Array:
-    where = jnp.diagonal(jnp.arange(x.size).reshape(x.shape), offset, dim1, dim2)
-    values = source.reshape(-1).astype(x.dtype)
-    return x.reshape(-1).at[where.reshape(-1)].set(values).reshape(x.shape)
+    return _write_view(
+        x, source, view="aten.diagonal.default", args=(offset, dim1, dim2), kwargs={}
+    )
 
 
 def _diagonal_backward(
@@ -323,7 +317,8 @@ SHAPE_RULES = VIEW_RULES | Rules({
         x, jnp.asarray(value, x.dtype), [(0, 0, 0)] * (x.ndim - len(pad) // 2)
         + [(pad[i], pad[i + 1], 0) for i in range(len(pad) - 2, -1, -2)]),
     "aten.tril.default": _triangle(True), "aten.triu.default": _triangle(False),
-    "aten.index.Tensor": _index, "aten.index_put.default": _index_put,
+    "aten.index.Tensor": lambda x, indices: x[_subscript(indices)],
+    "aten.index_put.default": _index_put,
     "aten.index_select.default": lambda x, dim, i: jnp.take(x, i, axis=dim),
     "aten.gather.default": _gather,
     "aten.scatter.src": _scatter, "aten.scatter.value": _scatter,

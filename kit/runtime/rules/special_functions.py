@@ -12,22 +12,17 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
-from kit.runtime.rules.math import rounded_once
+from kit.runtime.rules.math import floating, rounded_once
 from kit.runtime.rules.table import Rules
 
 __all__ = ["SPECIAL_RULES"]
-
-
-def _float(x: Any) -> Array:
-    x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
 
 
 def _of_floats(function: Callable[..., Any]) -> Callable[..., Array]:
     """Integers and numbers become floats first, all of one type."""
 
     def rule(*args: Any) -> Array:
-        floats = [_float(a) for a in args]
+        floats = [floating(a) for a in args]
         tensors = [a.dtype for a in floats if a.ndim] or [a.dtype for a in floats]
         common = jnp.result_type(*tensors)
         return function(*jnp.broadcast_arrays(*[a.astype(common) for a in floats]))
@@ -41,11 +36,11 @@ def _digamma(x: Array) -> Array:
 
 
 def _mvlgamma(x: Array, p: int) -> Array:
-    return special.multigammaln(_float(x), p)
+    return special.multigammaln(floating(x), p)
 
 
 def _logit(x: Array, eps: float | None = None) -> Array:
-    x = _float(x)
+    x = floating(x)
     x = x if eps is None else jnp.clip(x, eps, 1 - eps)
     return jnp.log(x) - jnp.log1p(-x)
 
@@ -72,7 +67,7 @@ def _polynomial(
     """An orthogonal family by its recurrence; n is at most 64, as no one asks for more."""
 
     def rule(x: Any, n: Any) -> Array:
-        x, n = _float(x), jnp.asarray(n)
+        x, n = floating(x), jnp.asarray(n)
         if jnp.issubdtype(n.dtype, jnp.inexact):
             x = x.astype(jnp.promote_types(x.dtype, n.dtype))
         x, n = jnp.broadcast_arrays(x, n)

@@ -263,6 +263,26 @@ OF_HALVES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "hypot": lambda x, y: torch.hypot(x, y),
     "logit": lambda x, y: y.logit(0.01),
     "addcdiv": lambda x, y: torch.addcdiv(x, x, y, value=0.3),
+    "division by a column": lambda x, y: x / (y[:, :1] + 1),
+    "linear": lambda x, y: functional.linear(x, y, x[0, :64]),
+    "addmm": lambda x, y: torch.addmm(x[:, :64], x, y.t(), beta=0.5, alpha=2),
+    "convolution": lambda x, y: functional.conv1d(x[None], y.t()[:, :, None], x[0]),
+    "transposed convolution": lambda x, y: functional.conv_transpose1d(
+        x[None], y[:, :, None], x[0]
+    ),
+    "bags of weighted rows": lambda x, y: functional.embedding_bag(
+        torch.arange(64, device=x.device).reshape(8, 8),
+        x,
+        mode="sum",
+        per_sample_weights=y[:8, :8],
+    ),
+    "binary cross entropy": lambda x, y: functional.binary_cross_entropy(y, 1 - y),
+    "LSTM cell": lambda x, y: torch.stack(
+        torch.lstm_cell(x, (y[:, :8], y[:, 8:16]), y[:32], y[32:, :8], y[0, :32], y[1, :32])
+    ),
+    "GRU cell": lambda x, y: torch.gru_cell(
+        x, y[:, :8], y[:24], y[24:48, :8], y[0, :24], y[1, :24]
+    ),
 }
 
 
