@@ -310,6 +310,10 @@ def test_the_command_prints_a_table_csv_or_json(trace: Path, capsys) -> None:
     assert capsys.readouterr().out == f"{tables_text()}\n"
     assert main(["query", str(trace), "select x from spans"]) == 1
     assert "no such column: x" in capsys.readouterr().err
+    assert main(["query", str(trace), "select * from spans", "--rows", "-3"]) == 1
+    assert "the number of rows to print must be a whole number" in capsys.readouterr().err
+    assert main(["query", "none.json"]) == 1  # a misspelt file is no question for the tables
+    assert "No such file or directory: none.json" in capsys.readouterr().err
 
 
 def test_a_table_becomes_a_data_frame_or_says_what_to_install(run: Run) -> None:
