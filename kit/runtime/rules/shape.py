@@ -241,9 +241,8 @@ def _select_backward(grad: Array, sizes: Sequence[int], dim: int, index: int) ->
 def _diagonal_scatter(
     x: Array, source: Array, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Array:
-    return _write_view(
-        x, source, view="aten.diagonal.default", args=(offset, dim1, dim2), kwargs={}
-    )
+    new, args = source.astype(x.dtype), (offset, dim1, dim2)
+    return _write_view(x, new, view="aten.diagonal.default", args=args, kwargs={})
 
 
 def _diagonal_backward(
