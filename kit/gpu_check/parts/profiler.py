@@ -70,7 +70,7 @@ def joined_ns(run: Run) -> dict[tuple[str, bool], float]:
     """Device time by (kernel's name, is it known which nodes it computes?)."""
     t = run.timeline
     ids = np.flatnonzero(t.where(kind="kernel"))
-    charged = charged_ns(np.stack([t.start_ns[ids], t.stop_ns[ids]], axis=1))
+    charged = charged_ns(t.times(ids))
     found: dict[tuple[str, bool], float] = defaultdict(float)
     for i, ns in zip(ids.tolist(), charged.tolist(), strict=True):
         name = t.names[t.name[i]]

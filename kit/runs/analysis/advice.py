@@ -182,7 +182,7 @@ def _sleeps_in_input(run: Run) -> tuple[str, str]:
 def _named(timeline: Timeline, name: int) -> Ints:
     """When the host waited elsewhere at one line. Shape: (n, 2)."""
     mask = timeline.where(kind="elsewhere") & (timeline.name == name)
-    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
+    return timeline.times(mask)
 
 
 def _loader(run: Run, ms: float, asleep: str) -> Advice:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_ms, format_number
 from kit.trace import Timeline, sync_table
+from kit.trace.active import LOADER
 from kit.trace.kernels import charged_ns, communication, distinct_kernels
 from kit.trace.kinds import AWAY, ON_DEVICE
 from kit.trace.metrics import says_device, waits_of
@@ -28,7 +29,6 @@ HOW_TIMED = (  # what a line's recording is: a reader who looks for slow Python 
     "timed in a traced step from the op before to the line's own, with all Python between them, "
     "on whatever line"
 )
-LOADER = "host/loader"
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -226,7 +226,7 @@ def _of_phase(timeline: Timeline, phase: str) -> Ints:
 
 
 def _pairs(timeline: Timeline, mask: NDArray[np.bool_]) -> Ints:
-    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
+    return timeline.times(mask)
 
 
 def _minus(some: Ints, other: Ints) -> Ints:

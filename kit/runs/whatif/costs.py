@@ -21,6 +21,7 @@ from kit.runs.analysis.segments import SegmentCost, segment_costs
 from kit.runs.whatif.waits import is_guessed, waits_of
 from kit.text import format_ns
 from kit.trace import Timeline
+from kit.trace.active import LOADER
 from kit.trace.kinds import AWAY
 from kit.trace.metrics import union_ns
 
@@ -253,7 +254,7 @@ def _of_phase(timeline: Timeline, phase: str) -> NDArray[np.int64]:
     mask = timeline.where(kind="record", lane="host/main")
     number = timeline.names.index(phase) if phase in timeline.names else -1
     mask &= timeline.name == number
-    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
+    return timeline.times(mask)
 
 
 def _without(spans: NDArray[np.int64], away: NDArray[np.int64]) -> float:
@@ -292,7 +293,7 @@ def _loaded_beside(timeline: Timeline) -> tuple[float, float]:
     its time is beside recording, it waits for the lock there, and the rest is its own Python; else
     it sleeps, or waits for a file, and recording does not hold it up.
     """
-    spans = timeline.intervals(kind="input", lane="host/loader")
+    spans = timeline.intervals(kind="input", lane=LOADER)
     away = np.concatenate([timeline.intervals(kind=k, lane="host/main") for k in AWAY])
     recorded = np.concatenate([timeline.intervals(kind="record", lane="host/main"), away])
     whole = float(union_ns(spans))

@@ -19,7 +19,7 @@ from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import last_steps
 from kit.text import format_ms
 from kit.trace import Span, Timeline, each_step
-from kit.trace.active import hull
+from kit.trace.active import LOADER, hull
 from kit.trace.kinds import OF_WORKERS
 from kit.trace.planes import TORCH_CPU
 from kit.trace.simulate import Work, simulate
@@ -27,7 +27,7 @@ from kit.trace.simulate import Work, simulate
 __all__ = ["NativeModel", "is_native"]
 
 STEPS, SHOWN = 5, 2  # simulated, and drawn: the first ones fill the loader
-_HOST, _LOADER, _DEVICE = "host/main", "host/loader", "device/0 modelled"
+_HOST, _DEVICE = "host/main", "device/0 modelled"
 # What an instant counts as, where several kinds go on: the ops of a batch's loading are loading.
 _FIRST = ("input", "elsewhere", "kernel", "record")
 
@@ -186,7 +186,7 @@ def _chain(steps: Sequence[Sequence[Part]], depth: int) -> tuple[list[Work], lis
         is_of_workers = any(part.name == OF_WORKERS for part in step)
         if depth and loads and not is_of_workers:
             room = (taken[-depth],) if len(taken) >= depth else ()
-            work.append(Work(_LOADER, "next batch", "input", loads, room))
+            work.append(Work(LOADER, "next batch", "input", loads, room))
             last = (*last, len(work) - 1)
             work.append(Work(_HOST, "next batch", "input", 0, last))
             last = (len(work) - 1,)
@@ -218,5 +218,5 @@ def _waits(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
     for span in spans:
         if span.kind == "input" and span.lane == _HOST and span.start_ns == span.stop_ns:
             yield stop, span.start_ns
-        if span.lane != _LOADER:
+        if span.lane != LOADER:
             stop = span.stop_ns

@@ -19,6 +19,7 @@ from kit.ir import Graph, Node, Segment
 from kit.runs.whatif.costs import Costs
 from kit.runs.whatif.waits import Waits
 from kit.trace import Span, SyncPoint, Timeline
+from kit.trace.active import LOADER
 from kit.trace.simulate import Work, simulate
 
 __all__ = ["Shape", "accumulated", "device_times", "last_steps", "modelled", "step_ns"]
@@ -29,7 +30,7 @@ SWITCH_NS = 5_000_000  # after so long Python lets another thread run
 AGAIN = 0.3  # to issue a known segment again: of what the worker does for its arrays
 STEPS = 5  # simulated; the first ones fill the pipeline
 SHOWN = 2
-_HOST, _WORKER, _LOADER, _DEVICE = "host/main", "host/worker", "host/loader", "device/0 modelled"
+_HOST, _WORKER, _DEVICE = "host/main", "host/worker", "device/0 modelled"
 _PYTHON = "python"
 
 
@@ -305,16 +306,16 @@ class _Steps:
             self._load(_HOST, ())
             return
         self._host("next batch", "input", 0.0, (self._loaded.popleft(),))
-        self._load(_LOADER, (len(self.work) - 1,))
+        self._load(LOADER, (len(self.work) - 1,))
         self._loaded.append(len(self.work) - 1)
 
     def _begin_loading(self, *, is_full: bool) -> None:
         ahead = min(self._shape.prefetch, STEPS * self._shape.batches)  # more are never taken
         for _ in range(ahead + 1 if ahead else 0):
             if is_full:
-                self._put(_LOADER, "next batch", "input", 0.0)
+                self._put(LOADER, "next batch", "input", 0.0)
             else:
-                self._load(_LOADER, ())
+                self._load(LOADER, ())
             self._loaded.append(len(self.work) - 1)
 
     def _load(self, lane: str, after: tuple[int, ...]) -> None:

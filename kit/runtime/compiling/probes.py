@@ -98,6 +98,7 @@ def _along(
 
 
 _gather = partial(_along, error=BadValueError)
+_filled = partial(_along, wraps=True)
 
 
 def _subscript(x: Array, indices: Sequence[Array | None], *_: Any, **__: Any) -> list[Probe]:
@@ -204,9 +205,7 @@ PROBES: Mapping[str, ProbeOf] = MappingProxyType({
     "aten.scatter_add.default": _gather, "aten.scatter_reduce.two": _gather,
     "aten.index.Tensor": _subscript, "aten.index_put.default": _subscript,
     "aten.put.default": _put, "aten.take.default": _put,
-    **dict.fromkeys(
-        ("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor"), partial(_along, wraps=True)
-    ),
+    "aten.index_fill.int_Scalar": _filled, "aten.index_fill.int_Tensor": _filled,
     "aten.index_add.default": _gather, "aten.index_copy.default": partial(_along, says=_COPIED),
     "aten.nll_loss2d_forward.default": _pixel_label,
     "aten.binary_cross_entropy.default": _binary_cross_entropy,

@@ -363,7 +363,8 @@ def folded(line: str, body: str) -> str:
 
 
 def sentence(text: str) -> str:
-    return f'<div style="font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px">{text}</div>'
+    style = f"font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px"
+    return f'<div style="{style}">{text}</div>' if text else ""
 
 
 def not_shown(count: int, what: str, more: str = "") -> str:

@@ -49,7 +49,7 @@ def _device(memory: MeasuredMemory) -> str:
     heads = ("held at the peak by", "line", "blocks", "bytes")
     more = not_shown(len(memory.held) - MAX_ROWS, "place")
     rows = table(heads, cells, "llrr", widths=(24, 42, 14, 20)) if cells else ""
-    return sentence(said) + _curve(memory) + rows + (more and sentence(more))
+    return sentence(said) + _curve(memory) + rows + sentence(more)
 
 
 def _peak(memory: MeasuredMemory) -> str:

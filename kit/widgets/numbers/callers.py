@@ -83,9 +83,8 @@ def _table(run: Run, by: str, limit: int, picks: list[Selection]) -> str:
     heads = (_WORDS[by], *_HEADS)
     attributes = list(starmap(row_attributes, enumerate(mine, len(picks))))
     picks += mine
-    rest = not_shown(len(rows) - len(shown), "row")
     made = table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes, least_px=620)
-    return made + (rest and sentence(rest))
+    return made + sentence(not_shown(len(rows) - len(shown), "row"))
 
 
 def _cells(row: CallerRow, by: str) -> list[str]:

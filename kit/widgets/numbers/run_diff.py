@@ -74,7 +74,7 @@ def _section(title: str, rows: Sequence[Change], limit: int) -> str:
     said = not_shown(len(changed) - limit, "changed row")
     if rest := len(rows) - len(changed):
         said += f" The other {format_count(rest, 'row')}: no change beyond the spread."
-    return section(title, _table(changed[:limit]) + (said and sentence(said)))
+    return section(title, _table(changed[:limit]) + sentence(said))
 
 
 def _unchanged(diff: RunDiff) -> str:
@@ -102,8 +102,7 @@ def _nodes(title: str, rows: Sequence[NodeChange], limit: int) -> str:
     cells = [_node(n) for n in rows[:limit]]
     heads = (format_count(len(rows), "node"), "old ms", "new ms", "change")
     made = table(heads, cells, "lrrr", widths=_WIDTHS, least_px=_LEAST_PX)
-    rest = not_shown(len(rows) - limit, "node")
-    return section(title, made + (rest and sentence(rest)))
+    return section(title, made + sentence(not_shown(len(rows) - limit, "node")))
 
 
 def _node(n: NodeChange) -> list[str]:

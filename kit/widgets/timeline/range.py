@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kit.errors import TimelineError
 from kit.trace import KINDS, Timeline, idle_gaps, union_ns
+from kit.trace.active import LOADER
 from kit.trace.kinds import AWAY
 from kit.trace.timeline import COLUMNS
 from kit.widgets.timeline.lanes import group_of
@@ -19,7 +20,6 @@ from kit.widgets.timeline.lanes import group_of
 __all__ = ["EXACT_KERNELS", "RangeMetrics", "around", "range_metrics"]
 
 EXACT_KERNELS = 50_000
-_LOADER = "host/loader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def range_metrics(timeline: Timeline, start_ns: int, stop_ns: int) -> RangeMetri
     origin = int(timeline.start_ns.min()) if len(timeline) else 0
     low, high = start_ns + origin, stop_ns + origin
     kernel = timeline.where(kind="kernel")
-    host = ~timeline.where(lane=_LOADER)
+    host = ~timeline.where(lane=LOADER)
     devices: dict[str, list[int]] = {}
     for i, lane in enumerate(timeline.lanes):
         group, label = group_of(lane)
