@@ -23,18 +23,18 @@ class Part:
 
 
 PARTS = (
-    Part("a", "environment", 0.07, "versions, clocks, memory; jax and torch share one GPU"),
+    Part("a", "environment", 0.05, "versions, clocks, memory; jax and torch share one GPU"),
     Part(
         "b",
         "bert",
-        0.38,
+        0.46,
         "BERT, masked LM: loss scaling, step mode, bulk size, batch size, "
         "native torch and torch.compile beside it, by turns",
     ),
-    Part("f", "native", 0.10, "native torch: sync points by line, idle causes, advice"),
-    Part("d", "profiler", 0.12, "the profiler's GPU half: nodes, lanes, copies, clocks, sums"),
-    Part("e", "correctness", 0.15, "losses against native torch, ops, memory against jax.jit"),
-    Part("c", "models", 0.18, "zero_grad, RNN gates, ResNet-50, Inception-v3, BERT-large, GPT-2"),
+    Part("f", "native", 0.06, "native torch: sync points by line, idle causes, advice"),
+    Part("d", "profiler", 0.08, "the profiler's GPU half: nodes, lanes, copies, clocks, sums"),
+    Part("e", "correctness", 0.14, "losses against native torch, ops, memory against jax.jit"),
+    Part("c", "models", 0.21, "GPT-2, zero_grad, RNN gates, ResNet-50, Inception-v3, BERT-large"),
 )
 
 

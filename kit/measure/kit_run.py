@@ -15,6 +15,7 @@ from kit.measure.base.context import Context, Workload, as_workload
 from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
 from kit.measure.base.turns import in_turn
+from kit.measure.native.kineto import let_go
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
@@ -64,6 +65,7 @@ def measure(
         if progress is not None:
             progress("tracing", 0.95)
         lead_in = LEAD_IN + settings.settling
+        let_go()
         traced = session.trace(_steps(step, session, lead_in + TRACED_STEPS), lead_in=lead_in)
         if isinstance(timed.kept[0], jax.Array) and not any(map(len, traced.graphs)):
             raise SettingsError(

@@ -13,6 +13,7 @@ __all__ = ["RECORDINGS", "recorded"]
 RECORDINGS = {  # name -> what a report or a diff calls it
     "bert_h100": "BERT base on an H100, device kit",
     "bert_h100_native": "BERT base on an H100, native torch",
+    "resnet50_h100": "ResNet-50 on an H100, device kit",
 }
 
 

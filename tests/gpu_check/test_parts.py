@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,12 +15,15 @@ import numpy as np
 import pytest
 
 import kit
+from kit.gpu_check.base import cells as cells_of
 from kit.gpu_check.base.cells import Cell, measure_cells
 from kit.gpu_check.base.journal import Journal
 from kit.gpu_check.parts import bert, correctness, models
 from kit.gpu_check.parts.native import debug_mode_waits
 from kit.gpu_check.parts.profiler import joined_ns
 from kit.measure.base.context import Context, workload
+from kit.measure.experiment import run as run_once
+from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.torch import device
 from kit.trace.metrics import union_ns
@@ -103,6 +107,26 @@ def test_cells_without_time_are_named_as_not_run(tmp_path: Path):
         ("table: a", "not run"),
         ("table: b", "not run"),
     ]
+
+
+def test_a_cell_that_takes_long_leaves_out_no_other_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now = 0.0
+
+    def run(workload: Any, settings: Settings, *, cache: object) -> Run:
+        nonlocal now
+        now += 1.0 if settings.mode == "torch" else 50.0
+        return made
+
+    made = run_once(mlp, FEW)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(cells_of, "run_once", run)
+    journal = Journal(tmp_path / "lines", tmp_path, seconds=70.0, is_tiny=True)
+    lazy = FEW.replace(mode="lazy")
+    cells = [Cell("a", mlp, lazy), Cell("b", mlp, lazy), Cell("c", mlp, FEW)]
+    found = measure_cells(journal, "table", cells, rounds=1)
+    assert [len(found.runs[cell.name]) for cell in cells] == [1, 0, 1]
 
 
 def test_a_wrong_rule_is_found_by_the_own_list_of_ops(monkeypatch: pytest.MonkeyPatch):

@@ -34,6 +34,7 @@ class Cell:
 
     Attributes:
         group: cells whose times are compared; the first cell of a group is its baseline.
+        kind: cells of one kind take about as long; "": those of one mode do.
         keep: the name of the file that its run is saved to, without ending; "": none.
         more: further columns.
     """
@@ -43,6 +44,7 @@ class Cell:
     settings: Settings
     group: str = ""
     keep: str = ""
+    kind: str = ""
     more: Mapping[str, str | float] = field(default_factory=dict)
 
 
@@ -101,13 +103,16 @@ def measure_cells(journal: Journal, title: str, cells: Sequence[Cell], *, rounds
     found = Measured(cells)
     cache = ExecutableCache()
     failed: set[str] = set()
-    longest = FIRST_S if not journal.is_tiny else 1.0
+    first = FIRST_S if not journal.is_tiny else 1.0
+    longest: dict[str, float] = {}  # seconds, by the kind of a cell, in this round
     for turn in range(rounds):
         for cell in cells:
             name = f"{title}: {cell.name}"
-            if cell.name in failed or (turn and journal.seconds_left < longest):
+            kind = cell.kind or cell.settings.mode
+            needs = longest.get(kind, first)
+            if cell.name in failed or (turn and journal.seconds_left < needs):
                 continue
-            if not turn and not journal.has_time(name, longest):
+            if not turn and not journal.has_time(name, needs):
                 continue
             failed.add(cell.name)
             start = time.monotonic()
@@ -116,7 +121,7 @@ def measure_cells(journal: Journal, title: str, cells: Sequence[Cell], *, rounds
                 found.runs[cell.name].append(made)
                 failed.discard(cell.name)
                 _note(journal, title, cell, found)
-            longest = max(longest if turn else 0.0, time.monotonic() - start)
+            longest[kind] = max(needs, time.monotonic() - start)
             _free()
     return found
 

@@ -27,42 +27,42 @@ def run(journal: Journal) -> None:
 
 def _cells() -> Iterator[Cell]:
     """BERT-base in half precision."""
-    yield from _key_cells(8)
-    yield from _other_modes(8)
-    yield from _key_cells(64)
-    yield from _further_cells(8)  # each of these compiles much
+    for batch in (8, 64):
+        yield from _native_cells(batch)
+        yield _cell("base", batch, "kit lazy, replay", ON_DEVICE, step_mode="replay", **LAZY)
+        yield _lazy(batch, HOST_CHECK)
+    yield from _other_cells(8)  # each of these compiles much
     for batch in (16, 32):
-        yield from _key_cells(batch)
+        yield from _native_cells(batch)
+        for scaling in (NONE, HOST_CHECK, ON_DEVICE):
+            yield _lazy(batch, scaling)
     for batch in (8, 64):
         yield _cell("base", batch, "torch", NONE, dtype="bfloat16", mode="torch")
         yield _cell("base", batch, "kit lazy", NONE, dtype="bfloat16", **LAZY)
 
 
-def _key_cells(batch: int) -> Iterator[Cell]:
-    """What every batch size is measured with."""
-    keep = f"bert_host_check_{batch}" if batch in KEPT else ""
+def _native_cells(batch: int) -> Iterator[Cell]:
+    """What every batch size is compared with."""
     yield _cell("base", batch, "torch", NONE, mode="torch")
     yield _cell("base", batch, "torch", HOST_CHECK, mode="torch")
-    yield _cell("base", batch, "kit lazy", NONE, **LAZY)
-    yield _cell("base", batch, "kit lazy", HOST_CHECK, keep=keep, **LAZY)
-    yield _cell("base", batch, "kit lazy", ON_DEVICE, **LAZY)
 
 
-def _other_modes(batch: int) -> Iterator[Cell]:
-    """What one batch size is measured with: replayed and guessed steps, and a late check."""
-    yield _cell("base", batch, "kit lazy, replay", ON_DEVICE, step_mode="replay", **LAZY)
+def _lazy(batch: int, scaling: str) -> Cell:
+    """One program a step."""
+    keep = f"bert_host_check_{batch}" if batch in KEPT and scaling == HOST_CHECK else ""
+    return _cell("base", batch, "kit lazy", scaling, keep=keep, **LAZY)
+
+
+def _other_cells(batch: int) -> Iterator[Cell]:
+    """What one batch size is measured with: torch.compile, guessed steps, late checks, bulks."""
     yield _cell("base", batch, "kit lazy, speculate", HOST_CHECK, step_mode="speculate", **LAZY)
-    yield _cell("base", batch, "kit lazy", DEFERRED, **LAZY)
-
-
-def _further_cells(batch: int) -> Iterator[Cell]:
-    """What one batch size is measured with: torch.compile, and bulk sizes."""
     compiled = {"mode": "torch", "backend": "inductor"}
     yield _cell("base", batch, "torch.compile (inductor)", NONE, **compiled)
+    for scaling in (NONE, ON_DEVICE, DEFERRED, STATIC):
+        yield _lazy(batch, scaling)
     for bulk in (50, 15):
         sizes: dict[str, Any] = {"bulk_forward": bulk, "bulk_backward": bulk}
         yield _cell("base", batch, f"kit bulk {bulk}", HOST_CHECK, **sizes)
-    yield _cell("base", batch, "kit lazy", STATIC, **LAZY)
     yield _cell("base", batch, "kit bulk 1", HOST_CHECK, mode="imperative")
 
 
@@ -94,5 +94,6 @@ def _cell(
         chosen,
         group=f"batch {batch}, {chosen.dtype}",
         keep=keep,
+        kind=backend,  # torch.compile takes longer than eager torch
         more={"batch": str(batch), "samples a step": batch * chosen.accumulate},
     )

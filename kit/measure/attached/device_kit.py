@@ -10,6 +10,7 @@ import torch
 from kit.measure.attached.recorder import Recorded
 from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.kit_run import LEAD_IN, run_of_session
+from kit.measure.native.kineto import let_go
 from kit.runs.run import Run
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.freeze import TracedSteps
@@ -68,6 +69,7 @@ class KitRecorder:
     def begin_trace(self) -> None:
         """The steps from now on are traced; the first ones only fill the pipeline."""
         self._note_measured()
+        let_go()
         self._tracing = self._open.enter_context(self._session.tracer.tracing(lead_in=LEAD_IN))
 
     def trace_step(self) -> bool:

@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
 from kit.measure.native.events import Place
-from kit.measure.native.others import is_prepared, others_wait
+from kit.measure.native.kineto import given_back, let_go, quiet
+from kit.measure.native.others import is_profiling, others_wait
 from kit.runtime.profiling.clocks import DayClock
-from kit.runtime.profiling.cupti import has_subscriber
 from kit.runtime.profiling.elsewhere import Look, looks
 from kit.runtime.recording.sites import format_site, is_kits
 from kit.runtime.session.interrupts import postponed
@@ -27,8 +27,6 @@ from kit.torch.tensors.private import private
 
 __all__ = ["DeviceClock", "Profiler", "Waits", "is_compiled_here"]
 
-_TEARDOWN = "TEARDOWN_CUPTI"  # Kineto asks for this variable as its profile begins and ends
-_LETS_GO_S = 2.0  # for which that is waited for, at most
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 # Who profiles: one at a time in the process. A second thread's start ends the process in Kineto.
 _PROFILES: dict[str, Profiler] = {}
@@ -188,18 +186,19 @@ class Profiler:
         self._thread = threading.current_thread()
         if _PROFILES.setdefault("now", self) is not self:
             raise SettingsError("torch's profiler takes one thread at a time, and records another")
-        is_on = private("torch.autograd._profiler_enabled")()  # in this thread
-        is_on = is_on or private("torch.autograd.profiler._is_profiler_enabled")  # in any
-        if is_on or is_prepared():
+        if is_profiling():
             _PROFILES.clear()
             raise SettingsError(
                 "the program runs under a profiler of torch's already, which takes one thread of "
                 "a process at a time: end that one first"
             )
         self._is_ours = True
-        with postponed(), _quiet(), contextlib.ExitStack() as undo:
+        if self._is_on_gpu:
+            let_go()
+        with postponed(), quiet(), contextlib.ExitStack() as undo:
             undo.enter_context(others_wait(self._give_way))
-            undo.enter_context(_given_back(self._is_on_gpu))
+            if self._is_on_gpu:
+                undo.enter_context(given_back())
             undo.callback(self._stop)
             self._clock = DayClock()
             self._profile.start()
@@ -217,7 +216,7 @@ class Profiler:
     def _end(self) -> None:
         if _PROFILES.get("now") is not self:
             return
-        with postponed(), _quiet():
+        with postponed(), quiet():
             try:
                 self._open.close()
             finally:
@@ -267,45 +266,3 @@ class Profiler:
         ]
         # An event begins after its look at the clock: the closest pair is the best.
         return [replace(x, at_ns=x.at_ns - max(apart)) for x in self._looks] if apart else []
-
-
-@contextlib.contextmanager
-def _given_back(is_on_gpu: bool) -> Iterator[None]:
-    """After the profile of the block Kineto lets go of CUPTI, for XLA's profiler.
-
-    It does so in a thread of its own, with the next call of CUDA, where the environment asks for
-    it: for good, since a later profile of the program's own, which has to subscribe anew, is asked
-    the same. CUDA before 12.6 cannot: its graphs fail after that.
-    """
-    if is_on_gpu and _can_give_back():
-        os.environ.setdefault(_TEARDOWN, "1")
-    yield
-    until = time.monotonic() + _LETS_GO_S
-    while is_on_gpu and os.environ.get(_TEARDOWN) == "1" and has_subscriber():
-        torch.cuda.synchronize()
-        if time.monotonic() > until:
-            break
-        time.sleep(0.001)
-
-
-def _can_give_back() -> bool:
-    major, minor = (torch.version.cuda or "0.0").split(".")[:2]
-    return (int(major), int(minor)) >= (12, 6)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Kineto writes a line of its own to the terminal, which a notebook shows in red."""
-    try:
-        terminal = os.dup(2)
-    except OSError:  # it is closed, as of some services: nobody sees that line
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
-        os.close(nowhere)

@@ -24,6 +24,7 @@ from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
 from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
+from kit.measure.native.kineto import let_go
 from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
@@ -128,6 +129,7 @@ def _trace(paced: _Paced, settling: int) -> Timeline:
     paced.finish()
     paced.seen.is_kept = True
     steps = []
+    let_go()
     with profiled() as profile, looks() as looked:
         for _ in range(settling):
             paced.run()

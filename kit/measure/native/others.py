@@ -18,7 +18,7 @@ import torch
 
 from kit.torch.tensors.private import private
 
-__all__ = ["is_prepared", "others_wait"]
+__all__ = ["is_profiling", "others_wait"]
 
 PATIENCE_S = 60.0
 # What begins a profile: `start`, `with` and a schedule's step go through it, also of a profile that
@@ -59,7 +59,13 @@ def others_wait(give_way: Callable[[Any], object]) -> Iterator[None]:
         yield
 
 
-def is_prepared() -> bool:
+def is_profiling() -> bool:
+    """Does the program profile itself, in this thread or in another, or is it about to?"""
+    is_on = private("torch.autograd._profiler_enabled")()  # in this thread
+    return is_on or private("torch.autograd.profiler._is_profiler_enabled") or _is_prepared()
+
+
+def _is_prepared() -> bool:
     """Is there a profile whose schedule has it begin with the next step? It would see nothing."""
     kind, warmup = torch.profiler.profile, torch.profiler.ProfilerAction.WARMUP
     profiles = [x for x in gc.get_objects() if type(x) is kind]  # 70 ns an object
