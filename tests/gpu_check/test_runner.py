@@ -123,7 +123,8 @@ def test_whoever_ends_the_command_ends_the_part_and_can_read_on(parts: Any, out:
     (out / JSON).write_text("of an earlier run")
     command = [sys.executable, "-m", "kit.gpu_check", "--tiny", "--parts", "ab", "--out", str(out)]
     hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    there = {**os.environ, "TMPDIR": str(out)}  # what is killed leaves its folder
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=there) as process:
         signal.signal(signal.SIGHUP, hangup)
         until(lambda: pid.exists() and len(pid.read_text().split()) == 2)
         until(lambda: "before" in checks_of(out, FIRST.letter))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
@@ -117,7 +118,10 @@ def test_the_processes_of_a_parent_that_is_killed_end_as_well(tmp_path: Path) ->
     (tmp_path / "train.py").write_text(SCRIPT)
     script = tmp_path / "parent.py"
     script.write_text(PARENT.format(folder=str(tmp_path)))
-    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    there = {**os.environ, "TMPDIR": str(tmp_path)}  # what is killed leaves its folder
+    parent = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=there
+    )
     assert parent.stdout is not None
     with parent.stdout:
         while "measuring" not in parent.stdout.readline():
