@@ -5,10 +5,10 @@ from kit.trace.critical_path import PathEdge as PathEdge
 from kit.trace.critical_path import PathRow as PathRow
 from kit.trace.critical_path import critical_path as critical_path
 from kit.trace.critical_path import path_table as path_table
+from kit.trace.devices import count_devices as count_devices
 from kit.trace.gaps import GAP_CAUSES as GAP_CAUSES
 from kit.trace.gaps import Gap as Gap
 from kit.trace.gaps import IdleRow as IdleRow
-from kit.trace.gaps import count_devices as count_devices
 from kit.trace.gaps import idle_gaps as idle_gaps
 from kit.trace.gaps import idle_table as idle_table
 from kit.trace.hta import HTA_CAUSES as HTA_CAUSES

@@ -72,10 +72,9 @@ class Gaps:
 class Kernels:
     """Some kernels by their start, and for each the latest end up to it."""
 
-    def __init__(self, timeline: Timeline, mask: Mask) -> None:
+    def __init__(self, timeline: Timeline, spans: Ints) -> None:
         self.timeline = timeline
-        ids = np.flatnonzero(mask)
-        self.ids = ids[np.argsort(timeline.start_ns[ids], kind="stable")]
+        self.ids = spans[np.argsort(timeline.start_ns[spans], kind="stable")]
         self.start: Ints = timeline.start_ns[self.ids]
         self.latest, last = _latest(timeline.stop_ns[self.ids])
         self.last = self.ids[last]
@@ -121,21 +120,23 @@ class Pieces:
 class Active:
     """Which of some spans is active at a time: of several, the one that ends last."""
 
-    def __init__(
-        self, timeline: Timeline, kinds: tuple[str, ...], among: Mask | None = None
-    ) -> None:
-        mask = timeline.where(kind=kinds) & ~timeline.where(lane=LOADER)
-        ids = np.flatnonzero(mask if among is None else mask & among)
-        self.ids = ids[np.argsort(timeline.start_ns[ids], kind="stable")]
+    def __init__(self, timeline: Timeline, spans: Ints) -> None:
+        self.ids = spans[np.argsort(timeline.start_ns[spans], kind="stable")]
         self.start, self.stop = timeline.start_ns[self.ids], timeline.stop_ns[self.ids]
+        self._latest, self._last = _latest(self.stop)
+
+    @classmethod
+    def of(cls, timeline: Timeline, kinds: tuple[str, ...], among: Mask | None = None) -> Active:
+        """Of the spans of these kinds, a loader's left out."""
+        mask = timeline.where(kind=kinds) & ~timeline.where(lane=LOADER)
+        return cls(timeline, np.flatnonzero(mask if among is None else mask & among))
 
     def at(self, times: Ints) -> Ints:
         """The span's index at each time, -1 where none is active."""
         if not len(self.ids):
             return np.full(len(times), NONE)
-        latest, last = _latest(self.stop)
         i = np.searchsorted(self.start, times, "right") - 1
-        return np.where((i >= 0) & (times < latest[i]), self.ids[last[i]], NONE)
+        return np.where((i >= 0) & (times < self._latest[i]), self.ids[self._last[i]], NONE)
 
 
 def _latest(stop: Ints) -> tuple[Ints, Ints]:

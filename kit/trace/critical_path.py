@@ -125,7 +125,7 @@ class _Search:
 
     def _idle_before(self, on_device: Mask) -> dict[int, int]:
         """Device idle time from the begin up to each time at which a worker's span may be left."""
-        gaps = Kernels(self.timeline, on_device).gaps(self.low, self.high)
+        gaps = Kernels(self.timeline, np.flatnonzero(on_device)).gaps(self.low, self.high)
         times = distinct(np.array([*self.w_start, *self.w_stop, *self.k_start], dtype=np.int64))
         until = np.concatenate([[0], np.cumsum(gaps.stop - gaps.start)])
         i = np.searchsorted(gaps.start, times, "right") - 1

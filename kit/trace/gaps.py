@@ -24,7 +24,6 @@ The names host wait, kernel wait and other are HTA's, by HTA's rule: see `kit.tr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,15 +45,26 @@ from kit.trace.active import (
     launches,
     steps_of,
 )
+from kit.trace.devices import by_device, count_devices
 from kit.trace.hta import HTA_CAUSES, hta_places
 from kit.trace.syncs import after_waits, waits
 from kit.trace.timeline import Timeline
 
-__all__ = ["CAUSES", "GAP_CAUSES", "Gap", "GapCause", "Idle", "IdleRow", "count_devices",
-           "device_of", "idle_gaps", "idle_of", "idle_table"]  # fmt: skip
+__all__ = ["CAUSES", "GAP_CAUSES", "Gap", "GapCause", "Idle", "IdleRow", "idle_gaps", "idle_of",
+           "idle_table"]  # fmt: skip
 
 ELSEWHERE = "host waits elsewhere"
-_DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
+_NO_SPANS = np.array([], np.int64)
+_OWN = ("reduction", "communication")  # what is a cause on the device that it runs on
+_HOST = {
+    "compile": ("lower", "compile"),
+    "dispatch": ("dispatch",),
+    "wait": ("wait",),
+    "input": ("input",),
+    "elsewhere": ("elsewhere",),
+    "ahead": ("ahead",),
+    "record": ("record", "plan"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +185,20 @@ def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
 
 def _cells(timeline: Timeline) -> Iterator[_Cells]:
     """The gaps of one device after another."""
-    kernels = Kernels(timeline, timeline.where(kind="kernel"))
-    if not len(kernels.start):
+    devices = by_device(timeline, "kernel")
+    if not devices:
         return
     low, high = hull(timeline)
-    everywhere = kernels.gaps(low, high)
-    handed = after_waits(timeline, everywhere)
-    for device, mask in _devices(timeline).items():
-        mine = Kernels(timeline, mask).gaps(low, high)
-        yield _Cells(timeline, device, mine, everywhere, handed)
+    everywhere = Kernels(timeline, np.sort(np.concatenate([*devices.values()]))).gaps(low, high)
+    shared = _Shared(timeline, everywhere)
+    gaps = [Kernels(timeline, spans).gaps(low, high) for spans in devices.values()]
+    found = launches(timeline, np.concatenate([x.after for x in gaps]))
+    ends = np.cumsum([len(x.after) for x in gaps])[:-1]
+    launched = zip(*(np.split(x, ends) for x in found), strict=True)
+    own = {kind: by_device(timeline, kind) for kind in _OWN}
+    for device, mine, launch in zip(devices, gaps, launched, strict=True):
+        sent = {kind: Active(timeline, spans.get(device, _NO_SPANS)) for kind, spans in own.items()}
+        yield _Cells(shared, device, mine, launch, sent)
 
 
 def idle_of(timeline: Timeline) -> Idle:
@@ -228,75 +243,64 @@ def _rows(lengths: Mapping[tuple[str, str], Ints]) -> IdleRows:
     return IdleRows(sorted(rows, key=lambda row: (-row.total_ms, row.cause, row.site)))
 
 
-def device_of(lane: str) -> str:
-    """The device that a lane belongs to: "device/0" for "device/0 Stream #7".
-
-    Of several processes, "process 1 device/2" for "process 1 device/2 compute".
-    """
-    return lane[: _DEVICE.match(lane).end()]  # type: ignore[union-attr]  # it matches ""
+def _edges(pieces: Gaps | Pieces | Active) -> tuple[Ints, Ints]:
+    return pieces.start, pieces.stop
 
 
-def count_devices(timeline: Timeline) -> int:
-    """How many devices are seen to have run a kernel; at least 1, to divide by."""
-    return max(len(_devices(timeline)), 1)
+class _Shared:
+    """What is the same for all devices, in cells between the edges of all of it."""
 
+    def __init__(self, timeline: Timeline, everywhere: Gaps) -> None:
+        self.timeline = timeline
+        is_program = everywhere.is_program.astype(np.int64)
+        pieces: dict[str, Pieces | Active] = {
+            "whole": Pieces(everywhere.start, everywhere.stop, is_program),
+            "step": steps_of(timeline),
+            "handed": after_waits(timeline, everywhere),
+            "waiting": waits(timeline),
+            **{name: Active.of(timeline, kinds) for name, kinds in _HOST.items()},
+        }
+        self.starts = distinct(np.concatenate([x for p in pieces.values() for x in _edges(p)]))
+        self.by = {name: piece.at(self.starts) for name, piece in pieces.items()}
+        # What the host does is no cause while another device works or a program goes on.
+        kept = self.by["whole"] == 0
+        for name in ("whole", "step"):
+            kept[1:] |= self.by[name][1:] != self.by[name][:-1]
+        self.edges = self.starts[kept]
+        self.working = Active.of(timeline, ("kernel",))
 
-def _devices(timeline: Timeline) -> dict[str, Mask]:
-    """Device -> its kernels, in the order of the lanes."""
-    kernel = timeline.where(kind="kernel")
-    devices: dict[str, list[int]] = {}
-    for i in np.unique(timeline.lane[kernel]).tolist():
-        devices.setdefault(device_of(timeline.lanes[i]), []).append(i)
-    return {name: kernel & np.isin(timeline.lane, lanes) for name, lanes in devices.items()}
-
-
-def _on_device(timeline: Timeline, device: str) -> Mask:
-    """The spans on one of its lanes."""
-    lanes = [i for i, lane in enumerate(timeline.lanes) if device_of(lane) == device]
-    return np.isin(timeline.lane, lanes)
+    def cells(self, times: Ints) -> Ints:
+        """The cell that each time lies in, from the first edge on."""
+        return np.searchsorted(self.starts, times, "right") - 1
 
 
 class _Cells:
     """The gaps of one device, cut at every edge of what could be their cause."""
 
     def __init__(
-        self, timeline: Timeline, device: str, gaps: Gaps, everywhere: Gaps, handed: Pieces
+        self,
+        shared: _Shared,
+        device: str,
+        gaps: Gaps,
+        launched: tuple[Ints, Ints],  # of the kernel after each gap: as `launches` has it
+        own: Mapping[str, Active],
     ) -> None:
-        self.timeline, self.device, self.gaps_ = timeline, device, gaps
-        launched, self.launch = launches(timeline, gaps.after)
-        self.hta = hta_places(gaps, launched)
-        active = {
-            "compile": Active(timeline, ("lower", "compile")),
-            "dispatch": Active(timeline, ("dispatch",)),
-            "wait": Active(timeline, ("wait",)),
-            "input": Active(timeline, ("input",)),
-            "elsewhere": Active(timeline, ("elsewhere",)),
-            "ahead": Active(timeline, ("ahead",)),
-            "record": Active(timeline, ("record", "plan")),
-            **{
-                kind: Active(timeline, (kind,), _on_device(timeline, device))
-                for kind in ("reduction", "communication")
-            },
-        }
-        others = Pieces(everywhere.start, everywhere.stop, everywhere.is_program.astype(np.int64))
-        waited = waits(timeline)
-        steps = steps_of(timeline)
-        edges = [gaps.start, gaps.stop, handed.start, handed.stop, others.start, others.stop,
-                 waited.start, waited.stop, steps.start, steps.stop]  # fmt: skip
-        edges += [x for a in active.values() for x in (a.start, a.stop)]
+        self.timeline = timeline = shared.timeline
+        self.shared, self.device, self.gaps_ = shared, device, gaps
+        self.hta = hta_places(gaps, launched[0])
+        edges = [shared.edges, *_edges(gaps), *(x for a in own.values() for x in _edges(a))]
         cuts = distinct(np.concatenate(edges))
         start, stop = cuts[:-1], cuts[1:]
         of = Pieces(gaps.start, gaps.stop, np.arange(len(gaps.start))).at(start)
-        kept = (of >= 0) & (steps.at(start) >= 0)
+        cell = shared.cells(start)
+        kept = (of >= 0) & (cell >= 0) & (shared.by["step"][cell] >= 0)
         self.start, self.stop, self.of = start[kept], stop[kept], of[kept]
-        self.by = {name: a.at(self.start) for name, a in active.items()}
-        self.by["handed"] = handed.at(self.start)
-        self.by["waiting"] = waited.at(self.start)
-        whole = others.at(self.start)
-        self.is_other, self.is_program = whole < 0, whole == 1
+        self.by = {name: spans[cell[kept]] for name, spans in shared.by.items()}
+        self.by |= {name: a.at(self.start) for name, a in own.items()}
+        self.is_other, self.is_program = self.by["whole"] < 0, self.by["whole"] == 1
         # Of the gap that each cell is a part of: the kernels around, and the next one's dispatch.
         self.before, self.after = gaps.before[self.of], gaps.after[self.of]
-        self.dispatch = self.launch[self.of]
+        self.dispatch = launched[1][self.of]
         never = np.iinfo(np.int64).max
         self.dispatched_ns = np.where(self.dispatch >= 0, timeline.stop_ns[self.dispatch], never)
         self.is_issued = self.dispatched_ns <= gaps.start[self.of]
@@ -365,9 +369,7 @@ class _Cells:
     @property
     def working(self) -> Ints:
         """The kernel of another device that runs in each cell; -1 where there is none."""
-        if not self.is_other.any():
-            return self.nothing
-        return Active(self.timeline, ("kernel",)).at(self.start)
+        return self.shared.working.at(self.start) if self.is_other.any() else self.nothing
 
     def _gap(self, rule: int, by: int, start: int, stop: int, hta: int, before: int) -> Gap:
         cause, head, tail = _RULES[rule].cause, _RULES[rule].head, _RULES[rule].tail

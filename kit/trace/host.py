@@ -35,7 +35,7 @@ class Host:
             ("dispatch", ("dispatch",), self.on),
             ("host recording", ("record", "plan"), self.on),
         )
-        active = [Active(timeline, of, among) for _, of, among in kinds]
+        active = [Active.of(timeline, of, among) for _, of, among in kinds]
         edges = [np.array([low, high])] + [x for a in active for x in (a.start, a.stop)]
         times = distinct(np.concatenate(edges))
         self.times = times[(times >= low) & (times <= high)]

@@ -51,7 +51,7 @@ def hta_idle(timeline: Timeline, delay_ns: int = HTA_DELAY_NS) -> dict[str, dict
     found = {}
     on_device = timeline.where(kind=ON_DEVICE)
     for i, lane in enumerate(timeline.lanes):
-        kernels = Kernels(timeline, on_device & (timeline.lane == i))
+        kernels = Kernels(timeline, np.flatnonzero(on_device & (timeline.lane == i)))
         if not len(kernels.start):
             continue
         gaps = kernels.gaps(int(kernels.start[0]), int(kernels.latest[-1]))

@@ -80,7 +80,7 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
     Units:
         nanoseconds; all 0 on a timeline without kernels
     """
-    kernels = Kernels(timeline, timeline.where(kind="kernel"))
+    kernels = Kernels(timeline, np.flatnonzero(timeline.where(kind="kernel")))
     lost = np.zeros(len(timeline.syncs), np.int64)
     if len(kernels.start):
         handed = after_waits(timeline, kernels.gaps(*hull(timeline)))

@@ -207,6 +207,25 @@ def test_what_a_summary_says_of_idle_time_is_found_once(monkeypatch) -> None:
     assert len(made) <= 2  # by cause, and by cause and line; they were 5
 
 
+def test_what_the_host_did_is_not_looked_at_while_another_device_works(monkeypatch) -> None:
+    devices, each = 8, 1_000
+    spans = [Span("host/main", "step", "step", 0, devices * each)]
+    spans += [host("record", i, i + 3) for i in range(0, devices * each, 4)]
+    spans += [kernel(d * each, (d + 1) * each, lane=f"device/{d} a") for d in range(devices)]
+    cells = []
+
+    class Counted(gaps._Cells):
+        def __init__(self, *how: Any) -> None:
+            super().__init__(*how)
+            cells.append(len(self.start))
+
+    monkeypatch.setattr(gaps, "_Cells", Counted)
+    found = idle_gaps(Timeline.of(spans))
+    assert {g.cause for g in found} == {"dependency"}
+    assert sum(g.length_ns for g in found) == devices * (devices - 1) * each
+    assert sum(cells) == len(found) == 2 * (devices - 1)  # before its kernel, and after
+
+
 def test_many_lines_to_blame_cost_one_pass() -> None:
     spans, syncs = [Span("host/main", "step", "step", 0, 100_000)], []
     for i in range(2_000):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kit.ir import Graph, Segment
 from kit.text import Column, Rows, format_bytes, format_ns, format_number
 from kit.trace import Timeline
-from kit.trace.gaps import device_of
+from kit.trace.devices import device_of
 from kit.trace.metrics import union_ns
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from kit.text import (
     safe_terminal,
     terminal_table,
 )
-from kit.trace.gaps import device_of
+from kit.trace.devices import device_of
 from kit.trace.imported import Caller
 from kit.trace.kernels import charged_ns, communication, in_steps
 from kit.trace.kinds import ON_DEVICE

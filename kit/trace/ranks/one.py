@@ -14,7 +14,8 @@ import numpy as np
 
 from kit.trace.active import Ints, without
 from kit.trace.communication import Channel, Collective, Copy, device_work, joined, within
-from kit.trace.gaps import count_devices, idle_gaps
+from kit.trace.devices import count_devices
+from kit.trace.gaps import idle_gaps
 from kit.trace.imported import Member
 from kit.trace.timeline import COLUMNS, Timeline
 

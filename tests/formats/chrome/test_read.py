@@ -16,7 +16,8 @@ from kit.errors import TraceFileError
 from kit.formats.chrome.read import read_chrome
 from kit.measure.native.events import timeline_of
 from kit.trace import SyncPoint, kernel_table
-from kit.trace.gaps import count_devices, idle_gaps
+from kit.trace.devices import count_devices
+from kit.trace.gaps import idle_gaps
 from kit.trace.imported import MAX_LANES, MAX_SPAN_NAME, MAX_SYNCS, Spans
 from tests.formats.chrome.traces import (
     cuda_trace,
