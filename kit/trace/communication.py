@@ -35,6 +35,7 @@ __all__ = [
     "kind_on_device",
     "moves_memory",
     "operation_of",
+    "way_of",
     "within",
 ]
 
@@ -78,6 +79,13 @@ def copy_of(name: str) -> str:
     """Of "Memcpy HtoD (Pinned -> Device)" the beginning, "Memcpy HtoD"; "" of other names."""
     match = _COPY.match(name)
     return match[0] if match else ""
+
+
+def way_of(name: str) -> str:
+    """The cause of a wait for a transfer of this name; "" of what goes neither up nor down."""
+    if "HtoD" in name or "HostToDevice" in name:
+        return "copy_to_device"
+    return "copy_to_host" if "DtoH" in name or "DeviceToHost" in name else ""
 
 
 @lru_cache(maxsize=10_000)

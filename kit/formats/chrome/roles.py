@@ -15,7 +15,6 @@ __all__ = [
     "Role",
     "is_torchs",
     "role_of",
-    "way_of",
 ]
 
 EXPORTED = "kit."  # categories of our own files: "kit.kernel", "kit.sync"
@@ -82,13 +81,6 @@ def role_of(category: str, name: str) -> int:
     if category == "user_annotation":
         return Role.ANNOTATION
     return Role.GRADIENT if _GRADIENT.match(name) else Role.CALL
-
-
-def way_of(name: str) -> str:
-    """The cause of a wait for a transfer of this name; "" of what goes neither up nor down."""
-    if "HtoD" in name or "HostToDevice" in name:
-        return "copy_to_device"
-    return "copy_to_host" if "DtoH" in name or "DeviceToHost" in name else ""
 
 
 def is_torchs(category: str, role: int) -> bool:

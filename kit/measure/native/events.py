@@ -21,7 +21,7 @@ from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
 from kit.text import format_number
 from kit.trace import Span, SyncPoint, Timeline, union_ns
-from kit.trace.communication import kind_on_device
+from kit.trace.communication import kind_on_device, way_of
 from kit.trace.kinds import OF_WORKERS
 from kit.trace.planes import TORCH_CPU
 
@@ -233,8 +233,8 @@ def _cause(wait: Any) -> str:
         if op.name == "aten::_local_scalar_dense":
             return "item"
         if op.name == "aten::copy_":
-            to_device = any("HtoD" in kernel.name for kernel in op.kernels)
-            return "copy_to_device" if to_device else "copy_to_host"
+            ways = {way_of(kernel.name) for kernel in op.kernels}
+            return ways.pop() if len(ways) == 1 and all(ways) else "copy"
         if op.name.startswith("aten::"):
             return str(op.name).removeprefix("aten::")
     return "synchronize"

@@ -237,6 +237,26 @@ def test_a_read_on_the_gpu_is_one_wait_with_its_line_and_kits_own_wait_is_none()
     assert breakdown_ns(timeline)["sync wait"][0] == 2 * 34_000
 
 
+@pytest.mark.parametrize(
+    ("ran", "cause"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "copy_to_device"),
+        ("Memcpy DtoH (Device -> Pageable)", "copy_to_host"),
+        ("CopyHostToDevice", "copy_to_device"),  # of AMD's
+        ("CopyDeviceToHost", "copy_to_host"),
+        ("Memcpy DtoD (Device -> Device)", "copy"),
+        ("", "copy"),  # linked to nothing
+    ],
+)
+def test_a_wait_in_a_copy_says_which_way_it_went_only_if_that_was_seen(
+    ran: str, cause: str
+) -> None:
+    step, copy, *rest = gpu_step(0)
+    copy.kernels = [SimpleNamespace(name=ran)] if ran else []
+    timeline = timeline_of([step, copy, *rest], device="cuda")
+    assert [s.cause for s in timeline.syncs] == [cause, "item"]
+
+
 def test_annotations_on_the_gpu_are_neither_steps_nor_kernels() -> None:
     timeline = timeline_of(gpu_step(0), device="cuda", places=PLACES)
     assert len(timeline.intervals(kind="step")) == 1
