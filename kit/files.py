@@ -1,16 +1,19 @@
-"""Open a file that a path names, and nothing else; write one so that no reader meets half of it."""
+"""Open a file that a path names, and nothing else; write one so that no reader meets half of it;
+say whose a file is by its path."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 from typing import IO
 
-__all__ = ["check_plain", "check_target", "open_plain", "write_whole"]
+__all__ = ["check_plain", "check_target", "in_packages", "open_plain", "write_whole"]
 
+_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")  # Debian's Python has the latter
 _OTHERS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -100,3 +103,9 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
             said = f"{error.strerror or error}; it was not written, and what was there is as before"
             raise OSError(error.errno, said, os.fspath(path)) from error
         raise
+
+
+def in_packages(path: str) -> str:
+    """`/.../site-packages/flax/core.py` -> `flax/core.py`; "" for what is no installed package."""
+    found = _PACKAGES.match(path)
+    return path[found.end() :].replace("\\", "/") if found else ""

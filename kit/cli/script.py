@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import RAISED_AT, SettingsError, words_of
+from kit.files import in_packages
 from kit.text import WHOLE, safe_terminal
 
 __all__ = [
@@ -172,7 +173,7 @@ def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
     found = None
     for place in frames:
         path = os.path.abspath(place[0])
-        is_near = path.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in path
+        is_near = path.startswith(folder) and not in_packages(path)
         is_kits = path.startswith(_KIT)  # which a checkout has beside the script
         if path == own or (is_near and not is_kits and not place[0].startswith("<")):
             found = place

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from kit.errors import TraceFileError
-from kit.files import open_plain
+from kit.files import in_packages, open_plain
 from kit.text import format_bytes, format_count, safe_terminal, terminal_table
 from kit.trace.imported import cut_name, naming, whole
 
@@ -285,7 +285,7 @@ def _line(frames: Any) -> tuple[str, str]:
             f"{file.rpartition('/')[2]}:{_whole(frame.get('line'))}",
             cut_name(frame.get("name")),
         )
-        if "/site-packages/" not in file and "/dist-packages/" not in file:
+        if not in_packages(file):
             return place
         if libraries[0] == UNKNOWN_LINE:
             libraries = place

@@ -16,8 +16,9 @@ from typing import Any
 import jax
 from jax.extend import source_info_util
 
+from kit.files import in_packages
 from kit.runtime.recording.bulk import Frame, Site
-from kit.runtime.recording.sites import format_site, in_packages, is_kits, is_shipped_step
+from kit.runtime.recording.sites import format_site, is_kits, is_shipped_step
 
 __all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of", "user_line"]
 

@@ -15,7 +15,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from kit.errors import SettingsError
-from kit.runtime.recording.sites import in_packages, is_kits
+from kit.files import in_packages
+from kit.runtime.recording.sites import is_kits
 from kit.torch import modules
 
 __all__ = ["DeviceNames"]

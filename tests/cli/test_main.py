@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -209,6 +210,18 @@ def test_an_error_in_kits_own_code_names_the_users_line_also_in_a_checkout():
     with pytest.raises(SettingsError) as caught:
         Settings(batch_size=0)
     assert "tests/cli/test_main.py:" in error_text(caught.value, ROOT / "train.py")
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])  # Debian's is the latter
+def test_a_package_installed_beside_the_script_is_not_to_blame(folder: str, tmp_path: Path):
+    package = tmp_path / "env" / folder / "package.py"
+    found: dict[str, Any] = {}
+    exec(compile("def fail(): raise OSError('no')", str(package), "exec"), found)
+    found["do"] = found["fail"]
+    exec(compile("def step(): do()", str(tmp_path / "train.py"), "exec"), found)
+    with pytest.raises(OSError, match="no") as caught:
+        found["step"]()
+    assert "train.py:1" in error_text(caught.value, tmp_path / "train.py")
 
 
 def test_a_step_that_is_a_partial_is_a_plain_step(kit: Kit):

@@ -7,13 +7,13 @@ import re
 import sys
 from typing import Any
 
+from kit.files import in_packages
 from kit.notebook import notebook_shell
 from kit.runtime.recording.bulk import Site
 
 __all__ = [
     "format_site",
     "here",
-    "in_packages",
     "is_kits",
     "is_shipped_step",
     "is_standard",
@@ -27,7 +27,6 @@ _KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 _WORKLOADS = _KIT + "workloads" + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # Python's own modules
 _SEPARATOR = re.compile(r"[/\\]")
-_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")  # Debian's Python has the latter
 
 
 def format_site(site: tuple[str, int]) -> str:
@@ -94,12 +93,6 @@ def is_users(path: str) -> bool:
 def is_standard(path: str) -> bool:
     """True for a file of Python's own modules; installed packages may lie in a folder of theirs."""
     return path.startswith("<frozen") or (path.startswith(_STANDARD) and not in_packages(path))
-
-
-def in_packages(path: str) -> str:
-    """`/.../site-packages/flax/core.py` -> `flax/core.py`; "" for what is no installed package."""
-    found = _PACKAGES.match(path)
-    return path[found.end() :].replace("\\", "/") if found else ""
 
 
 def is_kits(path: str) -> bool:

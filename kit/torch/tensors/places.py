@@ -15,8 +15,9 @@ from weakref import ref
 
 import torch
 
+from kit.files import in_packages
 from kit.runtime.recording.bulk import Frame, Site
-from kit.runtime.recording.sites import in_packages, is_kits, is_shipped_step, is_standard
+from kit.runtime.recording.sites import is_kits, is_shipped_step, is_standard
 from kit.torch.tensors.private import private
 
 __all__ = ["ProgramPlace"]
