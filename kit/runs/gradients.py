@@ -200,7 +200,7 @@ def exposed_ms(timeline: Timeline) -> dict[str, float]:
 
     That is the time of its lane "reduction" that is not under its lane "compute".
     """
-    steps = max(int(timeline.where(kind="step").sum()), 1)
+    steps = max(timeline.steps, 1)
     found = {}
     for lane in timeline.lanes:
         device, _, what = lane.rpartition(" ")

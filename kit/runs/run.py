@@ -109,9 +109,7 @@ class Run:
         is_native = not self.sees_waits_untraced
         if is_native and self.environment.get(BASELINE) == JIT:
             return bool(self.sync_points)
-        return (
-            not is_native or bool(self.sync_points) or bool(self.timeline.where(kind="step").any())
-        )
+        return not is_native or bool(self.sync_points) or bool(self.timeline.steps)
 
     @property
     def sees_waits_untraced(self) -> bool:

@@ -80,7 +80,7 @@ def critical_path(timeline: Timeline) -> tuple[PathEdge, ...]:
         Critical path analysis of HTA and its edges,
         https://hta.readthedocs.io/en/latest/source/features/lightweight_critical_path_analysis.html
     """
-    if not timeline.where(kind="step").any():
+    if not timeline.steps:
         return ()
     search = _Search(timeline)
     search.run()

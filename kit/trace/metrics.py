@@ -140,7 +140,7 @@ def waits_of(run: Measured) -> MeasuredWaits:
         return MeasuredWaits((), 0, is_traced=True)
     if run.step_times_ns and run.sees_waits_untraced:
         return MeasuredWaits(run.sync_points, len(run.step_times_ns), is_traced=False)
-    steps = int(run.timeline.where(kind="step").sum())
+    steps = run.timeline.steps
     return MeasuredWaits(run.timeline.syncs, steps, is_traced=True)
 
 
@@ -236,7 +236,7 @@ def breakdown(timeline: Timeline) -> BreakdownRows:
     whole = sum(exposed for _, exposed in parts.values())
     if not whole:
         return BreakdownRows()
-    scale = 1e6 * int(timeline.where(kind="step").sum())
+    scale = 1e6 * timeline.steps
     left_out = _RARE if says_device(timeline) else (*_RARE, "device busy")
     return BreakdownRows(
         BreakdownRow(name, total / scale, exposed / scale, exposed / whole)

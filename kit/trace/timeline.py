@@ -111,9 +111,8 @@ class Timeline:
             raise TimelineError("a span stops before it starts")
 
     def __repr__(self) -> str:
-        steps = int((self.kind == KINDS.index("step")).sum())
         parts = (
-            format_count(steps, "step"),
+            format_count(self.steps, "step"),
             format_count(len(self), "span"),
             format_count(len(self.lanes), "lane"),
             format_count(len(self.syncs), "sync point"),
@@ -173,6 +172,11 @@ class Timeline:
             for la, n, k, a, b, s, d in zip(self.lane, self.name, self.kind, self.start_ns,
                                             self.stop_ns, self.segment, self.node, strict=True)
         ]  # fmt: skip
+
+    @property
+    def steps(self) -> int:
+        """How many steps it has, those of all devices."""
+        return int(self.where(kind="step").sum())
 
     @property
     def duration_ns(self) -> int:

@@ -221,7 +221,7 @@ def _busy(journal: Journal, mode: str, is_gpu: bool) -> None:
         )
         return
     t = made.timeline
-    steps = max(int(t.where(kind="step").sum()), 1)
+    steps = max(t.steps, 1)
     busy_ms = union_ns(t.intervals(kind="kernel")) / steps / 1e6
     clock = "CUDA events" if mode == "torch" and torch.cuda.is_available() else "the host's clock"
     journal.check(

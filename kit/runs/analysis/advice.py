@@ -100,7 +100,7 @@ class _Seen:
 
     def together_ms(self, *categories: str) -> float:
         """Milliseconds a step in which one of these categories goes on, hidden or not."""
-        steps = max(int(self._run.timeline.where(kind="step").sum()), 1)
+        steps = max(self._run.timeline.steps, 1)
         return self._together.time_ns(categories) / steps / 1e6
 
     def exposed_ms(self, category: str) -> float:
@@ -209,7 +209,7 @@ def _loader(run: Run, ms: float, asleep: str) -> Advice:
 
 
 def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
-    steps = max(int(run.timeline.where(kind="step").sum()), 1) * count_devices(run.timeline)
+    steps = max(run.timeline.steps, 1) * count_devices(run.timeline)
     whole = away_by_line(run)
     for row in run.idle:
         ms = row.total_ms / steps

@@ -78,7 +78,7 @@ def _within(run: Run) -> str:
 
 def busy_of(run: Run) -> str:
     """What "device busy" is a part of, and which of several devices it means."""
-    whole = "of the traced step" if run.timeline.where(kind="step").any() else "of the trace"
+    whole = "of the traced step" if run.timeline.steps else "of the trace"
     return f"{whole}{_of_several(run)}"
 
 

@@ -84,7 +84,7 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
         ceilings: of the device that the run was measured on, from `kit.measure_ceilings()`.
     """
     rows = rows_of(run.timeline)
-    steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    steps = max(run.timeline.steps, 1)
     devices = count_devices(run.timeline)
     if run.callers:
         found = _launched(run, rows, steps, devices, ceilings)

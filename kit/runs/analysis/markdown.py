@@ -50,7 +50,7 @@ def _breakdown(run: Run) -> str:
 
 
 def _kernels(run: Run) -> str:
-    counted = int(run.timeline.where(kind="step").sum())
+    counted = run.timeline.steps
     steps, unit = max(counted, 1), "ms a step" if counted else "ms"
     rows = [
         (

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.run import Run
-from kit.trace import KINDS, Timeline
+from kit.trace import Timeline
 from kit.trace.kernels import distinct_kernels
 from kit.trace.kinds import ON_DEVICE
 
@@ -27,7 +27,7 @@ def node_ns(run: Run) -> dict[int, float]:
     """
     t = run.timeline
     spans = _known(t)
-    steps = max(int((t.kind == KINDS.index("step")).sum()), 1)
+    steps = max(t.steps, 1)
     kernels, group = distinct_kernels(t, spans)
     times = np.bincount(group, weights=(t.stop_ns - t.start_ns)[spans])
     found: dict[int, float] = defaultdict(float)

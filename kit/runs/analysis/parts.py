@@ -63,7 +63,7 @@ class Parts:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.devices = count_devices(run.timeline)
-        self._steps = max(int(run.timeline.where(kind="step").sum()), 1)
+        self._steps = max(run.timeline.steps, 1)
         self._each = each_step(run.timeline)
         self._kernels = [
             (row, run.nodes_of(row.segment, row.name, row.node))

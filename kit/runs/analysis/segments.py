@@ -96,7 +96,7 @@ class _Seen:
         self.times = np.stack([timeline.start_ns, timeline.stop_ns], axis=1)
         self.node = timeline.node
         self.waits = timeline.intervals(kind="wait")
-        self.issues = max(int(np.count_nonzero(timeline.where(kind="step"))), 1) * devices
+        self.issues = max(timeline.steps, 1) * devices
         names = dict.fromkeys(map(device_of, timeline.lanes))
         place = {name: i for i, name in enumerate(names)}
         self.device = np.array([place[device_of(x)] for x in timeline.lanes])[timeline.lane]

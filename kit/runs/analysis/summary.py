@@ -220,7 +220,7 @@ def _memory(run: Run, limit: int) -> str:
 
 def _steps(run: Run) -> tuple[int, str]:
     """What to divide by, and what that gives; a trace without steps is one."""
-    steps = int(run.timeline.where(kind="step").sum())
+    steps = run.timeline.steps
     return max(steps, 1), "ms a step" if steps else "ms"
 
 

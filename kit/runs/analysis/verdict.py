@@ -198,7 +198,7 @@ def _of_device(run: Run, limit: Limit, step_ms: float) -> str:
     """What is left to save, and whether the devices share the work evenly."""
     said = LIMIT_ROWS["device"].said
     devices = count_devices(run.timeline)
-    steps = int(run.timeline.where(kind="step").sum())
+    steps = run.timeline.steps
     idle = sum(row.total_ms for row in run.idle)
     each = 1 - idle / (devices * steps * step_ms)
     if each < BUSY:  # of one device it is the limit's share

@@ -152,7 +152,7 @@ def caller_table(run: Run, by: str = "module") -> tuple[CallerRow, ...]:
         raise ValueError(f"by={by!r} must be one of {', '.join(BY)}")
     if not run.callers:
         return CallerRows(())
-    steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    steps = max(run.timeline.steps, 1)
     return CallerRows(_Tree(run, BY[by], steps).rows()).with_note(run.doubt)
 
 
@@ -180,7 +180,7 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
     if not rows:
         return f"{WITHOUT_CALLERS}."
     shown = [row for row in rows if row.share >= least][:most]
-    steps = int(run.timeline.where(kind="step").sum())
+    steps = run.timeline.steps
     heads = (f"launched by ({by})", "ms a step" if steps else "ms", "of kernel time", "of its own",
              "backward", "kernels", "GFLOP/s", "most in op", "on line")  # fmt: skip
     charged = charged_by_caller(run)[0]

@@ -107,7 +107,7 @@ def costs_of(run: Run) -> Costs:
     Raises:
         SettingsError: it has no graph or no traced step, as in mode "torch", or several devices.
     """
-    if not run.graphs or not run.segments or not len(run.timeline.intervals(kind="step")):
+    if not run.graphs or not run.segments or not run.timeline.steps:
         raise SettingsError(
             "a prediction needs a run with a graph and a traced step: not one of mode 'torch', "
             "nor an imported trace"

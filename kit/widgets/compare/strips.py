@@ -376,7 +376,7 @@ def _note(runs: Sequence[Run], columns: Columns) -> str:
         notes.append("hidden: recorded while the device works")
     if max(columns["bars"]["count"], default=1) > 1:
         notes.append("paler: merged bars")
-    steps = max(int(run.timeline.where(kind="step").sum()) for run in runs)
+    steps = max(run.timeline.steps for run in runs)
     if steps > MAX_STEPS:
         notes.append(f"the first {MAX_STEPS} of {steps} traced steps")
     return "\n".join(_wrapped(notes, " · "))

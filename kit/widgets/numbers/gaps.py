@@ -37,7 +37,7 @@ def gaps_html(run: Run) -> str:
         known = bool(run.timeline.where(kind="kernel").any())
         text = "The device was never idle." if known else "No kernel was seen: nothing is known."
         return section("Why the device was idle", sentence(text))
-    steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    steps = max(run.timeline.steps, 1)
     awaited = _awaited(run)
     devices = count_devices(run.timeline)
     parts = steps * devices
@@ -47,7 +47,7 @@ def gaps_html(run: Run) -> str:
     ]
     total = sum(row.total_ms for row in rows)
     shown.append(["<b>idle</b>", "", f"<b>{amount(total / parts)}</b>", "<b>100%</b>"])
-    has_steps = bool(run.timeline.where(kind="step").any())
+    has_steps = bool(run.timeline.steps)
     note = _hta(run.idle_by_hta, devices, has_steps=has_steps)
     if len(rows) > MAX_ROWS:
         note = f"The sum has {format_count(len(rows) - MAX_ROWS, 'more place')}. {note}"

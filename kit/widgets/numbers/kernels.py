@@ -53,7 +53,7 @@ def kernels_drawn(
     rows = kernel_table(run, ceilings=ceilings)
     if not rows:
         return section("Kernels", sentence("No kernel was seen.")), []
-    counted = int(run.timeline.where(kind="step").sum())
+    counted = run.timeline.steps
     steps, unit = max(counted, 1), "ms a step" if counted else "ms"
     heads = ("kernel", "computes", "runs", unit, "share", "moved", "GB/s", "GFLOP/s", "of best")
     cells = [_row(row, steps, rows[0].kernel.share) for row in rows[:limit]]

@@ -253,7 +253,7 @@ def _summary(run: Run) -> str:
     kernels = int((timeline.kind == KINDS.index("kernel")).sum())
     is_small = len(timeline) <= 200_000  # of more, it takes longer to say than to draw
     busy = headline(timeline).device_busy_fraction if is_small else math.nan
-    steps = int((timeline.kind == _STEP).sum())
+    steps = timeline.steps
     waits = [s.wait_ns for s in timeline.syncs]
     texts = [
         f"Timeline of {format_ns(timeline.duration_ns)}, {format_count(steps, 'step')}, "
