@@ -175,6 +175,25 @@ def test_any_timeline_survives_export(tmp_path_factory, timeline: Timeline):
     assert Counter(again.syncs) == Counter(timeline.syncs)
 
 
+@pytest.mark.parametrize("days", [2, -2, 40])
+def test_a_run_that_begins_days_from_time_0_keeps_its_sync_points(tmp_path, days: int):
+    at = days * 86_400 * 10**9
+    timeline = Timeline.of(
+        [Span("host/main", "step 0", "step", at, at + 9_000)],
+        [SyncPoint(at + 5_000, 2_000, "item", "train.py:7")],
+    )
+    again = kit.open_trace(exported(replace(make_run(), timeline=timeline), tmp_path)).timeline
+    assert again.syncs == timeline.syncs
+
+
+def test_a_sync_point_days_from_every_span_is_left_out_and_told(tmp_path):
+    far = SyncPoint(3 * 86_400 * 10**9, 2_000, "item")
+    timeline = Timeline.of([Span("host/main", "step 0", "step", 0, 9_000)], [far])
+    again = kit.open_trace(exported(replace(make_run(), timeline=timeline), tmp_path)).timeline
+    assert again.syncs == ()
+    assert any("sync point" in note and "day" in note for note in again.notes)
+
+
 def test_a_kernel_says_its_node_and_line(tmp_path):
     run = make_run()
     events = [e for e in events_of(exported(run, tmp_path)) if e.get("cat") == "kit.kernel"]

@@ -25,9 +25,9 @@ from kit.formats.chrome.roles import OPS, OTHER_DEVICES, Role
 from kit.trace.imported import cut_name, whole
 from kit.trace.timeline import SyncPoint
 
-__all__ = ["Events"]
+__all__ = ["DAY_NS", "Events"]
 
-_DAY_NS = 86_400 * 10**9
+DAY_NS = 86_400 * 10**9
 _MAX_OWN_SYNCS = 200_000
 _MAX_DIGITS = 40  # of a number in quotes
 # Of these the arguments say nothing that is kept.
@@ -129,8 +129,8 @@ class Events:
             return zeros, zeros, kept
         middle = np.sort(start[kept])[int(kept.sum()) // 2]  # an event's start, no mean of two
         with np.errstate(invalid="ignore", over="ignore"):
-            near = kept & (np.abs(start - middle) <= _DAY_NS / 1e3)
-            is_length = (length >= 0) & (length <= _DAY_NS / 1e3)
+            near = kept & (np.abs(start - middle) <= DAY_NS / 1e3)
+            is_length = (length >= 0) & (length <= DAY_NS / 1e3)
         if far := int((kept & ~near).sum()):
             self.repairs["events more than a day away from the others were left out"] += far
         if bad := int((near & ~is_length).sum()):
@@ -260,7 +260,7 @@ class Events:
 
     def _own_sync(self, event: dict[str, Any], args: Mapping[str, Any]) -> None:
         at, wait = _number(event.get("ts")) * 1e3, _number(event.get("dur")) * 1e3
-        if not (abs(at) < _DAY_NS and 0 <= wait < _DAY_NS):
+        if not (abs(at) < 1e18 and 0 <= wait < DAY_NS):
             self.repairs["sync points without a time were left out"] += 1
             return
         if len(self.own_syncs) >= _MAX_OWN_SYNCS:

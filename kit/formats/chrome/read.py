@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from kit.errors import TraceFileError
-from kit.formats.chrome.events import Events
+from kit.formats.chrome.events import DAY_NS, Events
 from kit.formats.chrome.json import read_events
 from kit.formats.chrome.roles import Role
 from kit.formats.chrome.torch import read_torch
@@ -159,7 +159,8 @@ def _own_timeline(events: Events, own: dict[str, Any]) -> Timeline:
     start, stop, kept = events.times()
     role = events.column("role").astype(np.int64)
     chosen = np.flatnonzero(kept & (role >= Role.OWN))
-    shift = _first_ns(events, chosen) - (int(start[chosen].min()) if len(chosen) else 0)
+    first = _first_ns(events, chosen)
+    shift = first - (int(start[chosen].min()) if len(chosen) else 0)
     thread = events.column("thread").astype(np.int64)[chosen]
     part = Spans(
         thread.astype(np.int32),
@@ -173,7 +174,10 @@ def _own_timeline(events: Events, own: dict[str, Any]) -> Timeline:
     notes = [cut_name(n) for n in own["notes"][:100]] if isinstance(own.get("notes"), list) else []
     notes.append(f"exported by kit from a timeline of origin {cut_name(own.get('origin'))[:20]!r}")
     lanes = _own_lanes(events, own)
-    return Spans.timeline([part], lanes, events.names, events.own_syncs, notes)
+    syncs = [s for s in events.own_syncs if abs(s.at_ns - first) < 2 * DAY_NS]
+    if far := len(events.own_syncs) - len(syncs):
+        events.repairs["sync points days away from the spans were left out"] += far
+    return Spans.timeline([part], lanes, events.names, syncs, notes)
 
 
 def _first_ns(events: Events, chosen: Any) -> int:
