@@ -98,7 +98,8 @@ def _asked(
         return StepsFound((chosen,), f"the range {step_by} ms counts as one step")
     found = [a for group in groups.values() for a in group if is_asked(a.name, step_by)]
     if not found:
-        names = ", ".join(f"{cut_name(n)[:60]!r} ({len(g)})" for n, g in list(groups.items())[:12])
+        repeated_first = sorted(groups.items(), key=lambda group: len(group[1]) < 2)[:12]
+        names = ", ".join(f"{cut_name(n)[:60]!r} ({len(g)})" for n, g in repeated_first)
         raise TraceFileError(
             f"step_by={step_by!r}: nothing on the thread of its steps has this name; there are: "
             f"{names or 'no annotations'}"

@@ -347,10 +347,10 @@ def _texts(graphs: list[Graph], left: int, right: int) -> tuple[str, str, str]:
 
 
 def _label(run: Run) -> str:
-    """What it is called; its mode too, where only the workload's name tells."""
+    """What it is called; its mode too, or what wrote it, where only the workload's name tells."""
     label = label_of(run)
     shown = label if len(label) <= 60 else label[:59] + "…"
-    return f"{shown} ({run.settings.mode})"
+    return f"{shown} ({run.environment.get(IMPORTED, run.settings.mode)})"
 
 
 def _section(title: str, rows: Sequence[Change], limit: int, *, is_judged: bool) -> list[str]:

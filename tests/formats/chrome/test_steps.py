@@ -87,6 +87,21 @@ def test_a_reader_may_say_what_a_step_is(
     assert steps(kit.open_trace(path, step_by=step_by).timeline) == found
 
 
+def test_what_repeats_is_offered_before_the_functions_of_a_stack(tmp_path: Path) -> None:
+    trace = cuda_trace()
+    step = next(e for e in trace["traceEvents"] if "ProfilerStep#" in e.get("name", ""))
+    trace["traceEvents"] += [
+        {"ph": "X", "cat": "python_function", "name": f"lib.py({i}): f{i}", "ts": step["ts"],
+         "dur": step["dur"], "pid": step["pid"], "tid": step["tid"], "args": {}}
+        for i in range(30)
+    ]  # fmt: skip
+    trace["traceEvents"] = trace["traceEvents"][-30:] + trace["traceEvents"][:-30]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(trace))
+    with pytest.raises(TraceFileError, match=r"there are: 'ProfilerStep' \(2\)"):
+        kit.open_trace(path, step_by="nothing")
+
+
 @pytest.mark.parametrize("step_by", ["5..4", "0..0", "99999..100000"])
 def test_a_range_that_is_none_is_a_clear_error(tmp_path: Path, step_by: str) -> None:
     with pytest.raises(TraceFileError, match="no range of its"):

@@ -309,3 +309,8 @@ def test_two_real_runs_of_other_bulk_sizes_compute_the_same_nodes() -> None:
     assert found.segments[0] == 1 < found.segments[1]
     assert found.settings == (("mode", "lazy", "bulked"),)
     assert sum(not math.isnan(n.old) and not math.isnan(n.new) for n in found.nodes) > 20
+
+
+def test_a_trace_is_called_by_what_wrote_it_and_not_by_a_mode() -> None:
+    run = replace(make_run(), environment={IMPORTED: "jax profile"})
+    assert diff_runs(run, run).labels[0].endswith("(jax profile)")
