@@ -245,7 +245,7 @@ def format_percent(fraction: float, unknown: str = UNKNOWN, *, form: str = ".0%"
 
 def format_count(count: int, word: str) -> str:
     """`1 op`, `2,000 ops`."""
-    return f"{count:,} {word}{'s' * (count != 1)}"
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def is_whole_number(value: object, at_least: int) -> bool:

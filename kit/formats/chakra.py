@@ -23,6 +23,7 @@ from kit.files import open_plain
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.foreign import as_event, foreign_imported
 from kit.formats.chrome.json import read_parts
+from kit.text import format_count
 from kit.trace.imported import Imported, cut_name, is_number, naming
 
 __all__ = ["read_chakra"]
@@ -55,14 +56,14 @@ def read_chakra(path: str | os.PathLike[str], step_by: str = "") -> Imported:
         read_parts(path, {("nodes",): nodes.add, ("workload_graph",): nodes.graph})
         if nodes.in_graph:
             raise TraceFileError(
-                f"a graph for simulators, of {nodes.in_graph:,} nodes, as Chakra's JSON: "
-                f"{_NO_TIMELINE}"
+                f"a graph for simulators, of {format_count(nodes.in_graph, 'node')}, as Chakra's "
+                f"JSON: {_NO_TIMELINE}"
             )
         if not nodes.timed:
             raise TraceFileError(
-                f"an execution trace of {nodes.count:,} nodes without times: it says what ran, not "
-                "when. Open the trace of torch.profiler that was recorded with it, or join the two "
-                "by Chakra's trace_link"
+                f"an execution trace of {format_count(nodes.count, 'node')} without times: it says "
+                "what ran, not when. Open the trace of torch.profiler that was recorded "
+                "with it, or join the two by Chakra's trace_link"
             )
         return foreign_imported(
             events, program="Chakra execution trace", marks=_MARKS, notes=[_NOT_MET]

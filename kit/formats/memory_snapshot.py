@@ -90,7 +90,9 @@ class MeasuredMemory:
                 for holder in held[:rows]
             ]
             heads = ("held at the peak by", "function", "bytes", "share", "blocks")
-            left = f"\n{len(held) - rows:,} lines more" if len(held) > rows else ""
+            left = (
+                f"\nand {format_count(len(held) - rows, 'more line')}" if len(held) > rows else ""
+            )
             parts.append(terminal_table(heads, cells, left=(0, 1)) + left)
         parts.append("\n".join(f"note: {safe_terminal(note, 300)}" for note in self.notes))
         return "\n\n".join(filter(None, parts))

@@ -15,6 +15,7 @@ from kit.errors import TraceFileError
 from kit.formats.chrome.json import read_events
 from kit.formats.chrome.names import Room
 from kit.formats.xplane import planes_imported
+from kit.text import format_count
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, is_number, naming
 
 __all__ = ["MAX_KEPT", "read_trace_viewer"]
@@ -68,9 +69,9 @@ def read_trace_viewer(path: str | os.PathLike[str]) -> Imported:
         if "unclosed" in head:
             notes.append("the list of events has no end: the program may have been stopped")
         if tracks.left_out:
-            notes.append(f"{tracks.left_out:,} events without a time were left out")
+            notes.append(f"{format_count(tracks.left_out, 'event')} without a time: left out")
         if tracks.negative:
-            notes.append(f"{tracks.negative:,} durations that are negative were taken as 0")
+            notes.append(f"{format_count(tracks.negative, 'duration')} below 0: taken as 0")
         return planes_imported(list(tracks.planes()), notes)
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from kit.errors import TraceFileError
 from kit.files import check_plain
 from kit.formats.messages import Damaged, fields_of
+from kit.text import format_count
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
 from kit.trace.imported import MAX_SPAN_NAME, Imported, Spans, cut_name, naming, own_name
@@ -220,7 +221,8 @@ class _Profile:
         near = (np.abs(start - middle) < _DAY_NS) & (stop - start < _DAY_NS)
         if out := int((~near).sum()):
             self.notes.append(
-                f"{out:,} events more than a day away from the others, or that long, were left out"
+                f"{format_count(out, 'event')} more than a day away from the others, or that "
+                "long: left out"
             )
         zero = int(start[near].min(initial=middle))
         begin, end = ((x[near] - zero).astype(np.int64) for x in (start, stop))

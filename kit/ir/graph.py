@@ -260,10 +260,10 @@ class GraphDiff:
         last = -1
         for k, i in enumerate(shown):
             if len(lines) >= limit:
-                lines.append(f"... and {len(shown) - k} more rows")
+                lines.append(f"... and {format_count(len(shown) - k, 'more row')}")
                 break
             if i != last + 1:
-                lines.append(f"{'':{width}}   ... {i - last - 1} equal rows")
+                lines.append(f"{'':{width}}   ... {format_count(i - last - 1, 'equal row')}")
             row = self.rows[i]
             left = _cut(row.left_text, width)
             lines.append(f"{left:{width}} {_MARK[row.kind]} {_cut(row.right_text, width)}".rstrip())

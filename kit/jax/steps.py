@@ -15,7 +15,7 @@ from kit.jax.frontend import JaxFrontend
 from kit.jax.places import here
 from kit.jax.tracing import Trace, TracedFunction
 from kit.runtime.session.session import current_session
-from kit.text import Lines
+from kit.text import Lines, format_count
 
 __all__ = ["Step", "step"]
 
@@ -65,10 +65,14 @@ class Step:
     def explain(self) -> str:
         """Why the function was traced, each time."""
         lines = [f"{i}: {trace}" for i, trace in enumerate(self.traces, 1)]
-        return Lines("\n".join([f"{self._traced.name} was traced {len(lines)} times", *lines]))
+        return Lines(
+            "\n".join(
+                [f"{self._traced.name} was traced {format_count(len(lines), 'time')}", *lines]
+            )
+        )
 
     def __repr__(self) -> str:
-        return f"kit.jax.step({self._traced.name}, traced {len(self.traces)} times)"
+        return f"kit.jax.step({self._traced.name}, traced {format_count(len(self.traces), 'time')})"
 
     def _plain(self, args: Any, kwargs: Any) -> Any:
         for leaf in jax.tree.leaves((args, kwargs)):

@@ -15,6 +15,7 @@ from kit.jax.array import TRACING, Kind
 from kit.jax.places import caller, here, user_line
 from kit.jax.program import Program
 from kit.runtime.recording.sites import format_site
+from kit.text import format_count
 
 __all__ = ["Trace", "Traced", "TracedFunction"]
 
@@ -28,9 +29,8 @@ class Trace:
     equations: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.reason} ({self.equations} equations{f', at {self.site}' if self.site else ''})"
-        )
+        count = format_count(self.equations, "equation")
+        return f"{self.reason} ({count}{f', at {self.site}' if self.site else ''})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
+from kit.text import format_count
 
 __all__ = ["MOST_CHANGES", "Compile", "GraphChange", "change_of", "storms", "worth_showing"]
 
@@ -151,6 +152,7 @@ def _storm(group: Sequence[Compile]) -> str:
     last = group[-1]
     steps = last.step - group[0].step + 1
     wasted = sum(note.lower_ms + note.compile_ms for note in group)
+    often = f"{format_count(len(group), 'compile')} in {format_count(steps, 'step')}"
     cure = {
         "constant": "make it a float or a tensor, which are inputs, or keep it the same",
         "shape": "pad to a fixed size, or to a few sizes (buckets)",
@@ -159,17 +161,14 @@ def _storm(group: Sequence[Compile]) -> str:
     where = last.site or f"segment {last.segment}"
     if last.kind == "evicted":
         return (
-            f"recompile storm at {where}: {len(group)} compiles in {steps} steps, {wasted:.0f} ms, "
+            f"recompile storm at {where}: {often}, {wasted:.0f} ms, "
             "of programs that had been dropped to make room; let shapes and Python numbers have "
             "fewer values, so that there are fewer programs"
         )
     values = [group[0].before, *(note.now for note in group[:4]), *["..."] * (len(group) > 4)]
     seen = f" ({', '.join(values)})" if any(note.now for note in group) else ""
     cause = f"the {_NOUN.get(last.kind, last.kind)} changes{seen}"
-    return (
-        f"recompile storm at {where}: {len(group)} compiles in {steps} steps, {wasted:.0f} ms, "
-        f"because {cause}; {cure}"
-    )
+    return f"recompile storm at {where}: {often}, {wasted:.0f} ms, because {cause}; {cure}"
 
 
 _NOUN = {"constant": "Python number or flag", "op": "op", "cut": "length of the segment",

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from kit.errors import SettingsError, TimelineError
+from kit.text import format_count
 from kit.trace import Span, Timeline, union_ns
 from kit.trace.simulate import Work, simulate
 
@@ -148,7 +149,7 @@ def predict_parallel(
     work = [Work("device/0 compute", "forward", "kernel", round(step.forward_ns))]
     for number, (start, stop) in enumerate(pairwise([0, *ends])):
         cost = round((stop - start) * step.op_ns + step.segment_ns)
-        name = f"backward, {stop - start} ops"
+        name = f"backward, {format_count(stop - start, 'op')}"
         work.append(Work("device/0 compute", name, "kernel", cost, segment=number))
     for number, (at, size) in enumerate(buckets if devices > 1 else ()):
         after = 1 + next(i for i, end in enumerate(ends) if end >= at)

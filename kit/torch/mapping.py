@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from kit.errors import SettingsError
 from kit.files import in_packages
 from kit.runtime.recording.sites import is_kits
+from kit.text import format_count
 from kit.torch import modules
 
 __all__ = ["DeviceNames"]
@@ -67,7 +68,9 @@ class DeviceNames(TorchFunctionMode):
                 "put its tensors: on the CPU, unless it asked torch.accelerator. To have it on "
                 'device kit, let it name one: model.to("cuda"), x.to("cuda")'
             )
-        parts = [f"{name} in {count:,} calls" for name, count in self._counts.most_common()]
+        parts = [
+            f"{name} in {format_count(count, 'call')}" for name, count in self._counts.most_common()
+        ]
         said = (
             f"device kit stood in for {', '.join(parts)}. Not mapped: torch.cuda's functions, such "
             "as is_available, and the devices of autocast, GradScaler and Generator"

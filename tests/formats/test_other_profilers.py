@@ -222,7 +222,7 @@ def test_chakras_graph_for_simulators_is_named_and_what_to_open_instead(
     [
         (rocprofv3(kernel_dispatch=[], memory_copy=[]), "no kernels and no copies"),
         ({"rocprofiler-sdk-tool": []}, "no kernels and no copies"),
-        ({"schema": "1.0.1", "nodes": {}}, "1 nodes without times"),
+        ({"schema": "1.0.1", "nodes": {}}, "1 node without times"),
         (planes_json(), "no step, kernel or dispatch"),
     ],
 )
@@ -241,11 +241,11 @@ def test_a_duration_that_is_none_is_0_and_said(tmp_path: Path) -> None:
     run = opened(tmp_path / "et.json", made)
     assert not run.timeline.where(kind="kernel").any()
     notes = " ".join(run.timeline.notes)
-    assert "2 durations that are negative or no number were taken as 0" in notes
-    assert "1 events without a time were left out" in notes
+    assert "2 durations below 0 or no number: taken as 0" in notes
+    assert "1 event without a time: left out" in notes
     spans = {"Stream #7": [("gemm", 1.5, -2.25), ("add", 5.0, 2.25)]}
     run = opened(tmp_path / "a.json", device_json("/device:GPU:0", **spans))
-    assert "1 durations that are negative were taken as 0" in run.timeline.notes
+    assert "1 duration below 0: taken as 0" in run.timeline.notes
 
 
 @pytest.mark.parametrize("where", ["ts", "dur", "BeginNs", "start_timestamp", "inclusive_dur"])

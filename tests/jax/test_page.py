@@ -19,7 +19,7 @@ def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert names["run"].losses == pytest.approx(names["baseline"].losses, rel=1e-5)
     assert {n.scope for n in names["run"].graphs[0]} == {"", "hidden"}
     promised = re.findall(r"^# (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
-    lines = [line for line in promised if "equations" in line or "was traced" in line]
+    lines = [line for line in promised if "equation" in line or "was traced" in line]
     assert len(lines) == 3
     promise = re.sub(r"train\.py:\d+", "HERE", "\n".join(lines))
     assert promise == re.sub(r"jax\.md:\d+", "HERE", names["twice"].explain())

@@ -22,6 +22,7 @@ from kit.formats.chrome.lanes import Halves, Lanes
 from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.names import Names, Roles
 from kit.formats.chrome.roles import OPS, OTHER_DEVICES, Role
+from kit.text import format_count
 from kit.trace.imported import cut_name, whole
 from kit.trace.timeline import SyncPoint
 
@@ -57,7 +58,7 @@ class Events:
         self.allocations = Allocations()
         self.own_syncs: list[SyncPoint] = []
         self.left_out: Counter[str] = Counter()  # category -> events that become no span
-        self.repairs: Counter[str] = Counter()
+        self.repairs: Counter[tuple[str, str]] = Counter()  # what, and what became of each
         self._names = Names()
         self._roles = Roles(self._names, step_by, self.repairs)
         self._halves = Halves()
@@ -73,6 +74,11 @@ class Events:
         return np.array(self._names.sends, bool)
 
     @property
+    def repaired(self) -> list[str]:
+        """What was repaired or left out, and how often, in words."""
+        return [f"{format_count(n, one)} {what}" for (one, what), n in self.repairs.items()]
+
+    @property
     def is_known(self) -> bool:
         """Was an event of torch's, or of ours, seen?"""
         return self._roles.is_known
@@ -86,7 +92,7 @@ class Events:
     def add(self, event: Any) -> None:
         """Keep what is needed of one event."""
         if type(event) is not dict:
-            self.repairs["entries that are no events were left out"] += 1
+            self.repairs["value", "in the place of an event: left out"] += 1
             return
         phase = event.get("ph")
         if phase == "X":
@@ -98,13 +104,13 @@ class Events:
         elif phase == "i" and event.get("name") == MEMORY:
             self._allocation(event)
         elif type(phase) is not str:
-            self.repairs["events that do not say what they are (ph) were left out"] += 1
+            self.repairs["event", "without its kind (ph): left out"] += 1
 
     def close(self) -> None:
         """The file has ended."""
         self._settle_gradients()
         if left := self._halves.close():
-            self.repairs["events that begin and never end were left out"] += left
+            self.repairs["event", "with a begin and no end: left out"] += left
 
     def column(self, name: str) -> NDArray[Any]:
         """One of the columns as numpy sees it."""
@@ -123,7 +129,7 @@ class Events:
         start, length = self.column("start_us"), self.column("length_us")
         kept = np.isfinite(start) & (np.abs(start) < 1e18)
         if bad := int((~kept).sum()):
-            self.repairs["events without a time were left out"] += bad
+            self.repairs["event", "without a time: left out"] += bad
         if not kept.any():
             zeros = np.zeros(len(start), np.int64)
             return zeros, zeros, kept
@@ -132,9 +138,9 @@ class Events:
             near = kept & (np.abs(start - middle) <= DAY_NS / 1e3)
             is_length = (length >= 0) & (length <= DAY_NS / 1e3)
         if far := int((kept & ~near).sum()):
-            self.repairs["events more than a day away from the others were left out"] += far
+            self.repairs["event", "more than a day away from the others: left out"] += far
         if bad := int((near & ~is_length).sum()):
-            self.repairs["durations that are negative or no number were taken as 0"] += bad
+            self.repairs["duration", "below 0 or no number: taken as 0"] += bad
         zero = start[near].min()
         begin = np.rint(np.where(near, start - zero, 0) * 1e3).astype(np.int64)
         lasts = np.rint(np.where(is_length, length, 0) * 1e3).astype(np.int64)
@@ -243,28 +249,26 @@ class Events:
         thread = self.lanes.number((event.get("pid"), event.get("tid")))
         is_kept = type(args) is dict and math.isfinite(at)
         if not (is_kept and self.allocations.add(at, thread, args or {})):
-            self.repairs["allocations without a size, an address or a time were left out"] += 1
+            self.repairs["allocation", "without a size, an address or a time: left out"] += 1
 
     def _half(self, event: dict[str, Any], phase: str) -> None:
         """Join "B" and "E" to one complete event."""
         if phase == "B":
             if not self._halves.begin(event):
-                self.repairs[
-                    f"events that begin in {self._halves.most:,} others were left out"
-                ] += 1
+                self.repairs["event", f"inside of {self._halves.most:,} others: left out"] += 1
         elif begun := self._halves.end(event):
             length = _number(event.get("ts")) - _number(begun.get("ts"))
             self._complete(begun | {"ph": "X", "dur": length})
         else:
-            self.repairs["events that end and never began were left out"] += 1
+            self.repairs["event", "with an end and no begin: left out"] += 1
 
     def _own_sync(self, event: dict[str, Any], args: Mapping[str, Any]) -> None:
         at, wait = _number(event.get("ts")) * 1e3, _number(event.get("dur")) * 1e3
         if not (abs(at) < 1e18 and 0 <= wait < DAY_NS):
-            self.repairs["sync points without a time were left out"] += 1
+            self.repairs["sync point", "without a time: left out"] += 1
             return
         if len(self.own_syncs) >= _MAX_OWN_SYNCS:
-            self.repairs[f"sync points after the first {_MAX_OWN_SYNCS:,} were left out"] += 1
+            self.repairs["sync point", f"after the first {_MAX_OWN_SYNCS:,}: left out"] += 1
             return
         cause, site, via = (cut_name(args.get(x, "")) for x in ("cause", "site", "via"))
         self.own_syncs.append(SyncPoint(round(at), round(wait), cause, site, via))

@@ -117,7 +117,7 @@ def foreign_imported(
     imported = read_torch(events, program)
     timeline = imported.timeline
     said = [*notes, *(note.replace(HOW, marks) for note in timeline.notes)]
-    said += [f"{n:,} {what}" for what, n in events.repairs.items()]
+    said += events.repaired
     environment = {"imported from": program}
     names = [cut_name(name)[:80] for name in islice(devices, _MAX_DEVICES)]
     if names:

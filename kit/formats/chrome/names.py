@@ -58,7 +58,7 @@ class Names:
 class Roles:
     """What the events of a category and a name are for, and the name's number."""
 
-    def __init__(self, names: Names, step_by: str, repairs: Counter[str]) -> None:
+    def __init__(self, names: Names, step_by: str, repairs: Counter[tuple[str, str]]) -> None:
         self.is_known = False  # an event of torch's, or of ours, was seen
         self.found: dict[Any, dict[Any, tuple[int, int]]] = {}  # category -> name -> the two
         self._count = 0
@@ -77,7 +77,7 @@ class Roles:
             role = Role.ANNOTATION
         number = self._names.number(text) if role != Role.OTHER else -1
         if len(text) == MAX_SPAN_NAME:
-            self._repairs[f"names were cut at {MAX_SPAN_NAME:,} characters"] += 1
+            self._repairs["name", f"longer than {MAX_SPAN_NAME:,} characters: cut"] += 1
         elif len(whole) < MAX_NAME and self._count < _MAX_ROLES and _is_key(category, name):
             self._count += 1  # the two texts stay in memory
             if category not in self.found:

@@ -33,6 +33,8 @@ MAX_RANKS = 65_536
 _MAX_CLOCK_NS = 1 << 61  # 73 years from 1970 on; sums of two must fit into 64 bits
 _MAX_NS = 1 << 53
 
+_WHOLE = "Trace"  # torch's event for all of a recording
+
 
 def read_chrome(path: str | os.PathLike[str], step_by: str = "") -> Imported:
     """The trace in a `.json` or `.json.gz` file.
@@ -66,7 +68,7 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         imported = replace(imported, environment=environment, member=member)
     else:
         raise TraceFileError(_of_strangers(events))
-    notes = [*imported.timeline.notes, *(f"{n:,} {what}" for what, n in events.repairs.items())]
+    notes = [*imported.timeline.notes, *events.repaired]
     if "unclosed" in head:
         notes.append("the list of events has no end: the program may have been stopped")
     if "tail" in head:
@@ -91,6 +93,11 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
 
 def _of_strangers(events: Events) -> str:
     """Why these are no events that are read; their categories tell who has written them."""
+    if not len(events.role) and set(events.left_out) <= {_WHOLE}:
+        return (
+            "none of its events says what ran: nothing was recorded, as where the schedule of a "
+            "profiler never came to its active steps"
+        )
     most = [
         repr(cut_name(c)[:40]) for c, _ in events.left_out.most_common(3) if c and c != "others"
     ]
@@ -176,7 +183,7 @@ def _own_timeline(events: Events, own: dict[str, Any]) -> Timeline:
     lanes = _own_lanes(events, own)
     syncs = [s for s in events.own_syncs if abs(s.at_ns - first) < 2 * DAY_NS]
     if far := len(events.own_syncs) - len(syncs):
-        events.repairs["sync points days away from the spans were left out"] += far
+        events.repairs["sync point", "days away from the spans: left out"] += far
     return Spans.timeline([part], lanes, events.names, syncs, notes)
 
 

@@ -408,8 +408,8 @@ class _Trace:
             self.notes.append("a line is the one where its function begins: torch writes no other")
         if self.nesting.crossing:
             self.notes.append(
-                f"{self.nesting.crossing:,} events end after what they began in: "
-                "what called them is uncertain"
+                f"{format_count(self.nesting.crossing, 'event')} with an end after that of what is "
+                "around: what called them is uncertain"
             )
         calls = self._of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
         if self.events.lanes.share_numbers(self.thread[calls], self.events.column("link")[calls]):

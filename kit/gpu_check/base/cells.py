@@ -21,6 +21,7 @@ from kit.runs.change import median_run
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
+from kit.text import format_count
 from kit.trace.kinds import LIMITS
 
 __all__ = ["Cell", "Measured", "measure_cells"]
@@ -150,7 +151,7 @@ def _said(run: Run) -> str:
     first = run.settings.warmup
     late = sum(first <= c.step < first + run.settings.steps for c in run.compiles)
     if late:
-        texts.append(f"{late} compiles in the measured steps: the time is too long")
+        texts.append(f"{format_count(late, 'compile')} in the measured steps: the time is too long")
     if run.unlowered:
         texts.append(f"ran on the host: {', '.join(sorted(run.unlowered)[:3])}")
     return "; ".join([*texts, *run.timeline.notes])

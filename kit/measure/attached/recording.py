@@ -15,6 +15,7 @@ from kit.measure.base.machine import Watch as MachineWatch
 from kit.measure.base.provenance import provenance
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP, WINDOW, drift
+from kit.text import format_count
 
 __all__ = ["Recording", "Wanted", "is_of_a_worker"]
 
@@ -92,7 +93,7 @@ class Recording:
     @property
     def said(self) -> str:
         """How far it is, in words."""
-        return f"measured {len(self.recorded.times)} of {self._wanted.steps} steps"
+        return f"measured {len(self.recorded.times)} of {format_count(self._wanted.steps, 'step')}"
 
     def run_so_far(self) -> Run:
         """The steps that have ended; may be asked for while the loop runs in another thread."""
@@ -118,8 +119,8 @@ class Recording:
         warm = f"{WINDOW} to {MOST_WARMUP}" if skip is None else f"{skip}"
         need = 1 + (MOST_WARMUP if skip is None else skip) + steps + tail
         said = (
-            f"no step was traced: the recording ended after {ended} steps, and needs {warm} to "
-            f"warm up, {steps} to measure and {tail} to trace. {need} are enough"
+            f"no step was traced: the recording ended after {format_count(ended, 'step')}, and "
+            f"needs {warm} to warm up, {steps} to measure and {tail} to trace. {need} are enough"
         )
         left = self.count - tail
         if left < LEAST:

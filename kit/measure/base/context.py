@@ -26,6 +26,7 @@ from kit.measure.base.loading import (
 from kit.runs.knob import OwnKnob
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.text import format_count
 from kit.trace import Timeline
 
 __all__ = ["FRAMEWORKS", "Context", "Workload", "as_workload", "workload"]
@@ -242,8 +243,8 @@ class Context:
         length = len(dataset)
         if length < self.batch_size:
             raise SettingsError(
-                f"batch_size={self.batch_size}, but the dataset has only {length} items; "
-                "choose a smaller batch or give more data"
+                f"batch_size={self.batch_size}, but the dataset has only "
+                f"{format_count(length, 'item')}; choose a smaller batch or give more data"
             )
         loader = torch.utils.data.DataLoader(
             dataset,

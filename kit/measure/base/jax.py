@@ -16,6 +16,7 @@ from kit.measure.base.context import Context
 from kit.measure.base.loading import NEXT, WAITED, fetched, noted, prefetched
 from kit.runs.settings import Settings
 from kit.runtime.session.session import current_session
+from kit.text import format_count
 
 __all__ = ["JaxContext"]
 
@@ -59,8 +60,8 @@ class JaxContext(Context):
         length, take = _items(dataset)
         if length < self.batch_size:
             raise SettingsError(
-                f"batch_size={self.batch_size}, but the dataset has only {length} items; "
-                "choose a smaller batch or give more data"
+                f"batch_size={self.batch_size}, but the dataset has only "
+                f"{format_count(length, 'item')}; choose a smaller batch or give more data"
             )
         batches = _shuffled(length, take, self.batch_size, self.seed)
         depth = self.settings.prefetch

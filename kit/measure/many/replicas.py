@@ -42,7 +42,7 @@ from kit.runtime.processes.channel import Clock
 from kit.runtime.processes.join import Processes
 from kit.runtime.recording.sites import format_site
 from kit.runtime.replicas.group import parted
-from kit.text import check_whole_number
+from kit.text import check_whole_number, format_count
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.torch.parallel.own_step import OwnStepParallel
 from kit.torch.parallel.shards import Shards, part_of, sizes_of, tensors_in
@@ -261,7 +261,7 @@ def measure(
         losses=tuple(net.mean(loss, weights) for loss, weights in timed.kept if _is_loss(loss)),
         environment={**run.environment, **where},
         conditions=conditions_of(seen.usages, timed.warmup),
-        name=name or f"{net.count} replicas",
+        name=name or format_count(net.count, "replica"),
     )
 
 

@@ -44,6 +44,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.recording.sites import level_of_user
 from kit.runtime.session.executor import ExecutableCache
+from kit.text import format_count
 
 __all__ = ["sweep"]
 
@@ -339,7 +340,7 @@ def _workers(executor: Executor) -> str:
     if isinstance(executor, ThreadPoolExecutor):
         return "no: threads of one process take turns"
     count = getattr(executor, "_max_workers", None)  # no executor says it publicly
-    return f"{count} workers" if isinstance(count, int) else "number of workers unknown"
+    return format_count(count, "worker") if isinstance(count, int) else "number of workers unknown"
 
 
 def _check_processes(executor: ProcessPoolExecutor, workload: Workload) -> None:

@@ -14,7 +14,7 @@ from kit.runs.knob import Knob, knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
-from kit.text import format_number
+from kit.text import format_count, format_number
 
 __all__ = ["Programs", "Trial", "Tuned", "choose", "in_words", "program_of", "same_losses",
            "training_of", "work_of"]  # fmt: skip
@@ -72,7 +72,11 @@ def in_words(settings: Settings, start: Settings) -> str:
         forward, backward = settings.bulk_sizes
         sizes = f"{forward}" if forward == backward else f"{forward} and {backward}"
         is_cut = settings.mode == "bulked"
-        parts.append(f"{sizes} ops a segment" if is_cut else f"mode {settings.mode}")
+        parts.append(
+            f"{sizes} {'op' if forward == backward == 1 else 'ops'} a segment"
+            if is_cut
+            else f"mode {settings.mode}"
+        )
     for knob in knobs_of(settings):
         value = getattr(settings, knob.name)
         is_named = knob.name not in _CUT and not knob.is_measuring
@@ -346,4 +350,4 @@ def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, 
 
 def _steps(row: Mapping[str, Any]) -> str:
     after = row["pays_off_after"]
-    return "never" if math.isinf(after) else f"{math.ceil(after):,} steps"
+    return "never" if math.isinf(after) else format_count(math.ceil(after), "step")

@@ -39,7 +39,7 @@ from kit.runs.whatif.waits import (
     without_scalers,
     without_wished,
 )
-from kit.text import WHOLE, format_ms, safe_terminal
+from kit.text import WHOLE, format_count, format_ms, safe_terminal
 from kit.trace import SyncPoint, Timeline
 from kit.trace.syncs import SyncRow
 
@@ -82,8 +82,8 @@ class Prediction:
         """One line: the time, the cuts, the waits, and where it comes from."""
         if not self.segments:  # natively, where ops are not cut
             return f"modelled: {self.step_text} a step; from {self.of}"
-        cuts = f"{self.segments} segment{'s' if self.segments != 1 else ''}"
-        waits = f"{self.syncs} sync{'s' if self.syncs != 1 else ''}"
+        cuts = format_count(self.segments, "segment")
+        waits = format_count(self.syncs, "sync")
         return f"modelled: {self.step_text} a step, {cuts}, {waits}; from {self.of}"
 
 

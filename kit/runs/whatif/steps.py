@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kit.ir import Graph, Node, Segment
 from kit.runs.whatif.costs import Costs
 from kit.runs.whatif.waits import Waits
+from kit.text import format_count
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.active import LOADER
 from kit.trace.simulate import Work, simulate
@@ -291,7 +292,7 @@ class _Steps:
         handed = len(self.work) - 1
         before = (self._done[-1],) if self._done and self._shape.serial else ()
         segment = self._shape.segments[k]
-        name = f"segment {k} ({len(segment.nodes)} ops)"
+        name = f"segment {k} ({format_count(len(segment.nodes), 'op')})"
         self._put(_WORKER, name, "dispatch", self._launches[k], (handed, *before), _PYTHON, k)
         self._put(_DEVICE, name, "kernel", self._shape.device[k], (len(self.work) - 1,), "", k)
         self._done.append(len(self.work) - 1)

@@ -20,6 +20,7 @@ from kit.runtime.compiling.lower import Executable
 from kit.runtime.compiling.places import Places
 from kit.runtime.recording.bulk import Op
 from kit.runtime.rules.table import Rules
+from kit.text import format_count
 
 __all__ = ["Compiling", "ExecutableCache"]
 
@@ -199,5 +200,5 @@ class Compiling:
     def __str__(self) -> str:
         found, made = len(self._found), len(self._made)
         if not made:
-            return f"all {found} programs were in the cache" if found else ""
-        return f"{made} of {found + made} programs were compiled"
+            return f"{format_count(found, 'program')}, all from the cache" if found else ""
+        return f"{made} of {format_count(found + made, 'program')} compiled"

@@ -31,6 +31,7 @@ from kit.runtime.recording.bulk import Op, Task
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rule, Rules
+from kit.text import format_count
 
 __all__ = ["Executable", "InnerProgram", "Source", "compile_segment", "np_dtype", "options_for"]
 
@@ -115,7 +116,7 @@ class InnerProgram(Source):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"program {self.digest()} of {len(self.nodes)} ops"
+        return f"program {self.digest()} of {format_count(len(self.nodes), 'op')}"
 
 
 @dataclass(eq=False)

@@ -17,12 +17,13 @@ from kit.runtime.compiling.places import MOVED
 from kit.runtime.recording.bulk import Frame, Op, Task
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE, Scalar
+from kit.text import format_count
 
 __all__ = ["CompileLog"]
 
 _EVICTED = (
     f"compiled before, and dropped since to make room: {MAX_PROGRAMS:,} programs stay in memory; "
-    "{} ops from {}"
+    "{} from {}"
 )
 _MOST_OPS = 2_000  # of a program whose graph is compared for a run: more takes seconds
 KEPT = 256  # compiles that are remembered, and with which a new one is compared
@@ -88,13 +89,14 @@ class CompileLog:
             source, ops, bulk.frames[recorded], phase, position, names, executable.checks
         )
         old = self._most_similar(new)
+        many = format_count(len(source.nodes), "op")
         reason = ("first", 0, "", "", "") if old is None else _why(old, new)
         if is_again:
-            reason = ("evicted", 0, _EVICTED.format(len(source.nodes), _first(new)), "", "")
+            reason = ("evicted", 0, _EVICTED.format(many, _first(new)), "", "")
         kind, k, sentence, before, now = reason
         note = Compile(
             step=step, segment=position, phase=phase, kind=kind, node=k, ops=len(source.nodes),
-            sentence=sentence or f"first time: {len(source.nodes)} ops from {_first(new)}",
+            sentence=sentence or f"first time: {many} from {_first(new)}",
             site=new.site(k), old_site="" if old is None else old.site(k), before=before, now=now,
             lower_ms=_ms(executable.lower_ns), compile_ms=_ms(executable.compile_ns),
             is_from_disk=is_from_disk,
@@ -185,7 +187,8 @@ def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str
     if len(a.nodes) != len(b.nodes):
         k = min(len(a.nodes), len(b.nodes))
         ended = "later" if len(b.nodes) > len(a.nodes) else "earlier"
-        return ("cut", k - 1, f"the segment ended {ended}, after {len(b.nodes)} ops instead of "
+        count = format_count(len(b.nodes), "op")
+        return ("cut", k - 1, f"the segment ended {ended}, after {count} instead of "
                 f"{len(a.nodes)}", str(len(a.nodes)), str(len(b.nodes)))  # fmt: skip
     if old.checks.precision != new.checks.precision and tuple(a.wanted) == tuple(b.wanted):
         return ("precision", 0, "torch was told to multiply with other bits",
@@ -195,7 +198,7 @@ def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str
                 str(old.checks), str(new.checks))  # fmt: skip
     if len(a.leaves) != len(b.leaves) or tuple(a.wanted) == tuple(b.wanted):
         return "aliasing", 0, "the same arrays are shared or overwritten in another way", "", ""
-    return ("kept", 0, f"{len(b.wanted)} results are still needed after the segment instead of "
+    return ("kept", 0, f"results still needed after the segment: {len(b.wanted)} instead of "
             f"{len(a.wanted)}", str(len(a.wanted)), str(len(b.wanted)))  # fmt: skip
 
 

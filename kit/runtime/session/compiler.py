@@ -19,6 +19,7 @@ from kit.runtime.compiling.reasons import CompileLog
 from kit.runtime.recording.bulk import Op, Task
 from kit.runtime.recording.sites import format_site
 from kit.runtime.rules.table import Rules
+from kit.text import format_count
 from kit.trace import Span
 
 __all__ = ["Compiler"]
@@ -140,7 +141,11 @@ class Compiler:
         """The program of this key; compiled now if it is not there. `offset`: its first op."""
         before = self._counts["compile.count"]
         is_watched = self._cache.watch is not None  # words are for somebody who reads them
-        what = f"{task.cut.bulk.phase}, {len(task.cut.bulk.ops)} ops" if is_watched else ""
+        what = (
+            f"{task.cut.bulk.phase}, {format_count(len(task.cut.bulk.ops), 'op')}"
+            if is_watched
+            else ""
+        )
         executable = self._cache.find(
             key, lambda: self._compile_for(task, source(), offset, checks), what=what
         )

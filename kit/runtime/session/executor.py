@@ -33,6 +33,7 @@ from kit.runtime.recording.sites import format_site
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.compiler import Compiler
 from kit.runtime.session.findings import Findings, Flags, raise_found, spoiled_by
+from kit.text import format_count
 from kit.trace import Span
 
 __all__ = ["ExecutableCache", "Executor"]
@@ -230,7 +231,7 @@ class Executor:
         self.counts["execute.count"] += 1
         self.counts["execute.ns"] += stop - task.seen.dispatch_ns[0]
         if self.is_tracing:
-            name = f"({len(task.cut.bulk.ops)} ops)"
+            name = f"({format_count(len(task.cut.bulk.ops), 'op')})"
             self.spans.append(
                 Span("host/worker", name, "dispatch", *task.seen.dispatch_ns, segment=task.index)
             )

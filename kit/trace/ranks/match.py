@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kit.text import format_count
 from kit.trace.active import Ints, Mask
 from kit.trace.communication import Channel
 from kit.trace.ranks.one import RankTrace
@@ -111,8 +112,9 @@ def _notes(
     nameless = sum(not channel.group and not channel.members for channel, _, _ in matched)
     if nameless and len(ranks) > 2:
         notes.append(
-            f"the files name no process group of {nameless:,} collectives: they were matched as if "
-            "all ranks were one group. With several groups, what is said of them is wrong"
+            f"the files name no process group of {format_count(nameless, 'collective')}: they "
+            "were matched as if all ranks were one group. With several groups, what is said of "
+            "them is wrong"
         )
     steps = sorted({step for _, step in uneven if step != NUMBERED})
     if steps:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kit.text import format_count
 from kit.trace.active import Ints, Mask, without
 from kit.trace.communication import BYTES_UNKNOWN, Channel, copy_totals, joined, within
 from kit.trace.ranks.clocks import TOGETHER, Clock, align
@@ -139,8 +140,8 @@ def compare_ranks(traces: Sequence[RankTrace]) -> Compared:
     notes = [*matched.notes, *_far_off(traces, clocks, matched)]
     if bad := len(matched.keys) - len(fit):
         notes.append(
-            f"{bad:,} collectives end on one rank before they begin on another, by more than the "
-            "clocks are wrong: they are not the same ones, and were not compared"
+            f"{format_count(bad, 'collective')} with an end on one rank before the begin on "
+            "another, by more than the clocks are wrong: not the same ones, and not compared"
         )
     return Compared(
         tuple(_rank(*each, came_last) for each in zip(traces, clocks, waits, strict=True)),

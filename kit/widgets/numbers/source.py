@@ -181,7 +181,8 @@ def _file_head(file: str, rows: Sequence[LineCost]) -> str:
 def _folded(lines: Sequence[str], is_folded: bool) -> str:
     if not is_folded:
         return "".join(lines)
-    return f"<details><summary>{len(lines)} lines without cost</summary>{''.join(lines)}</details>"
+    count = format_count(len(lines), "line")
+    return f"<details><summary>{count} without cost</summary>{''.join(lines)}</details>"
 
 
 def _line(number: int, text: str | None, rows: Sequence[LineCost], i: int, scale: _Scale) -> str:

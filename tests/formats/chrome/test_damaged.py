@@ -49,16 +49,21 @@ from tests.formats.chrome.traces import (
         (b'{"traceEvents": [{"ph": "X"} {}]}', "not JSON"),
         (b'{"traceEvents": [{"ph": "X"}], 5: 6}', "not JSON"),
         (b'{"traceEvents": [' + b"[" * 100_000, "nested too deeply|cut off"),
-        (b'{"traceEvents": []}', "neither torch.profiler's nor kit's"),
+        (b'{"traceEvents": []}', "nothing was recorded"),
         (b'{"traceEvents": [{"ph": "X", "cat": "v8", "name": "gc", "ts": 1}]}', "neither"),
         (
             b'{"otherData": {"format": "overlap-kit trace", "version": 9}, "traceEvents": []}',
             "version 9",
         ),
-        ("[1]".encode("utf-16"), "neither torch.profiler's nor kit's"),
+        ("[1]".encode("utf-16"), "nothing was recorded"),
+        (  # as torch.profiler writes it of a block in which nothing ran
+            b'{"schemaVersion": 1, "traceEvents": [{"ph": "M", "name": "process_name", "pid": 1}, '
+            b'{"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": 1, "dur": 2}]}',
+            "nothing was recorded",
+        ),
         (b"\n\x10B\x02\x08\x01P\x01" + bytes(99), r"Of protobufs only jax's \*\.xplane\.pb"),
     ],
-    ids=range(24),
+    ids=range(25),
 )
 def test_a_file_that_is_no_trace_says_what_it_is(tmp_path, content: bytes, message: str):
     with pytest.raises(TraceFileError, match=message) as raised:

@@ -46,8 +46,8 @@ def test_events_that_only_begin_are_few_whatever_their_threads(monkeypatch):
     for thread in range(1000):
         gathered.add(op(ph="B", tid=thread, args={"x": list(range(1000))}))
     gathered.close()
-    assert gathered.repairs["events that begin in 10 others were left out"] == 990
-    assert gathered.repairs["events that begin and never end were left out"] == 10
+    assert gathered.repairs["event", "inside of 10 others: left out"] == 990
+    assert gathered.repairs["event", "with a begin and no end: left out"] == 10
 
 
 def test_ends_of_threads_that_nothing_began_on_are_not_kept():
@@ -55,7 +55,7 @@ def test_ends_of_threads_that_nothing_began_on_are_not_kept():
     for thread in range(1000):
         gathered.add(op(ph="E", tid=thread))
     assert not gathered._halves._open
-    assert gathered.repairs["events that end and never began were left out"] == 1000
+    assert gathered.repairs["event", "with an end and no begin: left out"] == 1000
 
 
 def test_a_pair_keeps_its_arguments_and_frees_its_place(monkeypatch):
@@ -109,7 +109,7 @@ def test_sync_points_of_our_own_files_are_bounded(monkeypatch):
     for _ in range(5):
         gathered.add(op(cat="kit.sync", name="item", args={"cause": "item"}))
     assert len(gathered.own_syncs) == 3
-    assert gathered.repairs["sync points after the first 3 were left out"] == 2
+    assert gathered.repairs["sync point", "after the first 3: left out"] == 2
 
 
 def test_members_of_process_groups_are_kept_once_and_bounded(monkeypatch):

@@ -218,7 +218,9 @@ def test_a_loop_in_a_thread_is_recorded_from_outside_as_often_as_asked() -> None
         until(lambda: len(watch.runs) == 1)
         watch.start(steps=1_000_000, skip=0)
         until(
-            lambda: re.search(r"watch: measured ([3-9]|\d\d+) of 1000000", repr(watch)) is not None
+            lambda: (
+                re.search(r"watch: measured ([3-9]|\d\d+) of 1,000,000", repr(watch)) is not None
+            )
         )
         watch.stop()
         until(lambda: len(watch.runs) == 2)

@@ -146,7 +146,7 @@ def test_a_profiler_that_the_loop_starts_itself_has_what_it_would_and_the_loop_g
     assert len(seen) == 1
     assert "aten::linear" in seen[0]
     assert not torch.autograd._profiler_enabled()
-    assert watch.ended == "complete: measured 1 of 1 steps"
+    assert watch.ended == "complete: measured 1 of 1 step"
     assert any("no step was traced: the program" in note for note in watch.run.timeline.notes)
 
 

@@ -120,10 +120,10 @@ def test_a_run_says_what_it_compiles_and_what_was_there():
     watch = Compiling(said.append)
     assert str(watch) == ""
     watch.found("a")
-    assert str(watch) == "all 1 programs were in the cache"
+    assert str(watch) == "1 program, all from the cache"
     watch.made("b")
     watch.found("b")  # of the next step
-    assert str(watch) == "1 of 2 programs were compiled"
+    assert str(watch) == "1 of 2 programs compiled"
 
 
 def test_preparing_does_not_change_the_random_numbers_of_the_user():
