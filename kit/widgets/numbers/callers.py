@@ -32,7 +32,7 @@ MAX_ROWS = 24
 _FEW = 6
 _LEAST = 0.01  # of kernel time
 _TITLE = "What launched the device's work"
-_HEADS = ("ms a step", "share", "of its own", "backward", "GFLOP/s")
+_HEADS = ("share", "of its own", "backward", "GFLOP/s")
 _WIDTHS = (40, 12, 12, 12, 12, 12)
 _WORDS = {
     "module": "module",
@@ -80,7 +80,8 @@ def _table(run: Run, by: str, limit: int, picks: list[Selection]) -> str:
     links = Links(run)
     mine = [links.of_nodes(row.nodes, row.name) for row in shown]
     cells = [_cells(row, by) for row in shown]
-    heads = (_WORDS[by], *_HEADS)
+    has_steps = bool(run.timeline.where(kind="step").any())
+    heads = (_WORDS[by], "ms a step" if has_steps else "ms", *_HEADS)
     attributes = list(starmap(row_attributes, enumerate(mine, len(picks))))
     picks += mine
     made = table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes, least_px=620)

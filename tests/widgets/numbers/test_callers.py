@@ -10,6 +10,7 @@ import numpy as np
 import kit
 from kit.runs.run import Run
 from kit.trace.imported import Caller
+from kit.trace.timeline import COLUMNS
 from kit.widgets.numbers.callers import CallerView, callers_drawn, callers_html
 from kit.widgets.timeline.view import TimelineView
 from tests.factories import HOSTILE, empty_run, make_run
@@ -42,6 +43,16 @@ def test_a_strangers_names_are_text() -> None:
 def test_runs_without_callers_say_so_and_have_no_section() -> None:
     assert callers_html(empty_run()) == ""
     assert "Nothing says what launched" in callers_drawn(make_run())[0]
+
+
+def test_times_are_of_a_step_only_where_there_are_steps() -> None:
+    run = hostile_run()
+    assert ">ms a step</th>" in callers_html(run)
+    bare = run.timeline.where(kind="kernel")
+    columns = {name: getattr(run.timeline, name)[bare] for name in COLUMNS}
+    stepless = replace(run, timeline=replace(run.timeline, syncs=(), **columns))
+    assert ">ms</th>" in callers_html(stepless)
+    assert "a step" not in callers_html(stepless)
 
 
 def test_a_row_lights_up_its_kernels_and_a_kernel_its_rows() -> None:
