@@ -160,7 +160,10 @@ def predict_parallel(
     spans = simulate(work)
     total = max(s.stop_ns for s in spans)
     spans.append(Span("host/main", "step 0", "step", 0, total))
-    note = f"{devices} devices, a link of {link.latency_us:g} us and {link.gb_per_s:g} GB/s"
+    note = (
+        f"{format_count(devices, 'device')}, a link of {link.latency_us:g} us and "
+        f"{link.gb_per_s:g} GB/s"
+    )
     timeline = Timeline.of(spans, (), "modelled", (note,))
     exposed = round(exposed_ms(timeline).get("device/0", 0.0) * 1e6)
     return ParallelStep(total, exposed, len(ends), len(buckets), timeline)

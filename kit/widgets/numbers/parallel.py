@@ -181,10 +181,11 @@ class ParallelView(View):
         pieces = format_count(now.segments, "backward segment")
         ops = format_count(self.bulk.value, "op")
         travels = format_count(now.buckets, "bucket")
+        shared = ", each with a part of the batch," * (devices > 1)
         told = " Modelled." + " Large dots were measured." * (is_measured and bool(self._measured))
         self.text.value = (
             f'<div style="font:13px/1.5 {FONT};color:{INK}">'
-            f"<b>When do gradients travel?</b> {devices} devices, each with a part of the batch, "
+            f"<b>When do gradients travel?</b> {format_count(devices, 'device')}{shared} "
             f"over a link of {link.latency_us:g} µs and {link.gb_per_s:g} GB/s.<br>"
             f"<b>{now.step_ns / 1e6:.2f} ms</b> a step with {pieces} of {ops} and {travels} of "
             f"about {format_bytes(bucket)}; {now.exposed_ns / 1e6:.2f} ms of it only wait for "

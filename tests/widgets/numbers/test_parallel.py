@@ -64,6 +64,12 @@ def test_each_slider_asks_the_model_and_an_error_is_shown_under_the_view(
     assert "division by zero" in view.error.value
 
 
+def test_one_device_is_not_called_several() -> None:
+    view = ParallelView(STEP, LINK, devices=1)
+    assert "gradients travel?</b> 1 device over a link of 50 µs" in view.text.value
+    assert view.step.timeline.notes == ("1 device, a link of 50 us and 1 GB/s",)
+
+
 def test_what_is_no_measurement_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"measure_backward\(net, step\) gives, not str"):
         ParallelView("a run")  # type: ignore[arg-type]
