@@ -155,3 +155,4 @@ class RunDiffView(View):
             self.table.value = "" if self.diff is None else run_diff_html(self.diff)
         except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
             self.table.value = error_html("run diff", error)
+        self.store()

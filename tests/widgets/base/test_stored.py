@@ -45,6 +45,11 @@ COMPILED = """
 source.compiles = [Compile(0, 0, "forward", "first", "nothing like it", 3, site="train.py:41")]
 compiles.refresh()
 """
+DIFF = """
+diffs = kit.RunDiffView(kit.diff_runs(make_run(), make_run(seed=1)))
+diffs
+"""
+DIFFED = "diffs.diff = kit.diff_runs(make_run(), make_run(Settings(batch_size=3)))"
 PROGRESS = """
 from kit.widgets.base.progress import progress_bar
 with progress_bar("sweep") as report:
@@ -65,7 +70,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """The outputs of each cell after all have run."""
     cells = {"explorer": EXPLORER, "move": MOVE, "timeline": TIMELINE, "comparison":
              "kit.compare([make_run(), make_run(Settings(mode='lazy'))])", "compiles": COMPILES,
-             "compiled": COMPILED, "progress": PROGRESS, "failed": FAILED}  # fmt: skip
+             "compiled": COMPILED, "diff": DIFF,
+             "diffed": DIFFED, "progress": PROGRESS, "failed": FAILED}  # fmt: skip
     book = new_notebook(cells=[new_code_cell(source) for source in cells.values()])
     folder = tmp_path_factory.mktemp("stored")
     with pytest.MonkeyPatch.context() as patch:
@@ -119,6 +125,10 @@ def test_the_page_of_compiles_is_not_empty(outputs: dict[str, list[Any]]):
     page = stored(outputs["compiles"])
     assert "Nothing was compiled" not in page
     assert "train.py:41" in page
+
+
+def test_the_page_of_a_diff_is_of_the_last_one(outputs: dict[str, list[Any]]):
+    assert "batch_size" in stored(outputs["diff"])
 
 
 def test_no_progress_bar_is_left_as_text(outputs: dict[str, list[Any]]):
