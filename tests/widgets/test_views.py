@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from kit.ir import Graph
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.widgets.base.html_view import HtmlView
+from kit.widgets.graph.view import GraphView
+from kit.widgets.memory.view import MemoryView
+from kit.widgets.timeline.view import TimelineView
 from kit.widgets.views import PLACES, VIEWS, ViewRow
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
@@ -47,6 +52,34 @@ def test_a_row_that_does_not_apply_has_no_text():
     )
     assert row.text(replace(empty_run(), name="")) == ""
     assert row.text(replace(empty_run(), name="mlp")) == "x"
+
+
+def test_what_cannot_be_drawn_leaves_no_picture_of_the_run_before():
+    run = make_run()
+    graph, t = run.graphs[0], run.timeline
+    node = replace(graph.nodes[-1], inputs=((10**6, 0),))
+    graphs, timeline, memory = GraphView(run), TimelineView(run), MemoryView(run)
+    errors = graphs._error, timeline._error, memory.error
+    graphs.run = replace(run, graphs=(Graph((*graph.nodes[:-1], node)),))
+    timeline.run = replace(run, timeline=replace(t, name=np.full_like(t.name, 10**4)))
+    memory.run = replace(run, graphs=(Graph(graph.nodes[:5]),))
+    assert all('role="alert"' in error.value for error in errors)
+    assert not len(graphs.sources["scene"].tags[0]["rows"]["parent"])
+    assert graphs.svg().count("<text") == 0
+    assert not len(timeline.sources["timeline"].data["spans.key"][0])
+    assert not memory.sources["area"].data["left"]
+    assert memory.by_op.value == ""
+    said = [
+        graphs.sources["scene"].tags[0]["message"],
+        *timeline.sources["timeline"].data["message"],
+        *memory.sources["message"].data["text"],
+    ]
+    assert said == ["this run cannot be drawn"] * 3
+    graphs.run = timeline.run = memory.run = run
+    assert all(error.value == "" for error in errors)
+    assert len(timeline.sources["timeline"].data["spans.key"][0]) > 10
+    assert len(memory.sources["area"].data["left"]) > 10
+    assert graphs.svg().count("<text") > 3
 
 
 def test_a_view_of_text_says_what_went_wrong_and_draws_the_next_run():

@@ -24,6 +24,7 @@ from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.knob import Knob, knobs_of
 from kit.runs.settings import BULK_STOPS, KIT_MODES, Settings
 from kit.text import safe_html
+from kit.widgets.base.flag import Flag
 from kit.widgets.base.tables import FONT, MUTED
 
 # Four columns, two where there is less room than 760 pixels, one below 400: kit's eight controls
@@ -87,7 +88,7 @@ class Controls(VBox):
     ) -> None:
         self._on_invalid = on_invalid
         self._last = ("", 1)  # the control that was moved last, and to which side
-        self._is_following = False
+        self._following = Flag()
         self._knobs = {knob.name: knob for knob in knobs_of(settings) if knob.widget}
         self._by_name = {
             name: _MAKERS[knob.widget](knob, getattr(settings, name))
@@ -142,7 +143,7 @@ class Controls(VBox):
         return [HBox([*wide, *beside], layout=Layout(**_FIRST)), *grids]
 
     def _moved(self, name: str, value: Any) -> None:
-        if self._is_following:
+        if self._following:
             return
         try:
             before = self.settings
@@ -158,8 +159,7 @@ class Controls(VBox):
 
     def _follow(self, settings: Settings) -> None:
         """Set every control to these settings without taking it for a person's change."""
-        self._is_following = True
-        try:
+        with self._following:
             for name, control in self._by_name.items():
                 knob, value = self._knobs[name], getattr(settings, name)
                 if knob.widget == "slider":
@@ -167,8 +167,6 @@ class Controls(VBox):
                 control.value = min(value, UNLIMITED) if knob.is_bulk_size else value
                 control.disabled = not knob.has_effect(settings.mode)
                 self._labels[name].value = _label_html(knob.label, _tip(knob), _why(knob, settings))
-        finally:
-            self._is_following = False
 
 
 def _tip(knob: Knob) -> str:

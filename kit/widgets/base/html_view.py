@@ -9,8 +9,8 @@ import traitlets
 from ipywidgets import HTML, Layout
 
 from kit.runs.run import Run
+from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
-from kit.widgets.base.theme import error_html
 
 __all__ = ["HtmlView"]
 
@@ -36,8 +36,6 @@ class HtmlView(View):
         return str(self.html.value)
 
     @traitlets.observe("run")
-    def _redraw(self, change: dict[str, Any]) -> None:
-        try:
-            self.html.value = "" if change["new"] is None else self._draw(change["new"])
-        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
-            self.html.value = error_html(self._name, error)
+    def _redraw(self, _: Any = None) -> None:
+        with ErrorsIn(self.html, self._name):
+            self.html.value = "" if self.run is None else self._draw(self.run)

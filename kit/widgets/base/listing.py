@@ -16,10 +16,11 @@ from ipywidgets import HTML, Box, Layout, Text
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.trace.ranks.ranks import Ranks
+from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
 from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import NOTHING, Selection
-from kit.widgets.base.theme import FOCUS, PICKED, PICKED_EDGE, error_html
+from kit.widgets.base.theme import FOCUS, PICKED, PICKED_EDGE
 
 __all__ = ["LISTING_CSS", "Drawn", "Listing"]
 
@@ -82,9 +83,11 @@ class Listing(View):
 
     @traitlets.observe("run")
     def _draw(self, change: dict[str, Any]) -> None:
-        self.selection = NOTHING
-        try:
-            body, self._rows = ("", ()) if change["new"] is None else self._draw_run(change["new"])
+        self.selection, self._rows = NOTHING, ()
+        with ErrorsIn(self.html, self._name):
+            body = ""
+            if change["new"] is not None:
+                body, self._rows = self._draw_run(change["new"])
             handler = safe_html(_HANDLER, 10_000)
             style = f"<style>{LISTING_CSS}</style>"
             self.html.value = (
@@ -93,9 +96,6 @@ class Listing(View):
                 if body
                 else ""
             )
-        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
-            self._rows = ()
-            self.html.value = error_html(self._name, error)
 
     @traitlets.observe("selection")
     def _mark(self, change: dict[str, Any]) -> None:

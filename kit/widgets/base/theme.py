@@ -19,7 +19,6 @@ from typing import Any
 
 from bokeh.models import CustomJS, Plot, SaveTool
 
-from kit.errors import words_of
 from kit.text import WHOLE, safe_html
 from kit.trace.kinds import LEGEND
 from kit.widgets.base.scripts import script
@@ -43,7 +42,6 @@ __all__ = [
     "PICKED",
     "PICKED_EDGE",
     "SEGMENT_COLORS",
-    "error_html",
     "hover_card",
     "kind_color",
     "on_color",
@@ -151,17 +149,6 @@ def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "
         f'max-width:380px;margin:-5px;padding:7px 9px">'
         f'<div style="font-weight:600;margin-bottom:3px;overflow-wrap:anywhere">{mark}{title}'
         f"</div>{lines}</div>"
-    )
-
-
-def error_html(view: str, error: BaseException) -> str:
-    """What a view shows under itself when a callback failed; everything in it is escaped."""
-    return (
-        f'<div role="alert" style="font:12px/1.5 {safe_html(FONT, WHOLE)};'
-        f"color:var(--kit-error-ink, #8c2f1b);background:var(--kit-error-paper, #fdf1ee);"
-        f'border-left:3px solid {COLORS["wait"]};padding:6px 10px;margin-top:4px">'
-        f"<b>{safe_html(view)}</b>: {safe_html(type(error).__name__)}: "
-        f"{safe_html(words_of(error), 600)}</div>"
     )
 
 

@@ -14,6 +14,7 @@ from kit.runs.bulk_sizes import DEFAULT_BULK
 from kit.runs.loss_scaling import ON_DEVICE
 from kit.runs.settings import Settings
 from kit.widgets.base.controls import FittedSettings, labelled
+from kit.widgets.base.flag import Flag
 
 __all__ = ["PRESETS", "History", "HistoryBar", "preset"]
 
@@ -87,7 +88,7 @@ class HistoryBar(HBox):
         self._on_look, self._on_link = on_look, on_link
         self._first, self._on_invalid = settings, on_invalid
         self._history = History(settings)
-        self._is_following = self._is_returning = False
+        self._following, self._returning = Flag(), Flag()
         self.preset = Dropdown(
             options=[_CHOOSE, *PRESETS], layout=Layout(width="auto", min_width="0")
         )
@@ -152,14 +153,11 @@ class HistoryBar(HBox):
     @property
     def is_returning(self) -> bool:
         """True while `settings` change by undo, redo or reset, and not by a choice."""
-        return self._is_returning
+        return bool(self._returning)
 
     def _return_to(self, settings: Settings) -> None:
-        self._is_returning = True
-        try:
+        with self._returning:
             self._choose(settings)
-        finally:
-            self._is_returning = False
 
     def _choose(self, settings: Settings) -> None:
         self.settings = settings
@@ -173,21 +171,18 @@ class HistoryBar(HBox):
     def _follow(self) -> None:
         if not hasattr(self, "redo"):
             return  # still being made
-        self._is_following = True
-        try:
+        with self._following:
             self.preset.value = preset(self.settings) or _CHOOSE
             self.text.value = self.settings.to_string()
             self.undo.disabled, self.redo.disabled = (not self._history.can(x) for x in (-1, 1))
             self.reset.disabled = self.settings == self._first
-        finally:
-            self._is_following = False
 
     def _take_preset(self, change: dict[str, Any]) -> None:
-        if not self._is_following and change["new"] in PRESETS:
+        if not self._following and change["new"] in PRESETS:
             self._choose(self.settings.replace(**PRESETS[change["new"]]))
 
     def _take_text(self, change: dict[str, Any]) -> None:
-        if self._is_following:
+        if self._following:
             return
         try:
             head, mark, looked = change["new"].partition("#")

@@ -30,8 +30,9 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from ipywidgets import HTML
 
-from kit.errors import KitError
 from kit.runs.run import Run
+from kit.widgets.base.errors import NOT_DRAWN, ErrorsIn
+from kit.widgets.base.flag import Flag
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
 from kit.widgets.base.scripts import asset, script
@@ -42,7 +43,6 @@ from kit.widgets.base.theme import (
     FONT,
     INK,
     MUTED,
-    error_html,
     hover_card,
     style_figure,
 )
@@ -232,29 +232,26 @@ class GraphView(View):
         against: Run | None = None,
         marks: Mapping[int, str] | None = None,
     ) -> None:
-        self._is_ready = False
-        self._is_heard = False  # what changes now came from the page: do not send it back
+        self._quiet = Flag()  # what is set now is drawn later, and at once
+        self._heard = Flag()  # what changes now came from the page: do not send it back
         self._sequence: Any = -1
         self._error = HTML()
         self._payload = self._make(run, against, marks)
         self.figure, self.sources = graph_model(self._payload)
         self.sources["state"].on_change("tags", self._hear)
-        super().__init__(
-            [LivePlot(self.figure), self._error],
-            run=run,
-            against=against,
-            marks=None if marks is None else dict(marks),
-            selection=NOTHING,
-        )
-        self._is_ready = True
+        with self._quiet:
+            super().__init__(
+                [LivePlot(self.figure), self._error],
+                run=run,
+                against=against,
+                marks=None if marks is None else dict(marks),
+                selection=NOTHING,
+            )
 
     def show(self, run: Run | None, marks: Mapping[int, str]) -> None:
         """Draw another run with other marks, and open the groups that hold what is marked."""
-        self._is_ready = False
-        try:
+        with self._quiet:
             self.run, self.marks = run, dict(marks)
-        finally:
-            self._is_ready = True
         self._redraw({})
         self.expanded = changed_groups(self._payload)
 
@@ -269,33 +266,27 @@ class GraphView(View):
     def _make(
         self, run: Run | None, against: Run | None, marks: Mapping[int, str] | None
     ) -> dict[str, Any]:
-        """The scene; a comparison that is not possible is said, and the run is drawn alone."""
-        try:
-            payload = graph_payload(run, against=against, marks=marks)
-            self._error.value = ""
-        except KitError as error:
-            payload = graph_payload(run)
-            self._error.value = error_html("graph", error)
-        return payload
+        """The scene; where a comparison is not possible, that is said, and the run drawn alone."""
+        self._error.value = ""
+        compared: dict[str, Any] = {"against": against, "marks": marks}
+        for options in (compared, {}):
+            with ErrorsIn(self._error, "graph"):
+                return graph_payload(run, **options)
+        return {**graph_payload(None), "message": NOT_DRAWN}
 
     @traitlets.observe("run", "against", "marks")
     def _redraw(self, change: dict[str, Any]) -> None:
-        if not self._is_ready:
-            return  # the constructor has drawn it
-        try:
-            self._payload = self._make(self.run, self.against, self.marks)
-            apply_graph(self._payload, self.figure, self.sources)
-            self._is_heard = True  # one message for all of it
+        if self._quiet:
+            return
+        self._payload = self._make(self.run, self.against, self.marks)
+        apply_graph(self._payload, self.figure, self.sources)
+        with self._heard:  # one message for all of it
             self.node, self.selection = None, NOTHING
             self._tell()
-        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
-            self._error.value = error_html("graph", error)
-        finally:
-            self._is_heard = False
 
     @traitlets.observe("expanded", "selection", "color_by")
     def _changed(self, change: dict[str, Any]) -> None:
-        if self._is_ready and not self._is_heard:
+        if not self._quiet and not self._heard:
             self._tell()
 
     def _tell(self) -> None:
@@ -312,8 +303,7 @@ class GraphView(View):
         if message.get("from") != "page" or message.get("sequence") == self._sequence:
             return  # our own, or jupyter_bokeh calls twice
         self._sequence = message.get("sequence")
-        self._is_heard = True
-        try:
+        with ErrorsIn(self._error, "graph"), self._heard:
             if message.get("need") == "engine":
                 # New each time: a copy of the figure has missed what another one was sent. The page
                 # asked before it heard what was set meanwhile, so what else it says is not news.
@@ -327,7 +317,3 @@ class GraphView(View):
                 nodes = [int(i) for i in pick["nodes"]]
                 self.node = nodes[0] if pick["isOp"] and nodes else None
                 self.selection = Links(self.run).of_nodes(nodes, str(pick["label"]))
-        except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
-            self._error.value = error_html("graph", error)
-        finally:
-            self._is_heard = False

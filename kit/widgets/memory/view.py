@@ -28,6 +28,8 @@ from ipywidgets import HTML, Layout, ToggleButtons
 from kit.errors import SettingsError
 from kit.runs.analysis.memory import MemoryReport, memory
 from kit.runs.run import Run
+from kit.widgets.base.errors import NOT_DRAWN, ErrorsIn
+from kit.widgets.base.flag import Flag
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
@@ -38,7 +40,6 @@ from kit.widgets.base.theme import (
     GRID,
     INK,
     MUTED,
-    error_html,
     hover_card,
     style_figure,
 )
@@ -197,7 +198,7 @@ class MemoryView(View):
         self.runs: tuple[Run, ...] = given
         self._report: MemoryReport | None = None
         self._links = Links(None)
-        self._is_following = False
+        self._following = Flag()
         self.figures, self.sources = memory_model(memory_payload(None))
         # Not at a change of `indices`: what the kernel changes, jupyter_bokeh says back to it.
         for plot, name in zip(self.figures, ("area", "bars"), strict=True):
@@ -217,42 +218,44 @@ class MemoryView(View):
     def _list_runs(self) -> None:
         """The table and the buttons of several runs; nothing for one."""
         many = len(self.runs) > 1
-        self._most = max((memory(run).peak for run in self.runs if run.graphs), default=0)
         self.table.value = variants_html(self.runs) if many else ""
         labels = variant_labels(self.runs) if self.runs else [""]
-        self._is_following = True
-        self.choice.options = [(label[:60], i) for i, label in enumerate(labels)]
+        with self._following:
+            self.choice.options = [(label[:60], i) for i, label in enumerate(labels)]
         self.choice.layout.display = None if many else "none"
-        self._is_following = False
+        self._most = max((memory(run).peak for run in self.runs if run.graphs), default=0)
 
     def _chosen(self, change: dict[str, Any]) -> None:
-        if not self._is_following and change["new"] is not None:
+        if not self._following and change["new"] is not None:
             self.run = self.runs[change["new"]]
 
     @traitlets.observe("run")
     def _redraw(self, change: dict[str, Any]) -> None:
         run = change["new"]
-        try:
-            if run is not None and not any(run is known for known in self.runs):
-                self.runs = (run,)
-                self._list_runs()
-            self._is_following = True
-            if run is not None:
-                self.choice.value = next(i for i, known in enumerate(self.runs) if known is run)
-            self._report = memory(run) if run is not None and run.graphs else None
-            _apply(memory_payload(run, self._most), self.figures, self.sources)
+        self._links = Links(run)
+        with self._following:
+            payload, self._report, self.measured.value = self._made(run)
+            _apply(payload, self.figures, self.sources)
             self.by_op.run = run if self._report is not None else None
-            self.measured.value = measured_html(run) if run is not None else ""
-            self._links = Links(run)
-            self.error.value = ""
-        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
-            self.error.value = error_html("memory", error)
-        finally:
-            self._is_following = False
         self.selection = NOTHING
 
+    def _made(self, run: Run | None) -> tuple[dict[str, Any], MemoryReport | None, str]:
+        """What the figures show, what that is made from, and what was measured."""
+        self.error.value = ""
+        with ErrorsIn(self.error, "memory"):
+            if run is None:
+                return memory_payload(None), None, ""
+            if not any(run is known for known in self.runs):
+                self.runs = (run,)
+                self._list_runs()
+            self.choice.value = next(i for i, known in enumerate(self.runs) if known is run)
+            report = memory(run) if run.graphs else None
+            return memory_payload(run, self._most), report, measured_html(run)
+        message = {"x": [0.5], "y": [0.5], "text": [NOT_DRAWN]}
+        return {**memory_payload(None), "message": message}, None, ""
+
     def _row_picked(self, change: dict[str, Any]) -> None:
-        if not self._is_following:
+        if not self._following:
             self.selection = change["new"]
 
     def _picker(self, name: str) -> Any:
@@ -269,8 +272,7 @@ class MemoryView(View):
     def _highlight(self, change: dict[str, Any]) -> None:
         nodes = change["new"].nodes
         end = float(self.figures[0].y_range.end)
-        self._is_following = True
-        try:
+        with self._following:
             self.by_op.selection = change["new"]
             self.sources["marks"].data = mark_columns(self._report, nodes, end)
             for name in ("area", "bars"):
@@ -278,5 +280,3 @@ class MemoryView(View):
                 self.sources[name].selected.indices = [
                     at for at, members in enumerate(of) if not nodes.isdisjoint(members)
                 ]
-        finally:
-            self._is_following = False

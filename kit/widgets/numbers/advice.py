@@ -13,9 +13,10 @@ from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.closing import close_widget
+from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, section, sentence
-from kit.widgets.base.theme import COLORS, error_html
+from kit.widgets.base.theme import COLORS
 
 __all__ = ["AGAIN", "AdviceView", "advice_html", "change_text"]
 
@@ -98,11 +99,9 @@ class AdviceView(View):
     def _redraw(self, change: dict[str, Any]) -> None:
         run, found = change["new"], None
         self.error.value = ""
-        try:
+        with ErrorsIn(self._text, "advice"):
             found = None if run is None else verdict(run)
             self._text.value = "" if run is None else _html(found)
-        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
-            self._text.value = error_html("advice", error)
         offered = () if self._on_try is None or found is None else found.advice[:MOST]
         texts = {f"Try {change_text(a.change)}": a.change for a in offered if a.change}
         if self._on_try is not None and found is not None and found.limit.doubt:
@@ -124,8 +123,6 @@ class AdviceView(View):
 
     def _try(self, change: Mapping[str, Any]) -> None:
         assert self._on_try is not None, "buttons are made only with `on_try`"
-        try:
+        with ErrorsIn(self.error, "advice"):
             self.error.value = ""
             self._on_try(change)
-        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
-            self.error.value = error_html("advice", error)

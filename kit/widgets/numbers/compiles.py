@@ -13,6 +13,8 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import format_count, safe_html
 from kit.trace import Timeline
+from kit.widgets.base.errors import ErrorsIn
+from kit.widgets.base.flag import Flag
 from kit.widgets.base.page import View
 from kit.widgets.base.selection import Selection
 from kit.widgets.base.tables import (
@@ -26,7 +28,6 @@ from kit.widgets.base.tables import (
     sentence,
     table,
 )
-from kit.widgets.base.theme import error_html
 from kit.widgets.graph.diff import Side, sides
 from kit.widgets.graph.pair import pair_html
 from kit.widgets.graph.view import GraphView
@@ -155,7 +156,7 @@ class GraphPair(HBox):
     def __init__(self) -> None:
         self.before, self.now = GraphView(), GraphView()
         self._sides: dict[GraphView, Side] = {}
-        self._is_following = False
+        self._following = Flag()
         for view in (self.before, self.now):
             view.layout = Layout(flex="1 1 420px", min_width="0", width="auto")
             view.observe(self._follow, "selection")
@@ -176,16 +177,13 @@ class GraphPair(HBox):
 
     def _follow(self, change: dict[str, Any]) -> None:
         """Pick the partners of what is picked; what has none is picked in one graph only."""
-        if self._is_following or change["owner"] not in self._sides:
+        if self._following or change["owner"] not in self._sides:
             return
         picked, partner = change["new"], self._sides[change["owner"]].other
         nodes = frozenset(partner[i] for i in picked.nodes if i in partner)
-        self._is_following = True
-        try:
+        with self._following:
             other = self.now if change["owner"] is self.before else self.before
             other.selection = Selection(nodes, frozenset(), picked.label if nodes else "")
-        finally:
-            self._is_following = False
 
 
 class CompileView(View):
@@ -223,8 +221,9 @@ class CompileView(View):
 
     def _chosen(self, change: Any) -> None:
         """Show the graphs of what is chosen, or why they cannot be shown; never another's."""
-        text, display = "", "none"
-        try:
+        display = "none"
+        with ErrorsIn(self.diff, "compiles"):
+            text = ""
             if self.choice.value is not None:
                 diff = self._source.compile_diff(self.choice.value)
                 text = diff_html(diff)
@@ -233,8 +232,6 @@ class CompileView(View):
                     self.children = [self.table, self.choice, self.graphs, self.diff]
                 self.graphs.show(diff)
                 display = ""
-        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
-            text = error_html("compiles", error)
-        self.diff.value = text
+            self.diff.value = text
         if self.graphs is not None:
             self.graphs.layout.display = display

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import traitlets
-from ipywidgets import HTML, Layout
-
 from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.analysis.sentence import change_sentence
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.whatif.predict import Prediction
 from kit.text import safe_html
-from kit.widgets.base.page import View
+from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import FONT, INK, MUTED, headline_html
-from kit.widgets.base.theme import BACKGROUND, MODEL, MODEL_EDGE, error_html
+from kit.widgets.base.theme import BACKGROUND, MODEL, MODEL_EDGE
 
 __all__ = ["HeadlineView", "changed_html", "modelled_html"]
 
 
-class HeadlineView(View):
+class HeadlineView(HtmlView):
     """The headline of `run`; assigning `run` redraws, without a change since another run."""
-
-    run = traitlets.Instance(Run, allow_none=True)
 
     def __init__(self) -> None:
         self._before: Run | None = None
         self._prediction: Prediction | None = None
-        self.html = HTML(layout=Layout(width="auto", margin="2px 2px 10px"))
-        super().__init__([self.html])
-
-    @property
-    def value(self) -> str:
-        """The HTML that is shown."""
-        return str(self.html.value)
+        super().__init__(
+            "headline", lambda run: self._above(run) + headline_html(run, self._before)
+        )
+        self.html.layout.margin = "2px 2px 10px"
 
     def show(self, run: Run, before: Run | None, prediction: Prediction | None = None) -> None:
         """Draw a run with the change since another one.
@@ -46,21 +36,11 @@ class HeadlineView(View):
         self._before, self._prediction = before, prediction
         try:
             if run is self.run:
-                self._draw()
+                self._redraw()
             else:
                 self.run = run
         finally:
             self._before = self._prediction = None
-
-    @traitlets.observe("run")
-    def _draw(self, _: Any = None) -> None:
-        try:
-            run = self.run
-            self.html.value = (
-                "" if run is None else self._above(run) + headline_html(run, self._before)
-            )
-        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
-            self.html.value = error_html("headline", error)
 
     def _above(self, run: Run) -> str:
         """What stands above the cards: whose numbers they are, or what changed."""

@@ -20,10 +20,11 @@ from kit.errors import SettingsError
 from kit.runs.gradients import Backward, Link, ParallelStep, best_buckets, predict_parallel
 from kit.text import format_bytes, format_count
 from kit.widgets.base.controls import labelled
+from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import FONT, INK, MUTED
-from kit.widgets.base.theme import COLORS, error_html, style_figure
+from kit.widgets.base.theme import COLORS, style_figure
 from kit.widgets.base.theme import INK as DOT
 
 __all__ = ["ParallelView", "curve_columns", "lane_columns"]
@@ -153,11 +154,9 @@ class ParallelView(View):
             control.observe(self._moved, "value")
 
     def _moved(self, change: Any) -> None:
-        try:
+        with ErrorsIn(self.error, "many devices"):
             self._ask()
             self.error.value = ""
-        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
-            self.error.value = error_html("many devices", error)
 
     def _ask(self) -> None:
         link = Link(self.latency.value, self.speed.value)

@@ -25,6 +25,7 @@ from kit.ir.plan import OpStream, plan
 from kit.text import format_count, safe_html, safe_label
 from kit.widgets.base import tables
 from kit.widgets.base.controls import bulk_slider, labelled
+from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
 from kit.widgets.base.theme import (
@@ -32,7 +33,6 @@ from kit.widgets.base.theme import (
     FONT,
     INK,
     MUTED,
-    error_html,
     hover_card,
     on_color,
     style_figure,
@@ -262,15 +262,13 @@ class PlanView(View):
             slider.observe(self._moved, "value")
 
     def _moved(self, change: Any) -> None:
-        try:
+        with ErrorsIn(self.error, "plan"):
             self.segments = plan(self.stream, self.forward.value, self.backward.value)
             payload = plan_payload(self.stream, self.segments)
             for name, source in self.sources.items():
                 source.data = payload[name]
             self._say()
             self.error.value = ""
-        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
-            self.error.value = error_html("plan", error)
 
     def _say(self) -> None:
         drawn = sum(len(s.nodes) for s in self.segments)

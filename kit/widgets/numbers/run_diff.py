@@ -12,9 +12,9 @@ from ipywidgets import HTML
 from kit.runs.analysis.diff import Change, NodeChange, RunDiff
 from kit.text import format_count, format_ms, safe_html
 from kit.widgets.base.change import change_html
+from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import MONO, MUTED, not_shown, section, sentence, table
-from kit.widgets.base.theme import error_html
 from kit.widgets.compare.data import amount
 
 __all__ = ["RunDiffView", "run_diff_html"]
@@ -151,8 +151,6 @@ class RunDiffView(View):
 
     @traitlets.observe("diff")
     def _draw(self, change: dict[str, Any]) -> None:
-        try:
+        with ErrorsIn(self.table, "run diff"):
             self.table.value = "" if self.diff is None else run_diff_html(self.diff)
-        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
-            self.table.value = error_html("run diff", error)
         self.store()

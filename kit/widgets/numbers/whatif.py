@@ -25,9 +25,9 @@ from kit.text import format_ms, format_percent, safe_html, safe_label, safe_term
 from kit.trace import SyncPoint
 from kit.widgets.base import tables
 from kit.widgets.base.controls import bulk_slider, labelled
+from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
-from kit.widgets.base.theme import error_html
 from kit.widgets.compare.view import comparison_figure
 from kit.widgets.timeline.view import apply_timeline, timeline_model, timeline_payload
 
@@ -215,7 +215,7 @@ class WhatIfView(View):
             control.observe(self._moved, "value")
 
     def _moved(self, change: Any) -> None:
-        try:
+        with ErrorsIn(self.error, "what if"):
             self.prediction = self._model.predict(
                 self._settings(),
                 without=[s for s, box in zip(self._syncs, self.without, strict=True) if box.value],
@@ -225,8 +225,6 @@ class WhatIfView(View):
             apply_timeline(timeline_payload(self._drawn()), self.figure, self.sources)
             self._say()
             self.error.value = ""
-        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
-            self.error.value = error_html("what if", error)
 
     def _settings(self) -> Settings:
         """The run's own settings, but for what was moved."""

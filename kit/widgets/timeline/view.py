@@ -25,11 +25,14 @@ from kit.runs.run import Run
 from kit.text import format_ns, safe_label
 from kit.trace import Timeline, count_devices
 from kit.widgets.base.closing import close_widget
+from kit.widgets.base.errors import NOT_DRAWN, ErrorsIn
+from kit.widgets.base.flag import Flag
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View, static_page
 from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import NOTHING, Links, Selection
-from kit.widgets.base.theme import error_html, page_js
+from kit.widgets.base.theme import page_js
+from kit.widgets.timeline.columns import Columns
 from kit.widgets.timeline.payload import as_run, flat, timeline_payload, timeline_title
 from kit.widgets.timeline.range import RangeMetrics, around, range_metrics
 
@@ -178,7 +181,7 @@ class TimelineView(View):
         self._error = HTML()
         self._drawn: tuple[Any, ...] = run, below, outline, None, 0.0
         self._links = Links(run)
-        self._is_pick = False
+        self._picking = Flag()  # what is selected now was clicked here
         super().__init__(
             [LivePlot(self.figure), self._error], run=run, below=below, outline=outline
         )
@@ -226,20 +229,24 @@ class TimelineView(View):
         if all(a is b for a, b in zip(wanted, self._drawn, strict=True)):
             return
         self._drawn = wanted
-        try:
-            self.selection, self.range_ns = NOTHING, None
-            self.segment = self.node = None
-            self._links = Links(self.run)
-            self._payload = timeline_payload(
+        self.selection, self.range_ns = NOTHING, None
+        self.segment = self.node = None
+        self._links = Links(self.run)
+        self._payload, ghost = self._made()
+        apply_timeline(self._payload, self.figure, self.sources, ghost)
+        self._offer()
+
+    def _made(self) -> tuple[Columns, Columns | None]:
+        """The payload, and that of the run that lies under it."""
+        self._error.value = ""
+        with ErrorsIn(self._error, "timeline"):
+            payload = timeline_payload(
                 self.run, below=self.below, outline=self.outline, axis_ns=self.axis_ns
             )
-            under = self.ghost
-            ghost = None if under is None else timeline_payload(under, max_spans=MAX_GHOST_SPANS)
-            apply_timeline(self._payload, self.figure, self.sources, ghost)
-            self._offer()
-            self._error.value = ""
-        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
-            self._error.value = error_html("timeline", error)
+            if self.ghost is None:
+                return payload, None
+            return payload, timeline_payload(self.ghost, max_spans=MAX_GHOST_SPANS)
+        return {**timeline_payload(None), "message": NOT_DRAWN}, None
 
     def pin(self, at_ns: int, text: str) -> None:
         """Pin a text to a time of the axis: `run` is then the same run with one more pin.
@@ -309,20 +316,18 @@ class TimelineView(View):
         if serial == self._serial:
             return
         self._serial = serial
-        try:
+        with ErrorsIn(self._error, "timeline"):
             if what == "unpin":
                 self.unpin(int(new["text"][0]))
             elif what == "pin" and self.range_ns is not None:
                 self.pin(self.range_ns[0], str(new["text"][0]))
             elif what == "step" and self.range_ns is not None:
                 self.use_as_step(*self.range_ns)
-        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
-            self._error.value = error_html("timeline", error)
 
     @traitlets.observe("selection")
     def _highlight(self, change: dict[str, Any]) -> None:
         selection = change["new"]
-        if not self._is_pick:
+        if not self._picking:
             self.segment = self.node = None
         self.sources["lit"].data = {
             "nodes": [" ".join(map(str, sorted(selection.nodes)))],
@@ -333,13 +338,8 @@ class TimelineView(View):
 
     def _picked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
         kind, index = new["kind"][0], int(new["index"][0])
-        try:
-            self._is_pick = True
+        with ErrorsIn(self._error, "timeline"), self._picking:
             self.selection = self._chosen(kind, index)
-        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
-            self._error.value = error_html("timeline", error)
-        finally:
-            self._is_pick = False
 
     def _chosen(self, kind: str, index: int) -> Selection:
         """What a picked span or sync point stands for; `segment` and `node` are set on the way."""
@@ -380,12 +380,10 @@ class TimelineView(View):
             return
         if [round(x) for key in ("start", "stop") for x in shown[key]] != list(wanted):
             self.sources["marked"].data = {"start": [wanted[0]], "stop": [wanted[1]]}
-        try:
+        with ErrorsIn(self._error, "timeline"):
             if self.run is not None and not self._payload["parts"]["gaps_known"][0]:
                 told = _told_idle(self.run.timeline, *self._in_run(*wanted))
                 self.sources["reply"].data = {"text": [told]}
-        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
-            self._error.value = error_html("timeline", error)
 
 
 def _told_idle(timeline: Timeline, start_ns: int, stop_ns: int) -> str:

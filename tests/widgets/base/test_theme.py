@@ -20,7 +20,6 @@ from kit.widgets.base.theme import (
     INK,
     LABELS,
     MUTED,
-    error_html,
     hover_card,
     kind_color,
     on_color,
@@ -28,7 +27,6 @@ from kit.widgets.base.theme import (
     style_figure,
     tint,
 )
-from tests.factories import HOSTILE
 
 # Machado, Oliveira, Fernandes, "A Physiologically-based Model for Simulation of Color Vision
 # Deficiency", IEEE TVCG 2009, severity 1.0; applied to linear RGB.
@@ -135,12 +133,6 @@ def test_plain_text_is_one_short_line_that_can_be_written_and_is_not_tex(text):
 
 def test_plain_text_keeps_ordinary_names():
     assert safe_label("Bert.layers.0 · train.py:41") == "Bert.layers.0 · train.py:41"
-
-
-def test_an_error_is_shown_with_its_view_and_escaped():
-    html = error_html("timeline", ValueError(HOSTILE))
-    assert "<b>timeline</b>: ValueError" in html
-    assert "<script>" not in html
 
 
 def test_a_hover_card_never_asks_bokeh_for_unescaped_text():
