@@ -49,6 +49,7 @@ from kit.measure.experiment import run as measure
 from kit.runs.change import step_interval
 from kit.runs.settings import ENOUGH
 from kit.runs.whatif.predict import Model
+from kit.runs.whatif.question import Question
 from kit.runtime.session.executor import ExecutableCache
 from kit.trace.simulate import Work, simulate
 from kit.workloads import bert_of, convnet, flips, mlp, zero_grad_by
@@ -228,7 +229,8 @@ def predicted(runs: dict[int, kit.Run]) -> Pairs:
         second = [*_second(runs, i, j)]
         wanted = runs[j].settings
         try:
-            made = kit.predict([runs[i], *second], wanted) if second else models[i].predict(wanted)
+            model = Model(runs[i], *second) if second else models[i]
+            made = model.answer(Question(wanted))
         except SettingsError:
             continue  # it says that this cannot be known from that
         found[i, j] = made.step_ms / runs[j].step_ms
@@ -273,7 +275,7 @@ def intervals(rounds: Rounds) -> dict[str, list[Expected]]:
                 r for there, runs in enumerate(rounds) if there != here for r in runs.values()
             ):
                 try:
-                    made = model.predict(other.settings)
+                    made = model.answer(Question(other.settings))
                 except SettingsError:
                     continue
                 kind = _kind(run.settings, other.settings)

@@ -124,50 +124,42 @@ def predict(
     runs = [run] if isinstance(run, Run) else list(run)
     if not runs:
         raise SettingsError("there is no run to predict from")
-    base = runs[0]
-    wanted = base.settings if settings is None else Settings.checked(settings)
-    asked = Question(
-        wanted, tuple(without), device_speed, launch_ns, sync_ns, stream, host_speed=host_speed
+    if isinstance(without, str):
+        raise SettingsError(f"without must be a list of sync points: [{without!r}]")
+    wanted = runs[0].settings if settings is None else settings
+    return Model(*runs).answer(
+        Question(wanted, tuple(without), device_speed, launch_ns, sync_ns, stream, host_speed)
     )
-    return Model(base).answer(asked, runs)
 
 
 class Model:
     """A run's costs, worked out once: for many questions about one run, as sliders ask them.
 
+    Args:
+        run: what was measured.
+        others: runs of the same workload, as `kit.predict` takes them after the first.
+
     Raises:
         SettingsError: nothing can be predicted from this run.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *others: Run) -> None:
         self.run = run
         self.native = NativeModel(run) if is_native(run) else None
+        self._others = others
         self._costs = None if self.native else calibrated(run)
 
-    def predict(
-        self,
-        settings: Settings | None = None,
-        *,
-        without: Iterable[str | SyncRow | SyncPoint] = (),
-        device_speed: float = 1.0,
-        host_speed: float = 1.0,
-    ) -> Prediction:
-        """As `kit.predict(run, ...)`."""
-        wanted = self.run.settings if settings is None else Settings.checked(settings)
-        asked = Question(wanted, tuple(without), device_speed, host_speed=host_speed)
-        return self.answer(asked, [self.run])
-
-    def answer(self, asked: Question, runs: Sequence[Run]) -> Prediction:
-        """What these runs say, of which the first is the model's own.
+    def answer(self, asked: Question) -> Prediction:
+        """What a step would take.
 
         Raises:
-            SettingsError: they cannot tell.
+            SettingsError: the runs cannot tell.
         """
         if self.native is not None:
             return _native(self.run, self.native, asked)
         asked.check(self.run)
         assert self._costs is not None, "a run that is not native has costs"
-        return _predict(runs, self._costs, asked)
+        return _predict((self.run, *self._others), self._costs, asked)
 
     @property
     def stretch(self) -> float:

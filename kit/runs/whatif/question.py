@@ -36,13 +36,15 @@ class Question:
     stream: OpStream | None = None
     host_speed: float = 1.0
 
+    def __post_init__(self) -> None:
+        Settings.checked(self.settings)
+
     def check(self, run: Run) -> None:
         """Accept a question that can be answered from this run.
 
         Raises:
             SettingsError: it cannot; the message says why, and what to measure instead.
         """
-        Settings.checked(self.settings)
         if why := unlike(run.settings, self.settings):
             raise SettingsError(why)
         if "torch" in (run.settings.mode, self.settings.mode):

@@ -14,14 +14,13 @@ from kit.errors import KitError, SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction, predict
+from kit.runs.whatif.question import Question, unlike
 from kit.widgets.explorer.rerun import Newest, RunStep
 
 __all__ = ["Foresight", "Models", "expected_run"]
 
 _MODELS = 16  # kept, because a slider often moves back
 _MODEL_S = 5.0  # a run waits no longer for the model, which should not disturb its clock
-# no model goes from one of these to another
-_KNOWN = ("dtype", "device", "segment_mode", "check_indices", "check_numbers")
 
 
 class Foresight:
@@ -101,21 +100,20 @@ class Models:
         Raises:
             SettingsError: no run can tell.
         """
-        able = [
+        alike = [
             r
             for r in reversed(runs)
-            if r.settings.mode != "torch"
-            and all(getattr(r.settings, name) == getattr(settings, name) for name in _KNOWN)
-            and r.settings.own == settings.own
+            if r.settings.mode != "torch" and not unlike(r.settings, settings)
         ]
-        base = next((r for r in able if r.settings.batch_size == settings.batch_size), None)
-        if base is not None:
-            return self._model_of(base).predict(settings)
-        if not able:
+        for base in alike:
+            if base.settings.batch_size == settings.batch_size:
+                with contextlib.suppress(SettingsError):  # such as a replayed one
+                    return self._model_of(base).answer(Question(settings))
+        if not alike:
             raise SettingsError("no run so far can tell: only a measurement can")
-        size = able[0].settings.batch_size
-        other = next((r for r in able if r.settings.batch_size != size), None)
-        return predict([able[0]] if other is None else [able[0], other], settings)
+        size = alike[0].settings.batch_size
+        other = next((r for r in alike if r.settings.batch_size != size), None)
+        return predict(alike[:1] if other is None else [alike[0], other], settings)
 
     def warm(self, run: Run) -> None:
         """Work out the costs of a run ahead of the first question, if a model of it can be made."""

@@ -21,6 +21,7 @@ from kit.runs.change import Difference, error_of, step_text
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction
+from kit.runs.whatif.question import Question
 from kit.text import format_ms, format_percent, safe_html, safe_label, safe_terminal
 from kit.trace import SyncPoint
 from kit.widgets.base import tables
@@ -181,7 +182,7 @@ class WhatIfView(View):
     def __init__(self, run: Run) -> None:
         self.run = run
         self._model = Model(run)
-        self.prediction = self._model.predict()
+        self.prediction = self._model.answer(Question(run.settings))
         forward, backward = run.settings.bulk_sizes
         self.forward, self.backward = bulk_slider(forward), bulk_slider(backward)
         self.speed, self.host_speed = _speed_slider(), _speed_slider()
@@ -216,12 +217,14 @@ class WhatIfView(View):
 
     def _moved(self, change: Any) -> None:
         with ErrorsIn(self.error, "what if"):
-            self.prediction = self._model.predict(
+            boxes = zip(self._syncs, self.without, strict=True)
+            asked = Question(
                 self._settings(),
-                without=[s for s, box in zip(self._syncs, self.without, strict=True) if box.value],
+                without=tuple(sync for sync, box in boxes if box.value),
                 device_speed=self.speed.value,
                 host_speed=self.host_speed.value,
             )
+            self.prediction = self._model.answer(asked)
             apply_timeline(timeline_payload(self._drawn()), self.figure, self.sources)
             self._say()
             self.error.value = ""

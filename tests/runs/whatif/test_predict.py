@@ -16,6 +16,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import costs_of
 from kit.runs.whatif.predict import Model, Prediction, calibrated, predict
+from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import Shape, accumulated, step_ns
 from kit.runs.whatif.waits import SCALER, STOPPED
 from kit.trace import SyncPoint
@@ -98,6 +99,11 @@ def test_a_sync_is_removed_by_its_row_as_well():
 def test_a_sync_that_is_not_there_is_an_error_that_lists_those_that_are():
     with pytest.raises(SettingsError, match=r"nowhere\.py.*train\.py:41 via torch/amp"):
         predict(with_scaler(), without=["nowhere.py"])
+
+
+def test_one_place_without_its_list_takes_no_other_wait_away():
+    with pytest.raises(SettingsError, match=r"must be a list of sync points: \['a\.py:1'\]"):
+        predict(with_scaler(), without="a.py:1")
 
 
 def reading(settings: Settings, *lines: str) -> Run:
@@ -304,7 +310,7 @@ def test_a_model_answers_as_predict_does():
     run = measured()
     model = Model(run)
     for wanted in (run.settings, Settings(mode="lazy"), Settings(bulk_forward=3)):
-        assert model.predict(wanted).step_ms == predict(run, wanted).step_ms
+        assert model.answer(Question(wanted)).step_ms == predict(run, wanted).step_ms
 
 
 def test_overheads_that_were_measured_without_a_trace_are_not_scaled():

@@ -8,18 +8,19 @@ from threading import Lock
 import pytest
 from ipywidgets import HTML
 
-from kit.errors import SessionError
+from kit.errors import SessionError, SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction, predict
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import NOTHING, Links
 from kit.widgets.explorer.actions import ActionBar, FailureBox
-from kit.widgets.explorer.foresight import Foresight
+from kit.widgets.explorer.foresight import Foresight, Models
 from kit.widgets.explorer.log import RunLog
 from kit.widgets.explorer.pictures import Pictures
 from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import HOSTILE, make_run
+from tests.runs.whatif.measured import measured
 from tests.waiting import leaves_no_thread
 
 RUN = make_run(steps=1)
@@ -141,3 +142,12 @@ def test_foresight_answers_with_a_prediction_or_with_none_and_not_before_the_fir
     with leaves_no_thread():
         foresight.ask(moved)
     assert len(answers) == 2
+
+
+def test_a_run_that_cannot_tell_leaves_the_answer_to_an_older_one():
+    older = measured(Settings(step_mode="retrace"), syncs=0)
+    newer = measured(Settings(step_mode="replay"), syncs=0)
+    asked = older.settings.replace(bulk_forward=2)
+    assert Models().predict([older, newer], asked).step_ms == predict(older, asked).step_ms
+    with pytest.raises(SettingsError, match="step_mode='retrace'"):
+        Models().predict([newer], asked)
