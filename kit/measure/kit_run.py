@@ -74,12 +74,11 @@ def measure(
                 'step, and mark the builder @kit.workload(framework="jax")'
             )
         conditions = conditions_of([watch.end()], timed.warmup)
-        losses = tuple(float(x) for x in timed.kept)
         return run_of_session(
             session,
             traced,
             settings=settings,
-            losses=losses,
+            losses=timed.losses,
             step_times_ns=tuple(timed.times),
             sync_points=waits,
             metrics=metrics,

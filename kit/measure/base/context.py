@@ -208,6 +208,11 @@ class Context:
         self.batch_size = settings.batch_size
         self.seed = settings.seed
         self.accumulate = settings.accumulate
+        self._at_end = contextlib.ExitStack()
+
+    def close(self) -> None:
+        """The run is over: end the threads that load batches natively, without a session."""
+        self._at_end.close()
 
     def scaler(self) -> Any:
         """A gradient scaler for the chosen loss-scaling mode, with `GradScaler`'s interface."""
@@ -301,7 +306,7 @@ class Context:
 
             name = BATCH + (WAITED if depth else NEXT)
             region = partial(torch.profiler.record_function, name)
-            for batch in noted(prefetched(batches, depth) if depth else batches, region):
+            for batch in noted(self._ahead(batches), region):
                 yield _to(batch, self.device)
             return
         from kit.runtime.session.session import current_session
@@ -309,6 +314,14 @@ class Context:
         session = current_session()
         assert session is not None, "device kit has a session while its workload runs"
         yield from fetched(session, batches, lambda batch: _to(batch, "kit"), depth)
+
+    def _ahead(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same batches, natively; a thread prepares them if the settings say so."""
+        if not self.settings.prefetch:
+            return batches
+        ready = prefetched(batches, self.settings.prefetch)
+        self._at_end.callback(ready.close)
+        return ready
 
 
 def _iterable(source: Any) -> Iterable[Any]:

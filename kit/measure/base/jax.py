@@ -13,7 +13,7 @@ import numpy as np
 from kit.errors import SettingsError
 from kit.jax.frontend import device_put
 from kit.measure.base.context import Context
-from kit.measure.base.loading import NEXT, WAITED, fetched, noted, prefetched
+from kit.measure.base.loading import NEXT, WAITED, fetched, noted
 from kit.runs.settings import Settings
 from kit.runtime.session.session import current_session
 from kit.text import format_count
@@ -68,8 +68,9 @@ class JaxContext(Context):
         session = current_session()
         if session is not None:
             return fetched(session, batches, device_put, depth)
-        ready = map(device_put, prefetched(batches, depth) if depth else batches)
-        return noted(ready, partial(self._loading, WAITED if depth else NEXT))
+        return noted(
+            map(device_put, self._ahead(batches)), partial(self._loading, WAITED if depth else NEXT)
+        )
 
     def scaler(self) -> NoReturn:
         """Not for jax: a step scales its loss itself, as `settings.loss_scaling` says."""

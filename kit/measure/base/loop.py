@@ -45,7 +45,7 @@ def detached(loss: Any) -> Any:
     """
     if hasattr(loss, "detach"):
         return loss.detach()
-    if getattr(loss, "shape", None) == () and hasattr(loss, "block_until_ready"):
+    if hasattr(loss, "block_until_ready"):
         return loss
     raise no_loss(loss)
 
@@ -82,6 +82,11 @@ class Timed:
     times: list[int]  # nanoseconds
     kept: list[Any]  # of the first steps after the least warm-up
     warmup: int  # steps before the clock ran
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """What was kept, read, if it is losses."""
+        return tuple(float(loss.item()) for loss in self.kept)
 
 
 def timed_steps(
@@ -126,6 +131,7 @@ def timed_steps(
         result = _called(step, i, settings)
         if i == 0:
             _check_one_number(result)
+            pace.keep(result)  # says so if it is no loss
         pace.mark_step()
         if i == end - 1:
             pace.finish()

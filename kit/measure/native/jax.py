@@ -53,9 +53,13 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     chosen, watch = as_workload(workload), Watch()
     device = pick_device(settings.device)
     allocated = of_xla(device)
-    with jax.default_device(device):
-        seen = _Seen()
-        step = chosen(JaxContext(settings, device.platform, partial(seen.span, kind="input")))
+    seen = _Seen()
+    loading = partial(seen.span, kind="input")
+    with (
+        jax.default_device(device),
+        contextlib.closing(JaxContext(settings, device.platform, loading)) as context,
+    ):
+        step = chosen(context)
         paced = _Paced(step, seen)
         timed = timed_steps(
             paced.run,
@@ -70,7 +74,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         timeline = _trace(paced, settings.settling)
         return Run(
             settings=settings,
-            losses=tuple(float(x) for x in timed.kept),
+            losses=timed.losses,
             step_times_ns=tuple(timed.times),
             timeline=timeline,
             metrics=metrics,

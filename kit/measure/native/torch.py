@@ -43,36 +43,37 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         keep_freed_memory()  # as for the runs on device kit that it is compared with
     torch.manual_seed(settings.seed)
     allocated = _allocated(device)
-    step = chosen(Context(settings, device))
-    clock = DeviceClock() if device == "cuda" else None
-    quiet = partial(watch.begin, cancelled)
-    pace = (
-        Pace(torch.cuda.synchronize, clock.mark, quiet, clock.restart)
-        if clock
-        else Pace(lambda: None, quiet=quiet)
-    )
-    timed = timed_steps(step, settings, pace, progress=progress, cancelled=cancelled)
-    if not all(isinstance(loss, torch.Tensor) for loss in timed.kept):
-        raise SettingsError(
-            f"the step returned a {type(timed.kept[0]).__name__}, which PyTorch has not computed; "
-            'a step of kit.jax is marked @kit.workload(framework="jax")'
+    with contextlib.closing(Context(settings, device)) as context:
+        step = chosen(context)
+        clock = DeviceClock() if device == "cuda" else None
+        quiet = partial(watch.begin, cancelled)
+        pace = (
+            Pace(torch.cuda.synchronize, clock.mark, quiet, clock.restart)
+            if clock
+            else Pace(lambda: None, quiet=quiet)
         )
-    metrics = memory_metrics(allocated, _allocated(device))
-    if progress is not None:
-        progress("tracing", 0.95)
-    waits = Waits()
-    if clock:  # on a CPU nothing waits
-        with waits:
-            step()
-    pace.finish()
-    profiler = _profile(step, settings.settling, device, pace.finish)
+        timed = timed_steps(step, settings, pace, progress=progress, cancelled=cancelled)
+        if not all(isinstance(loss, torch.Tensor) for loss in timed.kept):
+            raise SettingsError(
+                f"the step returned a {type(timed.kept[0]).__name__}, which PyTorch has not "
+                'computed; a step of kit.jax is marked @kit.workload(framework="jax")'
+            )
+        metrics = memory_metrics(allocated, _allocated(device))
+        if progress is not None:
+            progress("tracing", 0.95)
+        waits = Waits()
+        if clock:  # on a CPU nothing waits
+            with waits:
+                step()
+        pace.finish()
+        profiler = _profile(step, settings.settling, device, pace.finish)
     looks = profiler.looks()
     timeline = timeline_of(profiler.events(), device=device, places=waits.places, looks=looks)
     if profiler.note:
         timeline = Timeline.of([], origin="profiled", notes=[profiler.note])
     return Run(
         settings=settings,
-        losses=tuple(float(x) for x in timed.kept),
+        losses=timed.losses,
         step_times_ns=tuple(clock.step_times_ns() if clock else timed.times),
         timeline=timeline,
         sync_points=timeline.syncs,

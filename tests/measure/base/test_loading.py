@@ -14,6 +14,7 @@ import torch
 import kit
 from kit.errors import SettingsError
 from kit.trace import breakdown
+from tests.waiting import leaves_no_thread
 
 QUICK = kit.Settings(mode="lazy", steps=6, warmup=3, batch_size=4)
 
@@ -181,3 +182,21 @@ def test_an_iterator_of_the_users_own_that_ends_names_the_step() -> None:
 
     with pytest.raises(SettingsError, match="has ended, at step 3 of 9"):
         kit.run(finite, QUICK)
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_a_native_run_ends_its_loaders_thread_though_the_program_keeps_the_loader(
+    framework: str,
+) -> None:
+    kept = []
+
+    def build(ctx: kit.Context) -> Callable[[], Any]:
+        data = np.ones((8, 2), np.float32)
+        batches = ctx.loader(list(torch.from_numpy(data)) if framework == "torch" else data)
+        kept.append(batches)
+        return lambda: next(batches).sum()
+
+    workload = kit.workload(framework=framework)(build)
+    with leaves_no_thread():
+        kit.run(workload, QUICK.replace(mode="torch", prefetch=2))
+    assert kept

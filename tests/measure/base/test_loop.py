@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -206,3 +207,35 @@ def test_a_loss_of_several_numbers_is_refused_after_the_first_step() -> None:
     with pytest.raises(SettingsError, match=r"one number, not a tensor of shape \(3,\)"):
         timed_steps(step, kit.Settings(), Pace(finish=lambda: None))
     assert len(steps) == 1
+
+
+@pytest.mark.parametrize("mode", ["lazy", "torch"])
+@pytest.mark.parametrize("result", [None, 3, (torch.ones(()),)])
+def test_what_is_no_loss_is_refused_after_the_first_step(mode: str, result: Any) -> None:
+    calls = []
+
+    def build(ctx: kit.Context) -> Callable[[], Any]:
+        def step() -> Any:
+            calls.append(None)
+            return result
+
+        return step
+
+    with pytest.raises(SettingsError, match=f"as a tensor, not {type(result).__name__}"):
+        kit.run(build, kit.Settings(mode=mode, warmup=4, steps=2))
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("mode", ["lazy", "torch"])
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_a_loss_of_one_number_may_have_dimensions(framework: str, mode: str) -> None:
+    def build(ctx: kit.Context) -> Callable[[], Any]:
+        if framework == "jax":
+            total = kit.jax.step(lambda x: x.sum(keepdims=True))
+            return lambda: total(np.ones((2, 2), np.float32))
+        x = torch.ones(2, 2).to(ctx.device)
+        return lambda: x.sum((0, 1), keepdim=True)
+
+    workload = kit.workload(framework=framework)(build)
+    run = kit.run(workload, kit.Settings(mode=mode, warmup=1, steps=2))
+    assert run.losses == (4.0, 4.0)
