@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_ms, format_number
 from kit.trace import Timeline, sync_table
-from kit.trace.active import LOADER
+from kit.trace.active import LOADER, covered
 from kit.trace.kernels import charged_ns, communication, distinct_kernels
 from kit.trace.kinds import AWAY, ON_DEVICE
 from kit.trace.metrics import says_device, waits_of
@@ -222,25 +222,14 @@ def _of_phase(timeline: Timeline, phase: str) -> Ints:
     ours = ~timeline.where(lane=LOADER)
     record = timeline.where(kind="record") & (timeline.name == name) & ours
     away = ours & np.logical_or.reduce([timeline.where(kind=kind) for kind in AWAY])
-    return _minus(_pairs(timeline, record), _pairs(timeline, away))
-
-
-def _pairs(timeline: Timeline, mask: NDArray[np.bool_]) -> Ints:
-    return timeline.times(mask)
+    return _minus(timeline.times(record), timeline.times(away))
 
 
 def _minus(some: Ints, other: Ints) -> Ints:
     """The union of some intervals without that of others. Shape: (n, 2), (m, 2) -> (k, 2)."""
-    edges = np.unique(np.concatenate([some.reshape(-1), other.reshape(-1)]))
-    if len(edges) < 2:
-        return np.zeros((0, 2), np.int64)
-    covered = []
-    for pairs in (some, other):
-        opened = np.bincount(np.searchsorted(edges, pairs[:, 0]), minlength=len(edges))
-        closed = np.bincount(np.searchsorted(edges, pairs[:, 1]), minlength=len(edges))
-        covered.append(np.cumsum(opened - closed)[:-1] > 0)
-    kept = covered[0] & ~covered[1]
-    return np.stack([edges[:-1][kept], edges[1:][kept]], axis=1)
+    edges, (kept, taken) = covered(some, other)
+    left: Ints = np.stack([edges[:-1], edges[1:]], axis=1)[kept & ~taken]
+    return left
 
 
 def _time_in(pairs: Ints, when: Ints) -> Floats:
@@ -315,7 +304,7 @@ def away_by_line(run: Run) -> dict[str, float]:
     window = _minus(steps, np.zeros((0, 2), np.int64))
     mask = t.where(kind="elsewhere")
     for name in np.unique(t.name[mask]).tolist():
-        spans = _pairs(t, mask & (t.name == name))
+        spans = t.times(mask & (t.name == name))
         inside = np.diff([_time_in(window, x) for x in spans.T], axis=0)
         found[t.names[name]] = float(inside.sum()) / len(steps) / 1e6
     return found
