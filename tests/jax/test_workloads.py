@@ -320,6 +320,8 @@ def test_a_dataset_may_be_a_sequence_of_items() -> None:
     [
         (np.ones(3), "the dataset has only 3 items"),
         ((np.ones(8), np.ones(9)), r"equally many items, not \[8, 9\]"),
+        (iter([np.ones(8)]), "in this list_iterator is something else"),
+        ((np.ones(8), 3.0), "each with a first axis of items"),
     ],
 )
 def test_a_dataset_that_makes_no_batches_is_refused(dataset: Any, message: str) -> None:

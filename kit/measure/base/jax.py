@@ -51,11 +51,12 @@ class JaxContext(Context):
         "kit" copies them there too.
 
         Args:
-            dataset: a pytree of arrays with equally many items along their first axis, or a
-                sequence of items, each a pytree of arrays.
+            dataset: a pytree of arrays with equally many items along their first axis, as each
+                list and tuple is taken; or another sequence of items, each a pytree of arrays.
 
         Raises:
-            SettingsError: the dataset is smaller than a batch, or its arrays differ in length.
+            SettingsError: the dataset is smaller than a batch, its arrays differ in length, or it
+                holds something else.
         """
         length, take = _items(dataset)
         if length < self.batch_size:
@@ -95,8 +96,14 @@ def _items(dataset: Any) -> tuple[int, Take]:
         return len(dataset), lambda indices: jax.tree.map(
             lambda *items: np.stack([np.asarray(x) for x in items]), *(dataset[i] for i in indices)
         )
+    leaves = [dataset] if isinstance(dataset, Iterator) else jax.tree.leaves(dataset)
+    if not all(map(np.ndim, leaves)):
+        raise SettingsError(
+            "ctx.loader takes a pytree of arrays, each with a first axis of items, or an object "
+            f"with a length and items; in this {type(dataset).__name__} is something else"
+        )
     arrays = jax.tree.map(np.asarray, dataset)
-    lengths = {a.shape[0] if a.ndim else 0 for a in jax.tree.leaves(arrays)}
+    lengths = {len(a) for a in jax.tree.leaves(arrays)}
     if len(lengths) != 1:
         raise SettingsError(
             f"the arrays of a dataset must have equally many items, not {sorted(lengths)}"
