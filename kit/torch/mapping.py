@@ -157,7 +157,16 @@ class DeviceNames(TorchFunctionMode):
 def _is_asked_by_user() -> bool:
     """The line that says "cpu" is the user's: torch and installed packages mean the CPU by it."""
     frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename in (__file__, *_MODULES):
+    while frame is not None and (
+        frame.f_code.co_filename in (__file__, *_MODULES) or _is_move_of_module(frame)
+    ):
         frame = frame.f_back  # a module's `to` says what its caller has said
     name = "" if frame is None else frame.f_code.co_filename
     return not (name.startswith(_TORCH) or is_kits(name) or in_packages(name))
+
+
+def _is_move_of_module(frame: Any) -> bool:
+    """A recurrent layer, and a model of transformers, has a method of its own for this."""
+    return frame.f_code.co_name in ("to", "_apply") and isinstance(
+        frame.f_locals.get("self"), torch.nn.Module
+    )

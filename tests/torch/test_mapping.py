@@ -53,6 +53,25 @@ def test_what_an_installed_package_places_follows_cuda_and_not_cpu(tmp_path: Pat
     assert placed == {"cpu": "cpu", "cuda": "kit"}
 
 
+class OfAPackage(nn.Linear):
+    """A module with a `to` of its own, as those of transformers have."""
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        return super().to(*args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, nn.Linear, OfAPackage])
+def test_a_module_with_a_move_of_its_own_is_placed_too(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = "/site-packages/package.py"
+    to = OfAPackage.to.__code__.replace(co_filename=file)
+    monkeypatch.setattr(OfAPackage.to, "__code__", to)
+    with kit.Session(), DeviceNames():
+        found = {p.device.type for p in kind(3, 2).to("cpu").parameters()}
+    assert found == {"kit"}
+
+
 def test_what_is_placed_is_on_kit_and_what_is_read_is_on_the_cpu() -> None:
     with kit.Session(), DeviceNames():
         made = torch.ones(2, device="cpu")
