@@ -149,7 +149,10 @@ class Stepper:
         """What the step mode came to, in words; nothing for `retrace`."""
         c, lines = self.counts, list[str]()
         if self.mode != "retrace" and not self._has_run:
-            return [f"{self.mode}: no step was given to session.run_step(step)"]
+            return [
+                f"{self.mode}: no step was given to session.run_step(step); steps of a loop that "
+                "is watched are recorded each time, those of a @kit.workload are not"
+            ]
         if self.mode == "replay":
             lines.append(f"replay: {c['replay.steps']} steps were issued without being recorded")
         elif self.mode == "speculate":

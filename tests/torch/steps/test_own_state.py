@@ -307,5 +307,6 @@ def test_a_session_that_no_step_was_given_to_says_so() -> None:
         (torch.ones(2, device="kit") * 2).sum()
         session.mark_step()
         assert "no step was given to session.run_step(step)" in session.explain()
+        assert "those of a @kit.workload are not" in session.explain()
         session.run_step(lambda: None)
         assert "no step was given" not in session.explain()
