@@ -95,7 +95,8 @@ def _awaited(run: Run) -> dict[tuple[str, str], list[str]]:
     spent: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for gap in idle_gaps(run.timeline):
         node = int(run.timeline.node[gap.before]) if gap.before >= 0 else -1
-        if node >= 0 and gap.cause != "program" and nodes[node].site:
+        is_known = 0 <= node < len(nodes)
+        if is_known and gap.cause != "program" and nodes[node].site:
             spent[gap.cause, gap.site][nodes[node].site] += gap.length_ns
     return {key: sorted(sites, key=lambda s: -sites[s])[:2] for key, sites in spent.items()}
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from kit.runs.analysis.summary import summary
@@ -50,6 +53,15 @@ def test_the_lines_that_were_waited_for_are_named() -> None:
     run = make_run(syncs=0)
     assert any(g.before >= 0 and g.cause != "program" for g in idle_gaps(run.timeline))
     assert "next to run: train.py:" in gaps_html(run)
+
+
+def test_a_kernel_of_a_node_that_the_run_does_not_hold_waits_for_no_line() -> None:
+    run = make_run(syncs=0)
+    t = run.timeline
+    beyond = np.where(t.node >= 0, t.node + len(run.graphs[0]), t.node)
+    other = replace(run, timeline=replace(t, node=beyond))
+    assert "next to run" not in gaps_html(other)
+    assert gaps_html(other).count("<tr") == gaps_html(run).count("<tr")
 
 
 def test_every_cause_has_a_colour_of_its_own() -> None:
