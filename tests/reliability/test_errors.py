@@ -51,6 +51,7 @@ def test_what_comes_while_a_bulk_is_let_go_leaves_no_value_pending(act: str) -> 
         ("jax", "_append"),  # the op list was left with half an op
         ("native", "start"),  # torch's profiler was left on
         ("watched", "__enter__"),  # a hook was left in torch's optimizers
+        ("watched", "__exit__"),  # a dispatch mode was left on, for all later ops of the thread
     ],
 )
 def test_what_comes_at_the_edge_of_a_step_leaves_nothing_on(

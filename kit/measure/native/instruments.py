@@ -90,6 +90,13 @@ class Waits(TorchDispatchMode):
             raise
 
     def __exit__(self, *error: object) -> None:
+        try:
+            self._leave()
+        except BaseException:  # an interrupt before it was postponed: nobody asks again
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
         with postponed():
             _put_on([mode for mode in _taken_off() if mode is not self])
 
