@@ -68,6 +68,8 @@ def shown(browser: Browser) -> dict[str, Any]:
 def click(browser: Browser, key: str, *, shift: bool = False) -> None:
     page = browser.page
     page.wait_for_timeout(400)  # two clicks within 300 ms are a double click to bokeh
+    # A drawing that was replaced is found before the newest one is on the page.
+    until(browser, f"({SETUP})() && Bokeh.index.find_one(graph.models.figure)")
     if shift:
         page.keyboard.down("Shift")
     page.mouse.click(*page.evaluate("(key) => at(key)", key))
