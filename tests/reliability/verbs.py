@@ -89,7 +89,10 @@ def interrupt(name: str, folder: Path, after_s: float) -> str:
     assert written == OLD or written.endswith("</html>\n"), f"{what} cut its file off"
     assert {p.name for p in folder.iterdir()} == {"a.json", "b.json", "out.html", "temporary"}, what
     if not running.returncode or (name == "diff" and running.returncode == 1 and "FAILED" in said):
-        return "ended"  # before; a server ends well by Ctrl-C
+        return "ended"  # before
+    if name.startswith("open") and said.endswith("closed\n"):
+        assert (running.returncode, err) == (130, ""), what
+        return "closed"  # it served its page, until Ctrl-C
     is_ours = "__main__.py" in err
     if running.returncode == -signal.SIGINT or ("KeyboardInterrupt" in err and not is_ours):
         return "not begun"  # Python was starting: no line of ours can catch that
