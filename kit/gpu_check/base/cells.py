@@ -35,8 +35,8 @@ class Cell:
 
     Attributes:
         group: cells whose times are compared; the first cell of a group is its baseline.
-        kind: cells of one kind take about as long; "": those of one mode do.
         keep: the name of the file that its run is saved to, without ending; "": none.
+        kind: cells of one kind take about as long; "": those of one mode do.
         more: further columns.
     """
 
@@ -105,7 +105,7 @@ def measure_cells(journal: Journal, title: str, cells: Sequence[Cell], *, rounds
     cache = ExecutableCache()
     failed: set[str] = set()
     first = FIRST_S if not journal.is_tiny else 1.0
-    longest: dict[str, float] = {}  # seconds, by the kind of a cell, in this round
+    longest: dict[str, float] = {}  # seconds, so far, by the kind of a cell
     for turn in range(rounds):
         for cell in cells:
             name = f"{title}: {cell.name}"

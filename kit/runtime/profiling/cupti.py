@@ -17,7 +17,8 @@ __all__ = ["TAKEN", "has_subscriber", "is_taken"]
 
 TAKEN = (
     "no device kernels: another profiler of this process, such as torch's, holds CUDA's profiling "
-    "interface (CUPTI), which serves one at a time; end that profile first"
+    "interface (CUPTI), which serves one at a time; end that profile first. Torch's lets go only "
+    "where TEARDOWN_CUPTI=1 was in the environment"
 )
 _LIBRARIES = ("libcupti.so.13", "libcupti.so.12", "libcupti.so")
 _MULTIPLE_SUBSCRIBERS = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED

@@ -80,8 +80,7 @@ def _table(run: Run, by: str, limit: int, picks: list[Selection]) -> str:
     links = Links(run)
     mine = [links.of_nodes(row.nodes, row.name) for row in shown]
     cells = [_cells(row, by) for row in shown]
-    has_steps = bool(run.timeline.where(kind="step").any())
-    heads = (_WORDS[by], "ms a step" if has_steps else "ms", *_HEADS)
+    heads = (_WORDS[by], "ms a step" if run.timeline.steps else "ms", *_HEADS)
     attributes = list(starmap(row_attributes, enumerate(mine, len(picks))))
     picks += mine
     made = table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes, least_px=620)
