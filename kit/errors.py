@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = [
     "BadIndexError",
@@ -53,9 +53,27 @@ __all__ = [
     "TimelineError",
     "TraceFileError",
     "UnsupportedOp",
+    "to_raise",
 ]
 
+E = TypeVar("E", bound=BaseException)
+
 RAISED_AT = "raised at\n"  # begins a note: the traceback of an error of another process or thread
+
+
+def to_raise(kept: E) -> E:
+    """A copy of an error that is kept, to raise it.
+
+    An error that was raised has the frames that it came through, with their tensors. Of those,
+    torch's graphs hold others that Python's collector cannot see: what keeps the error would
+    never be freed.
+    """
+    made = type(kept).__new__(type(kept), *kept.args)
+    made.__dict__.update(kept.__dict__)
+    if notes := getattr(kept, "__notes__", None):
+        made.__notes__ = list(notes)
+    made.__cause__, made.__suppress_context__ = kept.__cause__, kept.__suppress_context__
+    return made
 
 
 class KitError(Exception):

@@ -24,7 +24,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from kit.errors import EngineError
+from kit.errors import EngineError, to_raise
 from kit.runtime.engine.operations import (
     CANCELLED,
     DONE,
@@ -254,7 +254,7 @@ class Engine:
             self.wait(variable.last_write)
         if (error := variable.error) is not None:
             self.forgive(error)
-            raise error.with_traceback(None)
+            raise to_raise(error)
 
     def wait_all(self) -> None:
         """Block until everything that has been pushed before this call has ended.
@@ -267,7 +267,7 @@ class Engine:
         for op in reversed(pending):  # after the last one the others have mostly ended
             self.wait(op)
         if (error := self.take_failure()) is not None:
-            raise error.with_traceback(None)
+            raise to_raise(error)
 
     def take_failure(
         self, is_meant: Callable[[BaseException], bool] = lambda error: True

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kit.errors import SessionError
+from kit.errors import SessionError, to_raise
 from kit.ir import Aval
 from kit.runs.gradients import Link
 from kit.runtime.processes.join import Processes
@@ -163,7 +163,7 @@ class Collectives:
             ):
                 self._changed.wait(1.0)  # the collectives' thread notices a late replica
         if collective.error is not None:
-            raise collective.error
+            raise to_raise(collective.error)
         if group.processes:
             return collective.there
         every = (one.shapes for one in collective.contributions.values())
@@ -203,7 +203,7 @@ class Collectives:
         if error is not None:
             del self._open[collective.key]
             self._fail([collective], error)
-            raise error
+            raise to_raise(error)
 
     def _look(self) -> None:
         """A replica has ended or failed: collectives without its arrays never end."""

@@ -10,7 +10,7 @@ from weakref import ref
 import jax
 import numpy as np
 
-from kit.errors import DeviceCheckError
+from kit.errors import DeviceCheckError, to_raise
 from kit.runtime.recording.bulk import Frame, Site, Value
 from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.issuer import Issuer
@@ -104,7 +104,7 @@ class Reads:
     def _raise_failure(self, is_meant: Callable[[BaseException], bool]) -> None:
         if (error := self._issuer.executor.engine.take_failure(is_meant)) is not None:
             self._note_error(error)
-            raise error.with_traceback(None)
+            raise to_raise(error)
 
     def _settle(self, value: Value, take: Callable[[Any], Any]) -> Any:
         if self._issuer.interrupts.kept:
@@ -140,7 +140,7 @@ class Reads:
                     value.cell.error = executor.explained(value.cell.task, failure)
         if (error := value.error) is not None:
             executor.engine.forgive(error)
-            raise error.with_traceback(None)
+            raise to_raise(error)
         return taken
 
     def _note_sync(self, start: int, cause: str, frame: Frame) -> None:

@@ -6,7 +6,7 @@ import time
 from typing import Any
 from weakref import ref
 
-from kit.errors import KitError, SessionError
+from kit.errors import KitError, SessionError, to_raise, words_of
 from kit.runs.bulk_sizes import BulkSizes
 from kit.runtime.recording.bulk import Bulk, Cell, Cut, Task, Value
 from kit.runtime.recording.stream import CutPolicy, Stream, ThreadState
@@ -119,10 +119,9 @@ class ThreadStreams:
         except BaseException as error:
             # parts of a bulk are issued, and what they may have to redo is not
             self._refusal = SessionError(
-                f"this session cannot go on: {type(error).__name__} came while it issued ops. Open "
-                "a new one with kit.Session(...)"
+                f"this session cannot go on: {type(error).__name__} ({words_of(error)[:500]}) came "
+                "while it issued ops. Open a new one with kit.Session(...)"
             )
-            self._refusal.__cause__ = error
             raise
 
     def _issue(
@@ -178,7 +177,7 @@ class ThreadStreams:
             EngineError: this is a forked child.
         """
         if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
+            raise to_raise(self._refusal)
 
     def end_plan(self) -> None:
         """Steps were planned. If one may have to be taken back, no number after it can be right."""

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -16,8 +17,9 @@ import pytest
 import torch
 
 import kit
-from kit.errors import EngineError
+from kit.errors import EngineError, KitError
 from kit.runtime.session.session import current_session
+from kit.torch.scaling.choose import make_scaler
 from tests.waiting import freed, leaves_no_thread, until
 
 IGNORED = "ignore:.*fork"  # the warnings of jax, and of Python 3.12: to fork is the point here
@@ -80,6 +82,63 @@ def test_a_session_inside_of_one_that_was_dropped_ends_well() -> None:
         assert (torch.ones(2, device="kit") + 1).tolist() == [2.0, 2.0]
     assert current_session() is None
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _out_of_memory(*given: Any) -> Any:
+    raise MemoryError("made by a test")
+
+
+def _wrong_index(model: Any, patch: pytest.MonkeyPatch) -> None:
+    loss = model(torch.tensor([7], device="kit")).exp().sum()
+    loss.backward()
+    loss.item()
+
+
+def _wrong_rule(model: Any, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("kit.runtime.compiling.lower.forget", _out_of_memory)
+    loss = model(torch.tensor([1], device="kit")).exp().sum()
+    loss.backward()
+    loss.item()
+
+
+def _cut_while_a_check_is_open(model: Any, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("kit.runtime.session.redo.Redo.note", _out_of_memory)
+    scaler = make_scaler("dynamic, deferred", "kit")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = model(torch.tensor([1], device="kit")).exp().sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    model(torch.tensor([1], device="kit")).sum().item()
+
+
+FAILURES = (_wrong_index, _wrong_rule, _cut_while_a_check_is_open)
+
+
+@pytest.mark.parametrize("fail", FAILURES)
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_a_session_with_an_error_is_freed(
+    fail: Callable[[Any, pytest.MonkeyPatch], None], again: bool
+) -> None:
+    """An error that it keeps has no frames, which hold tensors and, through torch, the session."""
+
+    def train() -> Any:
+        with kit.Session() as session, pytest.MonkeyPatch.context() as patch:
+            model = torch.nn.Embedding(3, 2).to("kit")
+            try:
+                fail(model, patch)
+            except (MemoryError, KitError):
+                if again:
+                    with suppress(MemoryError, KitError):
+                        fail(model, patch)
+            else:
+                raise AssertionError("nothing failed")
+            with suppress(MemoryError, KitError):
+                session.wait_all()
+        return ref(session)
+
+    held = train()
+    assert any(freed(held) for _ in range(5))
 
 
 def in_child(use: Callable[[], object]) -> str:
