@@ -33,6 +33,8 @@ _COLUMNS = ("event", "call", "module", "annotation", "line", "engine")
 _pack = Struct("=6i").pack
 _LAUNCHING = frozenset({Role.LAUNCH, Role.TRANSFER, Role.WAIT})
 _ANNOTATING = frozenset({Role.ANNOTATION, Role.UPDATE})
+# What a `with` of Python may begin: inside of a function that has ended while it goes on.
+_LASTING = _ANNOTATING | {Role.INPUT, Role.COMPILE, Role.FINISH, Role.CALL}
 
 
 class Paths:
@@ -126,14 +128,18 @@ def _pass(
     # of each open event: its stop; op, frame, engine, finish and more that what is in it has around
     stack: list[tuple[int, int, int, int, int, tuple[int, int, int, int]]] = []
     thread, add, inside = NONE, found.anchors.add, found.paths.inside
-    ops, python, engines, steps = OPS, Role.PYTHON, Role.ENGINE, Role.STEP
+    ops, lasting, python, engines, steps = OPS, _LASTING, Role.PYTHON, Role.ENGINE, Role.STEP
     frame_kinds = _FrameKinds(frames)
     for i, of, start, stop, role, name, link in zip(*columns, strict=True):
         if of != thread:
             thread, stack = of, []
         while stack and stack[-1][0] <= start:
             stack.pop()
-        _, op, frame, engine, finish, around = stack[-1] if stack else _OUTSIDE
+        base = len(stack)
+        if role in lasting:
+            while base and stack[base - 1][0] + _ROUNDING_NS < stop:
+                base -= 1
+        _, op, frame, engine, finish, around = stack[base - 1] if base else _OUTSIDE
         found.op[i], found.frame[i], found.engine[i] = op, frame, engine
         found.is_finish[i] = finish
         if role == python:
@@ -161,7 +167,7 @@ def _pass(
         elif role == Role.FINISH:
             finish = 1
         if role != steps:  # begins and ends inside of calls of prof.step
-            stack.append((stop, op, frame, engine, finish, around))
+            stack.insert(base, (stop, op, frame, engine, finish, around))
 
 
 class _FrameKinds(dict[int, int]):

@@ -6,6 +6,8 @@ import gzip
 import json
 import math
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,49 @@ def test_a_kernel_leads_to_its_op_module_annotation_and_line(tmp_path: Path):
     assert not found.is_backward
     assert call_cost(found).flops == 2 * 4 * 16 * 8
     assert caller_of(run, "kernel_2").op == "mine::scale"
+
+
+def test_what_runs_in_an_annotation_is_not_of_the_function_that_began_it(tmp_path: Path):
+    """`with region():` is a function that ends at once; what runs in the block is the caller's."""
+    run = opened(
+        tmp_path,
+        [
+            event("python_function", "train.py(7): train", 0, 200),
+            event("python_function", "helpers.py(3): region", 10, 10),
+            event("python_function", "torch/_ops.py(1267): __call__", 12, 7),
+            event("user_annotation", "part", 15, 100),
+            event("python_function", "nn.Module: Linear_0", 30, 20),
+            event("cpu_op", "aten::addmm", 31, 9),
+            *launch(1, 32),
+            event("cpu_op", "aten::item", 60, 30),
+            event("cuda_runtime", "cudaStreamSynchronize", 61, 20, correlation=2),
+            *launch(3, 130),
+        ],
+    )
+    found = caller_of(run, "kernel_1")
+    assert (found.module, found.annotation, found.site) == (("Linear_0",), ("part",), "train.py:7")
+    assert [(s.site, s.via) for s in run.sync_points] == [("train.py:7", "")]
+    found = caller_of(run, "kernel_3")
+    assert (found.annotation, found.site) == ((), "train.py:7")
+
+
+@contextmanager
+def region(name: str) -> Iterator[None]:
+    with record_function(name):
+        yield
+
+
+def test_what_a_helper_annotates_is_not_of_the_line_of_the_helper(tmp_path: Path):
+    x = torch.randn(4, 4)
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as profiler, region("part"):
+        (x @ x).sum().item()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    run = kit.open_trace(tmp_path / "trace.json")
+    helpers = region.__wrapped__.__code__.co_firstlineno  # type: ignore[attr-defined]
+    sites = {one.site for one in run.callers if one.annotation == ("part",)}
+    assert len(sites) == 1
+    assert not sites.pop().endswith(f":{helpers}")
+    assert [s.via for s in run.sync_points] == [""]
 
 
 def backward(number: int, thread: int, forward_thread: int, at: float) -> list[Any]:
