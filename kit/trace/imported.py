@@ -67,6 +67,7 @@ class Member:
     collectives: tuple[Collective, ...] = ()
     copies: tuple[Copy, ...] = ()  # whose bytes the file says
     has_clock: bool = True  # False: the file keeps no clock that other ranks share
+    process: str = ""  # host and process id of the program; "" if the file does not say both
 
 
 @dataclass(frozen=True, slots=True)

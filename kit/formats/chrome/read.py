@@ -61,7 +61,7 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         imported = _exported(events, own)
     elif events.is_known:
         imported = read_torch(events, "torch.profiler")
-        member = _placed(imported.member, head)
+        member = _placed(imported.member, head, events)
         environment = _environment(head, events)
         if "device" in environment and TORCH_CPU in imported.timeline.lanes:
             environment["device"] += NOT_TRACED
@@ -108,8 +108,8 @@ def _of_strangers(events: Events) -> str:
     )
 
 
-def _placed(member: Member, head: dict[str, Any]) -> Member:
-    """With the rank and the clock that the file names."""
+def _placed(member: Member, head: dict[str, Any], events: Events) -> Member:
+    """With the rank, the clock and the process that the file names."""
     info = head.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     zero = member.zero_ns + max(whole(head.get("baseTimeNanoseconds"), 1 << 62), 0)
@@ -118,7 +118,14 @@ def _placed(member: Member, head: dict[str, Any]) -> Member:
         rank=whole(info.get("rank"), MAX_RANKS),
         world=max(whole(info.get("world_size"), MAX_RANKS), 0),
         zero_ns=zero if abs(zero) < _MAX_CLOCK_NS else 0,
+        process=_process(head.get("host_name"), events),
     )
+
+
+def _process(host: Any, events: Events) -> str:
+    threads = (key for key in events.lanes.numbers if isinstance(key, tuple))
+    number = next((process for process, _ in threads if type(process) is int), -1)
+    return f"{host[:80]} {number}" if isinstance(host, str) and host and number >= 0 else ""
 
 
 def _environment(head: dict[str, Any], events: Events) -> dict[str, str]:

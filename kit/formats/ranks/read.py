@@ -12,9 +12,10 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from kit.cores import usable_cores
@@ -54,8 +55,7 @@ def open_ranks(
     if workers is not None:
         check_whole_number(TraceFileError, "workers", workers)
     files = rank_files(paths)
-    count = workers or min(len(files), usable_cores())
-    pool = ThreadPoolExecutor(count)
+    pool = ThreadPoolExecutor(workers or min(len(files), usable_cores()))
     try:
         found = list(pool.map(lambda file: _read(file, step_by), files))
     finally:  # after Ctrl-C the files that nobody reads yet stay unread
@@ -116,17 +116,46 @@ def _one_each(read: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
         by_rank[trace.rank].append(trace)
     unnamed = by_rank.pop(-1, [])
     problems = [
-        f"rank {rank} is in {len(several)} files: {_short(several[0])} is shown, not "
-        + ", ".join(map(_short, several[1:4]))
+        f"rank {rank} is in {_shown(several)}"
         for rank, several in sorted(by_rank.items())
         if len(several) > 1
     ]
     traces = [several[0] for several in by_rank.values()]
-    free = (number for number in range(len(read)) if number not in by_rank)
-    for trace, rank in zip(unnamed, free, strict=False):
-        traces.append(replace(trace, rank=rank))
-        problems.append(f"neither {_short(trace)} nor its name says its rank: called rank {rank}")
+    worlds = sorted({trace.world for trace in traces if trace.world})
+    if len(worlds) > 1:
+        counts = ", ".join(f"{world:,}" for world in worlds)
+        problems.append(f"the files are of jobs of {counts} ranks: compare those of one job")
+    if worlds:  # torch writes the rank into every file of a job, or into none
+        problems += [
+            f"{_short(trace)} names no rank, as the others do: of another program, and left out"
+            for trace in unnamed
+        ]
+    else:
+        traces += _numbered(unnamed, set(by_rank), problems)
     return sorted(traces, key=lambda trace: trace.rank), problems
+
+
+def _numbered(
+    unnamed: Sequence[RankTrace], taken: set[int], problems: list[str]
+) -> Iterator[RankTrace]:
+    """A rank for each process whose files name none."""
+    processes: dict[str, list[RankTrace]] = defaultdict(list)
+    for trace in unnamed:
+        processes[trace.process or trace.file].append(trace)
+    free = (number for number in count() if number not in taken)
+    for several, rank in zip(processes.values(), free, strict=False):
+        yield replace(several[0], rank=rank)
+        problems.append(
+            f"neither {_short(several[0])} nor its name says its rank: called rank {rank}"
+        )
+        if len(several) > 1:
+            problems.append(f"one process, and so one rank, has written {_shown(several)}")
+
+
+def _shown(several: Sequence[RankTrace]) -> str:
+    more = ", ..." * (len(several) > 4)
+    others = ", ".join(map(_short, several[1:4])) + more
+    return f"{len(several)} files: {_short(several[0])} is shown, not {others}"
 
 
 def _short(trace: RankTrace) -> str:

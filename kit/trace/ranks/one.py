@@ -64,6 +64,7 @@ class RankTrace:
         exposed: communication under which nothing computes. Shape: (n, 2)
         world: how many ranks the file says there are; 0 if it does not.
         has_clock: are its times those of a machine's clock? A saved run has only its own.
+        process: host and process id of its program; "" if the file does not say both.
     """
 
     rank: int
@@ -79,6 +80,7 @@ class RankTrace:
     world: int = 0
     copies: tuple[Copy, ...] = ()
     has_clock: bool = True
+    process: str = ""
 
     def step_of(self, collective: Collective) -> int:
         """The step in which the host asked for it, or in which it began; -1 if in none."""
@@ -128,7 +130,7 @@ class RankTrace:
 
 
 _OF_COLLECTIVE = ("start_ns", "stop_ns", "size_bytes", "number", "called_ns", "is_even")
-_PLAIN = ("rank", "file", "zero_ns", "world", "has_clock")
+_PLAIN = ("rank", "file", "zero_ns", "world", "has_clock", "process")
 _PARTS = ("compute", "communication", "exposed", "memory", "idle")
 
 
@@ -151,6 +153,7 @@ def rank_trace(timeline: Timeline, member: Member, *, rank: int, file: str = "")
         world=member.world,
         copies=member.copies,
         has_clock=member.has_clock,
+        process=member.process,
     )
 
 

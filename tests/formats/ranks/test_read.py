@@ -270,8 +270,36 @@ def test_the_file_says_its_rank_then_its_name_then_nothing(folder: Path, tmp_pat
     (tmp_path / "worker_5.pt.trace.json").write_text(json.dumps(content))
     (tmp_path / "x.json").write_text(json.dumps(content))
     ranks = kit.open_ranks(tmp_path)
-    assert [row.rank for row in ranks.ranks] == [0, 2, 5]
+    assert [row.rank for row in ranks.ranks] == [2, 5]  # torch names the rank in all or in none
+    assert any("'x.json' names no rank, as the others do" in one for one in ranks.problems)
+    (tmp_path / "rank7.json").unlink()
+    ranks = kit.open_ranks(tmp_path)
+    assert [row.rank for row in ranks.ranks] == [0, 5]
     assert any("called rank 0" in problem for problem in ranks.problems)
+
+
+def test_two_recordings_of_one_process_are_no_two_ranks(folder: Path, tmp_path: Path):
+    """As a schedule with `repeat=2` and `tensorboard_trace_handler` write them."""
+    for rank, name in enumerate(("vm_7.17957.json", "vm_7.17958.json", "vm_8.17957.json")):
+        content = json.loads((folder / f"rank{rank}.json").read_text("utf-8"))
+        del content["distributedInfo"]
+        for event in content["traceEvents"]:
+            if "cuda" in event.get("cat", "") or event.get("cat") in ("cpu_op", "user_annotation"):
+                event["pid"] = 7 if rank < 2 else 8
+        (tmp_path / name).write_text(json.dumps(content | {"host_name": "vm"}))
+    ranks = kit.open_ranks(tmp_path)
+    assert [Path(row.file).name for row in ranks.ranks] == ["vm_7.17957.json", "vm_8.17957.json"]
+    said = "has written 2 files: 'vm_7.17957.json' is shown, not 'vm_7.17958.json'"
+    assert any(said in problem for problem in ranks.problems)
+
+
+def test_files_of_several_jobs_are_said_to_be(folder: Path, tmp_path: Path):
+    for rank, world in ((0, 2), (1, 2), (2, 4)):
+        content = json.loads((folder / f"rank{rank}.json").read_text("utf-8"))
+        content["distributedInfo"] |= {"world_size": world}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(content))
+    said = "the files are of jobs of 2, 4 ranks: compare those of one job"
+    assert said in kit.open_ranks(tmp_path).problems
 
 
 @pytest.mark.parametrize(
