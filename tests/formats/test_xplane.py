@@ -18,6 +18,7 @@ import kit
 from kit.errors import TraceFileError
 from kit.formats import xplane
 from kit.formats.xplane import read_xplane
+from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.trace import Timeline, busy_fraction
 from kit.trace.imported import MAX_SPAN_NAME
@@ -247,6 +248,16 @@ def test_each_thread_has_a_lane_whatever_it_is_called(tmp_path: Path):
     t = opened(tmp_path, space([(10, 50, "dot")], steps=False) + host)
     calls = [t.lanes[i] for i in t.lane[t.where(kind="dispatch")].tolist()]
     assert len(set(calls)) == len(calls) == len(threads)
+
+
+def test_of_a_profile_of_jax_without_steps_nothing_is_said_of_torch(tmp_path: Path):
+    call = field(4, field(1, 1) + field(2, 0) + field(3, 1000))
+    line = field(3, field(2, "main") + field(3, 1000) + call)
+    host = field(1, field(2, "/host:CPU") + line + _names(4, "PjitFunction(f)"))
+    opened(tmp_path, space([(10, 50, "dot")], steps=False) + host)
+    said = summary(kit.open_trace(tmp_path / "gpu.xplane.pb"))
+    assert "Sync points are unknown: the file marks no steps" in said
+    assert "torch" not in said
 
 
 def test_a_profile_without_steps_or_kernels_says_so(tmp_path: Path):

@@ -93,6 +93,11 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
 
 def _of_strangers(events: Events) -> str:
     """Why these are no events that are read; their categories tell who has written them."""
+    if not len(events.role) and (repaired := events.repaired):
+        return (
+            f"it is JSON, but its list holds no event of a trace ({repaired[0]}). torch writes a "
+            "trace by prof.export_chrome_trace(path)"
+        )
     if not len(events.role) and set(events.left_out) <= {_WHOLE}:
         return (
             "none of its events says what ran: nothing was recorded, as where the schedule of a "

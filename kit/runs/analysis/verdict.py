@@ -179,6 +179,8 @@ def why_waits_unknown(run: Run) -> str:
         return "what a program reads of jax.jit's arrays is not seen"
     if not says_host(run.timeline):
         return "no call of the host was read from the file"
+    if run.timeline.origin == "imported":
+        return "the file marks no steps, and waits are those of steps"
     return "no step was traced, and only a trace sees where torch waits"
 
 

@@ -55,7 +55,8 @@ from tests.formats.chrome.traces import (
             b'{"otherData": {"format": "overlap-kit trace", "version": 9}, "traceEvents": []}',
             "version 9",
         ),
-        ("[1]".encode("utf-16"), "nothing was recorded"),
+        ("[1]".encode("utf-16"), r"no event of a trace \(1 value in the place of an event"),
+        (b'[{"name": "aten::add", "count": 3}]', r"no event of a trace \(1 event without its kind"),
         (  # as torch.profiler writes it of a block in which nothing ran
             b'{"schemaVersion": 1, "traceEvents": [{"ph": "M", "name": "process_name", "pid": 1}, '
             b'{"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": 1, "dur": 2}]}',
@@ -63,7 +64,7 @@ from tests.formats.chrome.traces import (
         ),
         (b"\n\x10B\x02\x08\x01P\x01" + bytes(99), r"Of protobufs only jax's \*\.xplane\.pb"),
     ],
-    ids=range(25),
+    ids=range(26),
 )
 def test_a_file_that_is_no_trace_says_what_it_is(tmp_path, content: bytes, message: str):
     with pytest.raises(TraceFileError, match=message) as raised:
