@@ -30,6 +30,7 @@ _BYTES = {
     **dict.fromkeys(("complex64", "long int"), 8),
     **dict.fromkeys(("complexdouble", "complex128"), 16),
 }
+_GATHERS = ("all_gather", "gather")  # a rank gets as often what it gives as its group is large
 MAX_COLLECTIVES = 200_000  # of a file; the rest is not compared
 _MAX_MEMBERS = 65_536
 _MAX_ALL_MEMBERS = 4_000_000  # of all process groups that differ
@@ -94,7 +95,9 @@ class Messages:
             elif asked.channel.operation:
                 yield event, asked
             else:  # the op's own name says none, that of its kernel does
-                yield event, named(asked, message.channel.operation)
+                found = named(asked, message.channel.operation)
+                is_gather = found.channel.operation in _GATHERS
+                yield event, replace(found, size_bytes=BYTES_UNKNOWN) if is_gather else found
 
 
 def named(message: Message, operation: str) -> Message:
@@ -115,8 +118,10 @@ def _message_of(name: str, args: Mapping[str, Any]) -> Message:
     if "In msg nelems" in args:
         elements = max(whole(args.get(k), _MAX_BYTES) for k in ("In msg nelems", "Out msg nelems"))
         width = _BYTES.get(cut_name(args.get("dtype")).lower(), 0)
-    else:  # gloo's
+    else:  # gloo's, and an older torch's: of what a rank gives
         elements, width = _elements(shapes, args.get("Input type"))
+        if operation in _GATHERS:
+            elements = -1
     is_known = elements >= 0 and width > 0 and elements * width <= _MAX_BYTES
     return Message(
         Channel(operation, group, members, max(size, 0)),

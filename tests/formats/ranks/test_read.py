@@ -142,6 +142,22 @@ def test_an_op_that_names_no_operation_leaves_that_of_its_kernel():
 
 
 @pytest.mark.parametrize(
+    ("operation", "kernel", "size"),
+    [("all_reduce", "AllReduce", 32), ("all_gather", "AllGather", -1), ("gather", "Gather", -1)],
+)
+def test_what_a_rank_gives_to_a_gather_is_not_the_largest_buffer(
+    operation: str, kernel: str, size: int
+):
+    """gloo's all_gather of 8 floats on each of 4 ranks was called one of 32 bytes; it is 128."""
+    given = {"Input Dims": [[8]], "Input type": ["float"]}
+    messages = Messages()
+    messages.add(0, f"gloo:{operation}", given)
+    messages.add(1, f"ncclKernel_{kernel}_RING_LL_Sum_float()", {"External id": 5})
+    messages.ask({"External id": 5, **given})
+    assert [message.size_bytes for _, message in messages.items()] == [size, size]
+
+
+@pytest.mark.parametrize(
     ("name", "sizes", "is_even"),
     [
         ("all_to_all", {}, True),
