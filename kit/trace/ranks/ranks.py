@@ -104,7 +104,9 @@ class Ranks:
         if sum(row.clock.is_known for row in self.ranks) < 2:
             return "The ranks have no common clock: which one is the slowest is not known."
         if not named:
-            return "In no step one rank stands out as the slowest."
+            most = max(self.steps, key=lambda row: row.over_ms)
+            sure = f": the most above the next, {_above(most)}, is not sure"
+            return f"In no step one rank stands out as the slowest{sure * (most.over_ms > 0)}."
         parts = []
         for rank, count in Counter(row.slowest for row in named).most_common(3):
             mine = [row for row in named if row.slowest == rank and row.why]
@@ -193,6 +195,10 @@ def clock_text(row: RankRow) -> str:
     )
 
 
+def _above(row: StepRow) -> str:
+    return f"{format_ms(row.over_ms)} ± {format_ms(row.error_ms)}"
+
+
 def step_cells(row: StepRow) -> list[str]:
     """The texts of a row, as `step_heads`."""
     if row.slowest < 0:
@@ -202,7 +208,7 @@ def step_cells(row: StepRow) -> list[str]:
         format_number(row.step_ms),
         f"rank {row.slowest}",
         format_number(row.own_ms),
-        f"{format_ms(row.over_ms)} ± {format_ms(row.error_ms)}",
+        _above(row),
         f"{row.why} +{format_ms(row.why_ms)}" if row.why else "",
     ]
 

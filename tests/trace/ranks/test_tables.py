@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.text import format_ms
 from kit.trace import Span, Timeline
 from kit.trace.communication import Channel, Collective
 from kit.trace.imported import Member
@@ -87,6 +88,17 @@ def test_arrivals_closer_than_the_clocks_are_known_name_nobody():
     traces = job([[2_000_000, 2_000_000, 2_000_400]] * 2, [0, 0, 0])
     found = compare_ranks(traces)
     assert all(row.late_ns <= row.error_ns and row.last == -1 for row in found.collectives)
+
+
+def test_a_lead_that_the_clocks_do_not_prove_is_said_with_its_error():
+    """Of two gloo ranks one computed 60 ms longer: "in no step one rank stands out"."""
+    slow = Ranks("job", tuple(job([[2_000_000, 2_000_000, 3_000_000]] * 2, [0, 0, 0])))
+    (most, *_) = sorted(slow.steps, key=lambda step: -step.over_ms)
+    assert most.over_ms <= most.error_ms
+    assert slow.said.startswith("In no step one rank stands out as the slowest: the most above")
+    assert f"{format_ms(most.over_ms)} ± {format_ms(most.error_ms)}, is not sure." in slow.said
+    equal = Ranks("job", tuple(job([[2_000_000] * 3] * 6, [0, 0, 0])))
+    assert equal.said == "In no step one rank stands out as the slowest."
 
 
 def test_steps_with_uneven_numbers_of_collectives_are_not_compared_and_named():
