@@ -290,12 +290,16 @@ class _Waits:
         last = together.last[mine] - shift
         start = together.matched.start[mine, r] - trace.zero_ns
         stop = together.matched.stop[mine, r] - trace.zero_ns
-        waited = np.stack([start, np.maximum(start, np.minimum(last, stop))], axis=1)
-        self.exposed = within(common(joined(waited), trace.exposed), trace.steps)
-        count = np.searchsorted(np.sort(start), trace.steps)
-        self.error = (count[:, 1] - count[:, 0]) * (
-            np.nan_to_num(clock.error_ns) + together.worst_ns
-        )
+
+        def waited(until: Ints) -> Ints:
+            times = np.stack([start, np.maximum(start, np.minimum(until, stop))], axis=1)
+            return within(common(joined(times), trace.exposed), trace.steps)
+
+        self.exposed = waited(last)
+        # the others may all have come earlier, or all later, by what the clocks may be wrong
+        error = round(np.nan_to_num(clock.error_ns) + together.worst_ns)
+        low, high = waited(last - error), waited(last + error)
+        self.error = np.maximum(self.exposed - low, high - self.exposed)
         compared = joined(np.stack([start, stop], axis=1))
         # in what was not compared, a receive or a collective of an uneven step, it may have waited
         self.unknown = within(without(trace.exposed, compared), trace.steps)

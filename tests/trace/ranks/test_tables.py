@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +89,51 @@ def test_arrivals_closer_than_the_clocks_are_known_name_nobody():
     traces = job([[2_000_000, 2_000_000, 2_000_400]] * 2, [0, 0, 0])
     found = compare_ranks(traces)
     assert all(row.late_ns <= row.error_ns and row.last == -1 for row in found.collectives)
+
+
+JITTER = st.lists(st.integers(-300_000, 300_000), min_size=3, max_size=3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.permutations([0, 3, 6]), JITTER), min_size=5, max_size=8))
+def test_a_lead_is_as_wrong_as_the_clocks_at_most(steps: list[tuple[list[int], list[int]]]):
+    """Ends that differ set the clocks wrong; where these are within their error, leads are, too."""
+    arrivals = [[1_000_000 + 500_000 * at for at in row] for row, _ in steps]
+    traces = job(arrivals, [0, 0, 0])
+    for r in range(3):
+        late = [jitter[r] for _, jitter in steps]
+        sent = [
+            replace(one, stop_ns=one.stop_ns + more)
+            for one, more in zip(traces[r].collectives, late, strict=True)
+        ]
+        traces[r] = replace(traces[r], collectives=tuple(sent))
+    found = compare_ranks(traces)
+    if all(abs(row.clock.offset_ns) <= row.clock.error_ns for row in found.ranks):
+        for row, step in zip(arrivals, found.steps, strict=True):
+            *_, before, last = sorted(row)
+            if step.slowest >= 0:
+                assert row[step.slowest] == last
+                assert abs(step.over_ms - (last - before) / 1e6) <= step.error_ms + 1e-6
+
+
+def test_collectives_at_the_same_time_make_a_lead_no_less_sure():
+    """Two buckets of gloo in two threads: their waits end as one, with the error of one."""
+    traces = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0])
+    for r, more in ((1, 90_000), (2, 200_000)):
+        sent = [
+            replace(one, stop_ns=one.stop_ns + more * (-1) ** i)
+            for i, one in enumerate(traces[r].collectives)
+        ]
+        traces[r] = replace(traces[r], collectives=tuple(sent))
+    once = compare_ranks(traces).steps
+    other = Channel("all_reduce", "1")
+    for r, trace in enumerate(traces):
+        beside = [replace(one, channel=other) for one in trace.collectives]
+        traces[r] = replace(trace, collectives=(*trace.collectives, *beside))
+    twice = compare_ranks(traces).steps
+    assert [step.error_ms for step in once] == [step.error_ms for step in twice]
+    assert once[0].error_ms > 0
+    assert [step.slowest for step in twice] == [2] * 6
 
 
 def test_a_lead_that_the_clocks_do_not_prove_is_said_with_its_error():
@@ -223,8 +269,6 @@ def test_text_of_a_trace_is_neither_obeyed_nor_markup():
 
 
 def _with(trace: RankTrace, **changes: object) -> RankTrace:
-    from dataclasses import replace
-
     return replace(trace, **changes)
 
 
