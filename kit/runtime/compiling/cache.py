@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from kit.ir import Aval
 from kit.runtime.compiling.checks import Checks
 from kit.runtime.compiling.lower import Executable
+from kit.runtime.compiling.maps import maps_of_process
 from kit.runtime.compiling.places import Places
 from kit.runtime.recording.bulk import Op
 from kit.runtime.rules.table import Rules
@@ -24,8 +25,8 @@ from kit.text import format_count
 
 __all__ = ["Compiling", "ExecutableCache"]
 
-# Each program of XLA's CPU backend holds a dozen memory maps or more. Linux gives a process 65,530;
-# at the next one XLA ends the process. A loop whose shapes change would get there.
+# Of small programs; of larger ones so many as the process has memory maps for (maps.py). A loop
+# whose shapes change would get there.
 MAX_PROGRAMS = 2048  # then the one that was used least recently makes room
 MAX_AHEAD = 512  # programs compiled ahead that nothing has used yet; then the oldest makes room
 
@@ -48,6 +49,8 @@ class ExecutableCache:
         self._lock = threading.Lock()
         self._pending: dict[Any, threading.Event] = {}  # what somebody is compiling
         self._ahead: dict[Any, None] = {}  # compiled ahead and not used yet, oldest first
+        self._maps = maps_of_process()
+        self._maps.watch(self)
 
     def intern(
         self,
@@ -123,6 +126,7 @@ class ExecutableCache:
                     self.executables.pop(oldest, None)
         finally:
             self._pending.pop(key).set()
+        self._maps.make_room()
         return True
 
     def _make(self, key: Any, make: Callable[[], Executable], what: str) -> Executable:
@@ -134,16 +138,29 @@ class ExecutableCache:
                 self._keep(key, made)
         finally:
             self._pending.pop(key).set()
+        self._maps.make_room()
         if self.watch is not None:
             self.watch.made(key)
         return made
+
+    def drop_half(self) -> int:
+        """Drop the half of the programs that was used least recently; gives how many those were."""
+        with self._lock:
+            count = len(self.executables) // 2
+            for _ in range(count):
+                self._drop_oldest()
+        return count
 
     def _keep(self, key: Any, made: Executable) -> None:
         """One more program; the caller holds the lock."""
         self.executables[key] = made
         while len(self.executables) > MAX_PROGRAMS:
-            oldest, _ = self.executables.popitem(last=False)
-            self._ahead.pop(oldest, None)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """The program that was used least recently; the caller holds the lock."""
+        oldest, _ = self.executables.popitem(last=False)
+        self._ahead.pop(oldest, None)
 
     def _used(self, key: Any) -> Executable | None:
         """The program of this key, if it is there: of all programs it is used last now."""

@@ -22,8 +22,8 @@ from kit.text import format_count
 __all__ = ["CompileLog"]
 
 _EVICTED = (
-    f"compiled before, and dropped since to make room: {MAX_PROGRAMS:,} programs stay in memory; "
-    "{} from {}"
+    f"compiled before, and dropped since to make room: {MAX_PROGRAMS:,} programs stay in memory, "
+    "fewer if they are large; {} from {}"
 )
 _MOST_OPS = 2_000  # of a program whose graph is compared for a run: more takes seconds
 KEPT = 256  # compiles that are remembered, and with which a new one is compared

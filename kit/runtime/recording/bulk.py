@@ -334,14 +334,15 @@ class Cut:
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """What a trace shows of a task."""
+    """What a trace shows of a task; `issued` and `origins` are known while one is on."""
 
     plan_ns: tuple[int, int] = (0, 0)
     dispatch_ns: tuple[int, int] = (0, 0)
     times: list[int] | None = None  # of its ops; a guess shares its bulk with an earlier step
     is_cached: bool = True
+    names: list[str] = field(default_factory=list)  # of its programs, as they were issued
     issued: list[tuple[Any, int]] = field(default_factory=list)  # (Executable, its first op)
-    origins: tuple[Origin, ...] = ()  # of the leaves; known while a trace is on
+    origins: tuple[Origin, ...] = ()  # of the leaves
 
 
 @dataclass(slots=True, eq=False)
@@ -357,7 +358,9 @@ class Task:
     outputs: list[ref[Cell]] = field(default_factory=list)  # for each wanted slot
     variable: Variable = field(default_factory=Variable)  # its results, for the engine
     operation: Operation | None = None  # once the engine has the task
-    executable: Any = None  # known beforehand if the task repeats another one
+    # Known beforehand if the task repeats another one. The cache keeps programs, and nothing else
+    # does: a list of old losses would keep the memory maps of all, see compiling/maps.py.
+    executable: ref[Any] | None = None
     guessed: list[Cell] | None = None  # the leaves, if no program has asked for the task yet
     failures: tuple[BaseException, ...] = ()  # that came first in this task
     again: Callable[[list[Cell]], tuple[Task, list[Cell]]] | None = None  # if it is no segment

@@ -59,7 +59,7 @@ class Compiler:
 
     def of_segment(self, task: Task) -> Executable:
         """The program of a task: its own, or one that takes the places of slices as inputs."""
-        executable: Executable | None = task.executable
+        executable: Executable | None = None if task.executable is None else task.executable()
         checks, kind = self._of_step(task.step)
         if executable is not None and executable.checks == checks:
             return self._hit(executable)

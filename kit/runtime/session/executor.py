@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
-from weakref import finalize
+from weakref import finalize, ref
 
 import jax
 import numpy as np
@@ -146,8 +146,7 @@ class Executor:
 
         On a device that is not waited for, such as a GPU whose memory is full, it is found late.
         """
-        names = [executable.name for executable, _ in task.seen.issued]
-        if isinstance(error, KitError) or any(name in str(error) for name in names):
+        if isinstance(error, KitError) or any(name in str(error) for name in task.seen.names):
             return _explained(task, error)
         what = f"a program that segment {task.index} or one before it needs failed"
         return ExecutionError(f"{what}: {_summary(error)}")
@@ -243,8 +242,11 @@ class Executor:
             self._poison(task, *spoiled)
 
     def _run_fused(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[Flags]]:
-        executable = task.executable = self.compiler.of_segment(task)
-        task.seen.issued.append((executable, 0))
+        executable = self.compiler.of_segment(task)
+        task.executable = ref(executable)
+        task.seen.names.append(executable.name)
+        if self.is_tracing:
+            task.seen.issued.append((executable, 0))
         if numbers := self.compiler.numbers(executable, task.cut.bulk.ops, task.scalars):
             arrays.append(np.array(numbers, np.float64))
         task.seen.dispatch_ns = (time.perf_counter_ns(), 0)
@@ -269,7 +271,9 @@ class Executor:
         """Issue op `i` of a task as a program of its own; `given` has the arrays of its refs."""
         inputs = list(given.values())
         executable = self.compiler.of_op(task, i, op, refs, inputs)
-        task.seen.issued.append((executable, i))
+        task.seen.names.append(executable.name)
+        if self.is_tracing:
+            task.seen.issued.append((executable, i))
         if numbers := self.compiler.numbers(executable, (op,), numbers):
             inputs.append(np.array(numbers, np.float64))
         if not task.seen.dispatch_ns[0]:
