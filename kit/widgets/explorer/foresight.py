@@ -68,9 +68,9 @@ class Foresight:
             return run
         return replace(run, predicted_ms=expected.step_ms)
 
-    def close(self) -> None:
-        """Answer nothing more."""
-        self._questions.close()
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Answer nothing more, and wait so long for the thread's end."""
+        self._questions.close(timeout_s)
 
     def _answer(self, asked: Settings | Run) -> None:
         if isinstance(asked, Run):

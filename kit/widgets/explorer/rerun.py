@@ -342,11 +342,13 @@ class Newest:
                 lambda: self._is_closed or not (self._items or self._is_busy), timeout_s
             )
 
-    def close(self) -> None:
-        """End the thread after what it does now."""
+    def close(self, timeout_s: float = 0.0) -> None:
+        """End the thread after what it does now, and wait so long for that."""
         with self._changed:
             self._is_closed, self._items = True, []
             self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
 
     def _work(self) -> None:
         while True:

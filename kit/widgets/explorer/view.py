@@ -53,6 +53,7 @@ _STATE = {
     "margin": "2px 0 4px",
 }
 REST_S = 0.15  # a control that moves on within it starts nothing; a model's picture takes less
+ENDS_S = 1.0  # how long `close` waits for threads that run no step: they end in milliseconds
 
 
 class Explorer(View):
@@ -224,8 +225,10 @@ class Explorer(View):
         reruns = getattr(self, "_reruns", None)  # `close` also follows an `__init__` that failed
         if reruns is not None:
             self.ahead.stop()
-            self._foresight.close()
-            reruns.close()
+            # Each thread holds the explorer, and its runs, until it has ended.
+            left_s = 0.0 if reruns.is_busy else ENDS_S
+            reruns.close(left_s)
+            self._foresight.close(left_s)
         super().close()
 
     def __repr__(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -367,6 +369,16 @@ def test_a_closed_explorer_leaves_no_widget_behind_and_a_move_none_either():
     explorer.close()
     del explorer
     until(lambda: alive(Widget) <= before)
+
+
+def test_a_closed_explorer_is_freed_at_once_with_its_runs():
+    explorer = Explorer(Step(), QUICK)
+    explorer.wait(LONG_S)
+    explorer.close()
+    held = weakref.ref(explorer)
+    del explorer
+    gc.collect()
+    assert held() is None
 
 
 def test_what_the_model_had_said_is_kept_with_the_run_and_its_error_is_shown(explore):
