@@ -53,7 +53,6 @@ __all__ = [
     "TimelineError",
     "TraceFileError",
     "UnsupportedOp",
-    "to_raise",
 ]
 
 E = TypeVar("E", bound=BaseException)

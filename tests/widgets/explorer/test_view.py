@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
 from dataclasses import replace
 
 import pytest
-from ipywidgets import Widget
 
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
@@ -21,9 +18,7 @@ from kit.widgets.explorer.log import MAX_RUNS, RunLog
 from kit.widgets.explorer.view import Explorer
 from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
-from tests.reliability.growth import alive
-from tests.waiting import until
-from tests.widgets.explorer.steps import LONG_S, QUICK, Step
+from tests.widgets.explorer.steps import LONG_S, QUICK
 
 
 def shown(explorer: Explorer) -> dict[str, str]:
@@ -355,30 +350,6 @@ def test_close_ends_the_thread_and_a_control_then_says_so(explore):
     assert not thread.is_alive()
     explorer.controls["batch_size"].value = 2
     assert "closed" in explorer.failure.value
-
-
-def test_a_closed_explorer_leaves_no_widget_behind_and_a_move_none_either():
-    Explorer(Step(), QUICK, auto_run=False).close()  # what all of a process share is there
-    before, held = alive(Widget), []
-    explorer = Explorer(Step(), QUICK)
-    for size in (8, 16, 32):
-        explorer.set(batch_size=size)
-        explorer.wait(LONG_S)
-        held.append(alive(Widget))
-    assert held[0] == held[1] == held[2]
-    explorer.close()
-    del explorer
-    until(lambda: alive(Widget) <= before)
-
-
-def test_a_closed_explorer_is_freed_at_once_with_its_runs():
-    explorer = Explorer(Step(), QUICK)
-    explorer.wait(LONG_S)
-    explorer.close()
-    held = weakref.ref(explorer)
-    del explorer
-    gc.collect()
-    assert held() is None
 
 
 def test_what_the_model_had_said_is_kept_with_the_run_and_its_error_is_shown(explore):
