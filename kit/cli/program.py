@@ -31,6 +31,7 @@ __all__ = ["knows_kit", "run_program"]
 
 STEPS = 10  # measured ones, unless asked otherwise
 _OF_MEASURING = frozenset({"steps", "warmup"})
+_OF_BUILDERS = frozenset({"accumulate", "batch_size", "dtype", "loss_scaling", "prefetch"})
 
 
 class _Enough(BaseException):
@@ -96,12 +97,7 @@ def run_program(
     Raises:
         SettingsError: settings that the script could not follow.
     """
-    if named - _OF_MEASURING and not options.on:
-        raise SettingsError(
-            f"{min(named - _OF_MEASURING)} cannot be set: "
-            f"{safe_terminal(options.script.name)} knows nothing of kit and runs natively, as it "
-            "is. With --on kit it runs on device kit, under settings"
-        )
+    _check_followed(options, settings, named)
     from kit.measure.attached.recording import Wanted
 
     steps = options.steps
@@ -126,6 +122,25 @@ def run_program(
         return status or 1
     keep(made, options)
     return status
+
+
+def _check_followed(options: argparse.Namespace, settings: Settings, named: frozenset[str]) -> None:
+    """Refuse settings that the run would bear, though its script does not follow them."""
+    script = safe_terminal(options.script.name)
+    if named - _OF_MEASURING and not options.on:
+        raise SettingsError(
+            f"{min(named - _OF_MEASURING)} cannot be set: {script} knows nothing of kit and runs "
+            "natively, as it is. With --on kit it runs on device kit, under settings"
+        )
+    unfollowed = named & _OF_BUILDERS
+    if settings.step_mode != "retrace":  # the steps of a loop are no function to call again
+        unfollowed |= {"step_mode"}
+    if unfollowed:
+        raise SettingsError(
+            f"{min(unfollowed)} cannot be set: {script} knows nothing of kit, and its loop runs as "
+            "it is written, every step recorded. A @kit.workload builder follows this setting: "
+            "see docs/your_own_model.md"
+        )
 
 
 class WithTorch:

@@ -297,6 +297,21 @@ def test_what_a_script_cannot_follow_is_refused_before_it_runs(kit_run: Kit) -> 
         assert "is for scripts without a step for kit" in kit_run(builder, *option)[2]
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["step_mode=replay", "step_mode=speculate", "prefetch=2", "batch_size=64", "accumulate=2",
+     "dtype=bfloat16", "loss_scaling=static"],
+)  # fmt: skip
+def test_a_setting_that_only_a_builder_follows_is_refused_with_on_kit(
+    kit_run: Kit, setting: str
+) -> None:
+    status, said, wrong = kit_run(write("print('ran')"), "--on", "kit", "--set", setting)
+    assert status == 1
+    assert "ran" not in said
+    assert setting.partition("=")[0] in wrong
+    assert "@kit.workload" in wrong
+
+
 def test_a_device_that_one_kit_cannot_stand_in_for_is_an_error_of_the_script(kit_run: Kit) -> None:
     status, _, wrong = kit_run(write("import torch\ntorch.ones(2, device='cuda:1')"), "--on", "kit")
     assert status == 1
