@@ -43,8 +43,8 @@ def interrupt_at_random(training: Steps, count: int, chance: random.Random) -> i
             target=lambda delay=delay: (time.sleep(delay), signal.pthread_kill(main, signal.SIGINT))
         )
         faulthandler.dump_traceback_later(WAIT_S, exit=True)
-        sender.start()
         try:
+            sender.start()  # on a busy machine the interrupt comes before this returns
             while True:
                 training.step()
         except KeyboardInterrupt:

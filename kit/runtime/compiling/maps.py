@@ -98,6 +98,6 @@ def count_maps() -> int:
 
 def _read_limit() -> float:
     try:
-        return float(_LIMIT.read_text())
+        return float(_LIMIT.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return float("inf")
