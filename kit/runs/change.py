@@ -308,7 +308,8 @@ def ends_text(low_ms: float, high_ms: float) -> str:
 
 def time_notes(run: Run) -> tuple[str, ...]:
     """What to know of the step's time before it is believed, in sentences without a full stop."""
-    return tuple(filter(None, (run.drift, unequal_text(run), traced_text(run))))
+    found = run.measured.compiled_text, run.drift, unequal_text(run), traced_text(run)
+    return tuple(filter(None, found))
 
 
 def unequal_text(run: Run) -> str:

@@ -1,6 +1,7 @@
 """`Compile`: one compile of a run and its reason. `storms`: the same one again and again.
 
 `GraphChange` is what a recompile changed: the old graph and the new one, around what differs.
+`Measured` says what the measured steps compiled, and whether the traced ones stand for them.
 """
 
 from __future__ import annotations
@@ -8,13 +9,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
-from kit.text import format_count
+from kit.text import format_count, format_ms, format_percent
+from kit.trace import Timeline
 
-__all__ = ["MOST_CHANGES", "Compile", "GraphChange", "change_of", "storms", "worth_showing"]
+__all__ = [
+    "FIRST_MEASURED",
+    "MOSTLY",
+    "MOST_CHANGES",
+    "Compile",
+    "GraphChange",
+    "Measured",
+    "change_of",
+    "storms",
+    "worth_showing",
+]
 
+FIRST_MEASURED = "steps.first_measured"  # in the metrics, where a session had run steps before
+MOSTLY = 0.5  # of the measured steps' time: compiling is then what limits them
+_WORTH_SAYING = 0.05  # of the measured steps' time
+_LONGER = 2.0  # times a traced step: a trace only slows, so a measured step holds something else
 STORM = 3  # recompiles for the same reason at the same place
 MOST_CHANGES = 4  # pairs of graphs that a run keeps
 _MOST_ROWS = 40  # ops of a pair that are kept beside each other
@@ -43,6 +60,61 @@ class Compile:
     lower_ms: float = 0.0  # from ops to XLA's input
     compile_ms: float = 0.0
     is_from_disk: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measured steps of a run beside its traced ones, of which alone the parts are known."""
+
+    times_ns: tuple[int, ...]
+    compiles: tuple[Compile, ...]  # those that fell into the measured steps
+    timeline: Timeline
+
+    @property
+    def compiled_ms(self) -> float:
+        """How long those compiles took together."""
+        return sum(note.lower_ms + note.compile_ms for note in self.compiles)
+
+    @property
+    def compiled_fraction(self) -> float:
+        """The part of the measured steps' time that went into compiling, 0 to 1."""
+        whole_ms = sum(self.times_ns) / 1e6
+        return min(self.compiled_ms / whole_ms, 1.0) if whole_ms > 0 else 0.0
+
+    @property
+    def compiled_text(self) -> str:
+        """A sentence for steps that compiled; "" if they did not, or it cost them little."""
+        if self.compiled_fraction < _WORTH_SAYING:
+            return ""
+        said = (
+            f"{format_percent(self.compiled_fraction)} of the time of the "
+            f"{format_count(len(self.times_ns), 'measured step')} went into compiling "
+            f"{format_count(len(self.compiles), 'program')}, {format_ms(self.compiled_ms)}"
+        )
+        if len(self.timeline.intervals(kind="compile")) or not self.timeline.steps:
+            return said
+        return f"{said}; the traced steps, from which all parts of a step come, compiled nothing"
+
+    @property
+    def unlike_text(self) -> str:
+        """Why the traced steps do not show where these spent their time; "" if they do.
+
+        Where most of that went into compiling, this much is known without them.
+        """
+        ends = self.timeline.intervals(kind="step")
+        is_own = self.timeline.origin in ("profiled", "recorded")  # else its steps are these
+        if not (is_own and len(ends) and self.times_ns) or self.compiled_fraction >= MOSTLY:
+            return ""
+        last_ns = int(self.timeline.stop_ns.max())  # what the device still does belongs to them
+        traced_ms = (last_ns - int(ends[:, 0].min())) / len(ends) / 1e6
+        middle_ms, count = median(self.times_ns) / 1e6, len(self.times_ns)
+        without_ms = (sum(self.times_ns) / 1e6 - self.compiled_ms) / count
+        if not min(middle_ms, without_ms) > _LONGER * traced_ms:
+            return ""
+        return (
+            f"a measured step took {format_ms(middle_ms)} and a traced one "
+            f"{format_ms(traced_ms)}: what the rest of its time went into was not traced"
+        )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kit.ir import Graph, Segment
-from kit.runs.compiles import Compile, GraphChange
+from kit.runs.compiles import FIRST_MEASURED, MOSTLY, Compile, GraphChange, Measured
 from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions, doubt
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
@@ -170,10 +170,20 @@ class Run:
         has_ops = self.graphs and self.timeline.origin == "profiled"
         return named_fraction(self.timeline) if has_ops else math.nan
 
+    @cached_property
+    def measured(self) -> Measured:
+        """The measured steps: their times, and what was compiled in them."""
+        warmup = self.conditions.warmup_steps  # nan in an old file, whose settings said it
+        before = max(self.settings.warmup, 0) if math.isnan(warmup) else warmup
+        first = self.metrics.get(FIRST_MEASURED, before)
+        last = first + max(len(self.step_times_ns), 1)
+        late = tuple(note for note in self.compiles if first <= note.step < last)
+        return Measured(self.step_times_ns, late, self.timeline)
+
     @property
     def doubt(self) -> str:
         """Why what limits the step cannot be told from this run; "" if it can."""
-        return doubt(self.conditions, self.known_fraction)
+        return doubt(self.conditions, self.known_fraction) or self.measured.unlike_text
 
     @property
     def drift(self) -> str:
@@ -188,13 +198,18 @@ class Run:
     def limited_by(self) -> Limit:
         """What keeps the traced steps from being faster; see `kit.trace.limited_by`.
 
+        Where the measured steps spent most of their time on compiling, that is what limits them.
         Printed, it says no more than its doubt where there is one: that of the run, or that no
         kernel was seen.
         """
         unseen = "" if says_device(self.timeline) else "what the device did was not seen"
         if self.environment.get("device", "").endswith(NOT_TRACED):
             unseen = "the GPU that the file names was not traced"
-        return replace(limited_by(self.timeline, self.limit_shares), doubt=self.doubt or unseen)
+        found = limited_by(self.timeline, self.limit_shares)
+        compiled = self.measured.compiled_fraction
+        if compiled >= MOSTLY and found.what != "compile":
+            return Limit("compile", compiled, self.doubt)
+        return replace(found, doubt=self.doubt or unseen)
 
     def advice(self) -> tuple[Advice, ...]:
         """What costs time, on which line, and its cure; see `kit.runs.analysis.advice`.
@@ -278,7 +293,8 @@ class Run:
     def __repr__(self) -> str:
         h = self.headline()
         name = self.name if len(self.name) <= 60 else f"{self.name[:59]}…"
-        doubt = f"; {self.doubt}" if self.doubt else ""
+        said = self.doubt or self.measured.compiled_text
+        doubt = f"; {said}" if said else ""
         return (
             f"Run({name!r}, mode {self.settings.mode!r}, {format_ms(h.step_ms)}/step, "
             f"device busy {format_percent(h.device_busy_fraction)}, "

@@ -11,6 +11,7 @@ from kit.measure.attached.recorder import Recorded
 from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.kit_run import LEAD_IN, run_of_session
 from kit.measure.native.kineto import let_go
+from kit.runs.compiles import FIRST_MEASURED
 from kit.runs.run import Run
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.freeze import TracedSteps
@@ -43,6 +44,7 @@ class KitRecorder:
         self._session = session
         self._waits = session.reads.follow()
         self._last_sync = 0
+        self._first = session.step  # the first measured one, counted as `Compile.step` is
         self._syncs: tuple[SyncPoint, ...] | None = None  # of the measured steps, once over
         self._metrics: dict[str, float] = {}
         self._open = contextlib.ExitStack()
@@ -59,6 +61,7 @@ class KitRecorder:
         self._session.wait_all()
         self._waits.clear()
         self._last_sync = 0
+        self._first = self._session.step
 
     def tick(self, is_last: bool) -> None:
         """A step has ended; what still runs belongs to the last one."""
@@ -107,7 +110,7 @@ class KitRecorder:
             losses=losses,
             step_times_ns=tuple(steps),
             sync_points=syncs,
-            metrics=metrics,
+            metrics={**metrics, FIRST_MEASURED: float(self._first)},
             name=recorded.name,
             environment={
                 **session.environment(),

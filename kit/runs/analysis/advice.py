@@ -226,20 +226,25 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
 
 
 def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
-    warmup = run.conditions.warmup_steps  # nan in an old file, whose settings said it
-    first = max(run.settings.warmup, 0) if math.isnan(warmup) else int(warmup)
-    steps = max(len(run.step_times_ns), 1)
-    last = first + steps
-    late = [c for c in run.compiles if first <= c.step < last]
+    late, steps = run.measured.compiles, max(len(run.step_times_ns), 1)
     if not late:
         return
     ms = sum(c.lower_ms + c.compile_ms for c in late) / steps
-    text = (
+    said = (
         f"{len(late)} program{'s were' if len(late) > 1 else ' was'} compiled in the "
-        f"{format_count(steps, 'measured step')} ({format_ms(ms)} a step on average), the last "
-        f"because {late[-1].sentence}. A number that changes should be a tensor, and batches "
-        "should have one shape."
+        f"{format_count(steps, 'measured step')} ({format_ms(ms)} a step on average)"
     )
+    if all(c.kind == "first" for c in late):
+        text = (
+            f"{said}, which nothing like had been compiled before. A training pays that once: to "
+            "measure the steps after it, raise warmup, or leave it out."
+        )
+    else:
+        why = next(c.sentence for c in reversed(late) if c.kind != "first")
+        text = (
+            f"{said}, the last one again: {why}. A number that changes should be a tensor, "
+            "and batches should have one shape."
+        )
     yield Advice("compile", text, ms=ms)
 
 

@@ -21,6 +21,10 @@ __all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits", "why_
 
 _WITHHELD = "No advice is given either"
 _AGAIN = "measure again when nothing else runs: close other programs and notebooks"
+_WARM = (
+    "raise warmup, or leave it out (then it lasts until the steps are steady), and measure more "
+    "steps, so that what only the first ones do is over"
+)
 _LIMITED = (
     "start fewer threads than the limit has cores (NPROC=1 in the environment for XLA, "
     "torch.set_num_threads(1)), or raise the container's limit, and measure again"
@@ -158,6 +162,8 @@ def _next_of(run: Run) -> str:
     """What to do about a run whose limit cannot be told."""
     if not run.doubt:
         return _UNSEEN
+    if run.doubt == run.measured.unlike_text:
+        return _WARM
     return _LIMITED if is_throttled(run.conditions) else _AGAIN
 
 

@@ -106,15 +106,15 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
 def _doubt(run: Run) -> str:
     """Above the numbers of a run: that it was disturbed, not steady, or slowed by tracing."""
     doubt = run.doubt
+    said = " ".join(safe_html(n[:1].upper() + n[1:], 300) + "." for n in time_notes(run))
     if not doubt:
-        said = " ".join(safe_html(n[:1].upper() + n[1:], 300) + "." for n in time_notes(run))
         return sentence(said) if said else ""
     return (
         f'<div role="note" style="font:13px/1.45 {FONT};color:{INK};background:{PANEL};'
         f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"
         f'padding:6px 10px;margin-bottom:8px"><b>{safe_html(doubt[:1].upper() + doubt[1:], 300)}'
         f'.</b> <span style="color:{MUTED}">The numbers may be off; what limits the step is not '
-        "said.</span></div>"
+        f"said. {said}</span></div>"
     )
 
 
