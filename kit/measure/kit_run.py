@@ -58,6 +58,7 @@ def measure(
             Pace(session.wait_all, quiet=partial(watch.begin, cancelled), start=syncs.clear),
             progress=progress,
             cancelled=cancelled,
+            source=step,
         )
         waits = tuple(syncs)
         metrics = memory_metrics(allocated, of_xla(session.device))

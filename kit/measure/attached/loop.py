@@ -28,7 +28,7 @@ from kit.measure.attached.native import NativeRecorder
 from kit.measure.attached.optimizer_steps import FOLLOWED
 from kit.measure.attached.recorder import Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
-from kit.measure.base.loop import detached
+from kit.measure.base.loss import detached
 from kit.runs.run import Run
 from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.session import current_session

@@ -282,7 +282,7 @@ class Context:
         Args:
             loss: a tensor or an array of one number.
         """
-        from kit.measure.base.loop import detached
+        from kit.measure.base.loss import detached
 
         return detached(loss)
 

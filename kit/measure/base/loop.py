@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kit.errors import Cancelled, SettingsError
+from kit.measure.base.loss import check_loss, detached, no_loss
 from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
 from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW, drift, enough_steps
 
@@ -19,8 +19,6 @@ __all__ = [
     "Pace",
     "Progress",
     "Timed",
-    "detached",
-    "no_loss",
     "timed_steps",
 ]
 
@@ -35,27 +33,6 @@ _NO_GRADIENTS = (
     "kit: no parameter of this optimizer has a gradient: call scaler.scale(loss).backward() before "
     "scaler.step(optimizer), with a loss that depends on them"
 )
-
-
-def detached(loss: Any) -> Any:
-    """The loss outside of autograd; an array of jax is that already.
-
-    Raises:
-        SettingsError: it is no tensor and no array.
-    """
-    if hasattr(loss, "detach"):
-        return loss.detach()
-    if hasattr(loss, "block_until_ready"):
-        return loss
-    raise no_loss(loss)
-
-
-def no_loss(result: Any) -> SettingsError:
-    """What to raise of a step that returns something else."""
-    return SettingsError(
-        f"the step must return its loss as a tensor, not {type(result).__name__}: "
-        "end it with `return loss`"
-    )
 
 
 def _nothing() -> None:
@@ -96,6 +73,7 @@ def timed_steps(
     *,
     progress: Progress | None = None,
     cancelled: CancelledFn | None = None,
+    source: Callable[[], Any] | None = None,
 ) -> Timed:
     """Run warm-up steps, then measured ones.
 
@@ -104,6 +82,9 @@ def timed_steps(
     its queue; `settings.settling` steps more empty it before the clock runs. What is kept is of the
     first steps after the least warm-up all the same: losses are those of any other `prefetch`, and
     of a run that took longer to warm up.
+
+    Args:
+        source: the step as its author wrote it, where `step` is something around that.
 
     Raises:
         Cancelled: `cancelled()` became true between two steps.
@@ -130,8 +111,7 @@ def timed_steps(
             before = time.perf_counter_ns()
         result = _called(step, i, settings)
         if i == 0:
-            _check_one_number(result)
-            pace.keep(result)  # says so if it is no loss
+            _check(result, pace, source or step)
         pace.mark_step()
         if i == end - 1:
             pace.finish()
@@ -203,14 +183,13 @@ def _needed(settings: Settings) -> str:
     return f"{fewest} to {most:,} (fewer with {', '.join(fewer)})"
 
 
-def _check_one_number(loss: Any) -> None:
-    """A loss of another shape could not be told when all steps are over: say so after the first."""
-    shape = tuple(getattr(loss, "shape", ()))
-    if math.prod(shape) != 1:
-        raise SettingsError(
-            f"the step must return its loss as one number, not a tensor of shape {shape}: end it "
-            "with `return loss.mean()`"
-        )
+def _check(result: Any, pace: Pace, step: Callable[[], Any]) -> None:
+    """Refuse what is no loss after the first step: when all are over, nobody wants to hear it."""
+    check_loss(result, step)
+    try:
+        pace.keep(result)
+    except SettingsError:
+        raise no_loss(result, step) from None
 
 
 def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:

@@ -20,14 +20,8 @@ from torch import nn
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
-from kit.measure.base.loop import (
-    TRACED_STEPS,
-    CancelledFn,
-    Pace,
-    Progress,
-    no_loss,
-    timed_steps,
-)
+from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps
+from kit.measure.base.loss import check_loss, no_loss
 from kit.measure.base.machine import Watch, conditions_of
 from kit.measure.base.turns import in_turn
 from kit.measure.many.common import Common
@@ -182,11 +176,14 @@ def run(
         common = Common(net)
         net.build(build)
 
+        made_of = net.one_step
+
         def step() -> Shards:
             made = net.run()
             for result in made:
                 if not isinstance(result, torch.Tensor):
-                    raise no_loss(result)
+                    raise no_loss(result, made_of)
+                check_loss(result, made_of)
             return made
 
         return measure(net, step, steps=settings.steps, warmup=settings.warmup,

@@ -67,6 +67,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             Pace(paced.finish, paced.mark, quiet=lambda: watch.begin(cancelled)),
             progress=progress,
             cancelled=cancelled,
+            source=step,
         )
         metrics = memory_metrics(allocated, of_xla(device))
         if progress is not None:

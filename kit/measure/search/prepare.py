@@ -106,6 +106,7 @@ class Prepared:
                 short,
                 Pace(finish=session.wait_all),  # `run_step` ends the steps
                 cancelled=cancelled,
+                source=step,
             )
         return list(programs.values())
 
