@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from numbers import Real
 from typing import Any, ClassVar, Generic, Self, SupportsIndex, TypeVar, overload
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Column",
     "Lines",
     "Rows",
+    "check_number",
     "check_whole_number",
     "format_bytes",
     "format_count",
@@ -268,6 +270,35 @@ def check_whole_number(
     if not is_whole_number(value, at_least):
         more = f". {advice}" if advice else ""
         raise error(f"{name} must be a whole number of at least {at_least}, not {value!r}{more}")
+
+
+def check_number(
+    error: type[Exception],
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+    unit: str = "",
+) -> None:
+    """Refuse an argument that is not a finite number within these bounds.
+
+    Args:
+        error: the exception to raise.
+        unit: of the bounds, such as "nanoseconds".
+
+    Raises:
+        error: the value is something else; True and False are no numbers here.
+    """
+    number: Any = value
+    is_number = isinstance(number, Real) and not isinstance(number, bool)
+    if is_number and above < number < math.inf and at_least <= number <= at_most:
+        return
+    bounds = (("above", above), ("at least", at_least), ("at most", at_most))
+    words = " and ".join(f"{word} {bound:,g}" for word, bound in bounds if math.isfinite(bound))
+    needed = " ".join(filter(None, ("a finite number", words, unit)))
+    raise error(f"{name} must be {needed}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

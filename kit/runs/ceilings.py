@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kit.errors import SettingsError
+from kit.text import check_number
+
 __all__ = ["Ceilings"]
 
 
@@ -14,3 +17,7 @@ class Ceilings:
     gb_s: float  # bytes read and written by a large copy
     gflop_s: float  # of a large matrix product
     device: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("gb_s", "gflop_s"):
+            check_number(SettingsError, f"a ceiling's {name}", getattr(self, name), above=0)

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from kit.errors import SettingsError, TimelineError
-from kit.text import format_count
+from kit.text import check_number, check_whole_number, format_count
 from kit.trace import Span, Timeline, union_ns
 from kit.trace.simulate import Work, simulate
 
@@ -42,12 +42,8 @@ class Link:
     gb_per_s: float = 10.0
 
     def __post_init__(self) -> None:
-        are_numbers = all(isinstance(x, int | float) for x in (self.latency_us, self.gb_per_s))
-        if not (are_numbers and self.latency_us >= 0 and self.gb_per_s > 0):
-            raise SettingsError(
-                "a link has a latency_us of at least 0 and a gb_per_s above 0, not "
-                f"{self.latency_us!r} and {self.gb_per_s!r}"
-            )
+        check_number(SettingsError, "a link's latency_us", self.latency_us, at_least=0)
+        check_number(SettingsError, "a link's gb_per_s", self.gb_per_s, above=0)
 
     def ns(self, size_bytes: int, devices: int) -> int:
         """How long a sum over all devices of so many bytes takes, as a ring would do it.
@@ -55,7 +51,12 @@ class Link:
         Source:
             A ring all-reduce sends 2 (n - 1) messages of 1/n of the bytes, one after the other:
             Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009.
+
+        Raises:
+            SettingsError: a number is out of range.
         """
+        check_number(SettingsError, "size_bytes", size_bytes, at_least=0)
+        check_whole_number(SettingsError, "devices", devices)
         hops = 2 * (devices - 1)
         return round(hops * (self.latency_us * 1e3 + size_bytes / devices / self.gb_per_s))
 
@@ -76,15 +77,16 @@ class Backward:
     update_ns: float = 0.0
 
     def __post_init__(self) -> None:
+        check_whole_number(SettingsError, "the ops of a backward pass", self.ops)
+        for name in ("op_ns", "segment_ns", "forward_ns", "update_ns"):
+            check_number(SettingsError, name, getattr(self, name), at_least=0, unit="nanoseconds")
         made = [at for at, _ in self.gradients]
         is_in_order = made == sorted(made) and all(0 < at <= self.ops for at in made)
-        if self.ops < 1 or not is_in_order:
+        if not is_in_order:
             raise SettingsError(
-                "a backward pass has at least one op, and its gradients come in the order of the "
-                f"ops that make them, not {self.ops} ops and gradients at {made[:8]}"
+                "the gradients of a backward pass come in the order of the ops that make them, not "
+                f"at {made[:8]} of {self.ops} ops"
             )
-        if min(self.op_ns, self.segment_ns, self.forward_ns, self.update_ns) < 0:
-            raise SettingsError("what an op, a segment, forward and update cost is at least 0 ns")
 
     def buckets(self, size_bytes: float) -> list[tuple[int, int]]:
         """(ops recorded when it is full, bytes) of each bucket of about so many bytes."""
@@ -139,11 +141,9 @@ def predict_parallel(
     """
     if cut not in ("size", "bucket"):
         raise SettingsError(f"cut must be 'size' or 'bucket', not {cut!r}")
-    if bulk < 1 or devices < 1 or not bucket_bytes > 0:
-        raise SettingsError(
-            "bulk and devices must be at least 1 and bucket_bytes above 0, not "
-            f"{bulk!r}, {devices!r} and {bucket_bytes!r}"
-        )
+    for name, number in (("bulk", bulk), ("devices", devices)):
+        check_whole_number(SettingsError, name, number)
+    check_number(SettingsError, "bucket_bytes", bucket_bytes, above=0)
     buckets = step.buckets(bucket_bytes)
     ends = step.ends(bulk, buckets, cut=cut)
     work = [Work("device/0 compute", "forward", "kernel", round(step.forward_ns))]

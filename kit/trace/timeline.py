@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TimelineError
-from kit.text import format_count
+from kit.text import check_number, format_count, is_whole_number
 from kit.trace.kinds import KINDS
 
 __all__ = [
@@ -275,8 +275,8 @@ def with_pin(pins: Sequence[Pin], at_ns: int, text: str) -> tuple[Pin, ...]:
     text = text.strip()
     if not text or len(text) > MAX_TEXT:
         raise TimelineError(f"a pin has a text of 1 to {MAX_TEXT:,} characters, not {len(text):,}")
-    if not -_MAX_NS <= at_ns < _MAX_NS:
-        raise TimelineError(f"a pin cannot be at {at_ns} ns")
+    check_number(TimelineError, "the time of a pin", at_ns, at_least=-_MAX_NS, at_most=_MAX_NS - 1,
+                 unit="nanoseconds")  # fmt: skip
     if len(pins) >= MAX_PINS:
         raise TimelineError(f"a run holds at most {MAX_PINS:,} pins")
     return tuple(sorted((*pins, Pin(int(at_ns), text)), key=lambda pin: pin.at_ns))
@@ -290,8 +290,8 @@ def without_pin(pins: Sequence[Pin], place: int) -> tuple[Pin, ...]:
     """
     if not pins:
         raise TimelineError("there is no pin to take away")
-    if not 0 <= place < len(pins):
-        raise TimelineError(f"there is no pin {place}: the places are 0 to {len(pins) - 1}")
+    if not (is_whole_number(place, 0) and place < len(pins)):
+        raise TimelineError(f"there is no pin {place!r}: the places are 0 to {len(pins) - 1}")
     return (*pins[:place], *pins[place + 1 :])
 
 

@@ -10,6 +10,7 @@ What `knob` gives is read from the builder's signature by `own_knobs`, once, and
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -83,9 +84,13 @@ def knob(
 def _range(ends: Sequence[Any], step: float) -> tuple[Any, ...]:
     """From the first up to the second, which is among them if a step ends there."""
     if len(ends) != 2 or not all(type(x) in _NUMBERS for x in (*ends, step)):
-        raise SettingsError(f"with step, a knob has a first and a last number, not {ends!r}"[:300])
+        raise SettingsError(
+            f"with step, a knob has a first and a last number, not {ends!r} and step={step!r}"[:300]
+        )
     first, last = ends
     try:
+        if not all(map(math.isfinite, (first, last, step))):
+            raise SettingsError(f"a knob's range is finite, not {ends!r} in steps of {step}")
         return _spaced(first, last, step)
     except OverflowError:
         raise SettingsError(
@@ -112,6 +117,8 @@ def _of_one_type(values: Sequence[Any]) -> tuple[Any, ...]:
     if any(type(x) is float for x in values) and all(type(x) in _NUMBERS for x in values):
         values = [float(x) for x in values]
     kinds = {type(x) for x in values}
+    if any(type(x) is float and not math.isfinite(x) for x in values):
+        raise SettingsError(f"a knob's values are finite, not {', '.join(map(repr, values))}"[:300])
     if len(kinds) != 1 or not kinds <= {int, float, str}:
         raise SettingsError(
             "a knob's values are whole numbers, fractions, or texts, all of one type, not "

@@ -19,6 +19,7 @@ from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import current_processes
 from kit.runtime.replicas.devices import check_devices
+from kit.text import check_whole_number
 
 __all__ = ["Placement", "placed"]
 
@@ -38,6 +39,7 @@ class Placement:
 
     def __post_init__(self) -> None:
         check_devices(self.devices)
+        check_whole_number(SettingsError, "processes", self.processes)
         if self.processes != 1 and not isinstance(self.devices, int):
             raise SettingsError("with processes, devices is the number that each of them has")
         if self.is_alone and self.options:

@@ -10,6 +10,7 @@ Source: successive halving, Jamieson and Talwalkar, https://arxiv.org/abs/1502.0
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.run import Run
 from kit.runs.settings import ENOUGH, Settings
 from kit.runtime.steps.stepper import CONFIRM
+from kit.text import check_number
 
 __all__ = ["BULK_SIZES", "Tuned", "autotune", "axes_of"]
 
@@ -61,8 +63,8 @@ def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float
     """
     placement = Placement.of(workload)
     start = placement.workload.fit(settings)
-    if not (isinstance(budget_s, float | int) and budget_s >= 0):
-        raise SettingsError(f"budget_s must be a number of seconds, at least 0, not {budget_s!r}")
+    if budget_s != math.inf:
+        check_number(SettingsError, "budget_s", budget_s, at_least=0, unit="seconds")
     axes = axes_of(start, vary or {}, is_alone=placement.is_alone)
     search = _Search(placement, start, budget_s, progress, cancelled)
     first = search.measure(start, search.short)

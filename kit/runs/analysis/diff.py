@@ -29,7 +29,15 @@ from kit.runs.change import (
 from kit.runs.knob import knobs_of
 from kit.runs.labels import COMMIT, IMPORTED, TIME, label_of, told_settings
 from kit.runs.run import Run
-from kit.text import format_count, format_number, markdown_table, safe_markdown, safe_terminal
+from kit.text import (
+    check_number,
+    check_whole_number,
+    format_count,
+    format_number,
+    markdown_table,
+    safe_markdown,
+    safe_terminal,
+)
 
 __all__ = ["Change", "NodeChange", "RunDiff", "diff_runs", "kernel_kind"]
 
@@ -113,12 +121,22 @@ class RunDiff:
         return (("sync points a step", format_number(found.old), new),)
 
     def slower_than(self, fraction: float) -> bool:
-        """Is a step, or a sample, slower by more than this fraction and than the spread?"""
+        """Is a step, or a sample, slower by more than this fraction and than the spread?
+
+        Raises:
+            SettingsError: the fraction is no number of at least 0.
+        """
+        check_number(SettingsError, "the fraction", fraction, at_least=0)
         found = self.step.difference
         return found is not None and found.kind == "more" and found.amount > fraction
 
     def text(self, limit: int = 8) -> str:
-        """What changed, `limit` rows of each part at most, and how much did not."""
+        """What changed, `limit` rows of each part at most, and how much did not.
+
+        Raises:
+            SettingsError: `limit` is no whole number of at least 0.
+        """
+        check_whole_number(SettingsError, "limit", limit, at_least=0)
         lines = [f"{' -> '.join(safe_terminal(x, 90) for x in self.labels)}",
                  row_text(self.step.name, self.step)]  # fmt: skip
         lines += [f"  {n}: {a!r} -> {b!r}" for n, a, b in self.settings]
@@ -136,6 +154,7 @@ class RunDiff:
 
     def to_markdown(self, limit: int = 8) -> str:
         """The same as Markdown, for a pull request."""
+        check_whole_number(SettingsError, "limit", limit, at_least=0)
         old, new = (safe_markdown(label) for label in self.labels)
         parts = [f"### {old} → {new}", markdown_table(_HEAD, [row_markdown("step", self.step)])]
         notes: list[tuple[str, Any, Any]] = [*self.settings, *self.environment, *self.points]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.runs.ceilings import Ceilings
 from kit.runs.device.flops import node_flops
@@ -82,7 +83,12 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
 
     Args:
         ceilings: of the device that the run was measured on, from `kit.measure_ceilings()`.
+
+    Raises:
+        SettingsError: `ceilings` is something else.
     """
+    if not isinstance(ceilings, Ceilings | None):
+        raise SettingsError(f"ceilings are what kit.measure_ceilings() gives, not {ceilings!r}")
     rows = rows_of(run.timeline)
     steps = max(run.timeline.steps, 1)
     devices = count_devices(run.timeline)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from kit.errors import SettingsError
 from kit.ir.plan import OpStream
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.text import check_number
 from kit.trace import SyncPoint
 from kit.trace.syncs import SyncRow
 
 __all__ = ["Question", "unlike"]
 
+_MOST_NS = 1e12  # of a launch or a wait: 1,000 s
 # Settings whose effect the model cannot know from a run without them.
 _FIXED = {
     "dtype": "kernels of another precision",
@@ -66,12 +67,11 @@ class Question:
             SettingsError: one is out of range.
         """
         for name in ("device_speed", "host_speed"):
-            speed = getattr(self, name)
-            if not (speed > 0 and math.isfinite(speed)):
-                raise SettingsError(f"{name} must be above 0, not {speed!r}")
+            check_number(SettingsError, name, getattr(self, name), above=0)
         for name, value in (("launch_ns", self.launch_ns), ("sync_ns", self.sync_ns)):
-            if value is not None and not (value >= 0 and math.isfinite(value)):
-                raise SettingsError(f"{name} must be at least 0 nanoseconds, not {value!r}")
+            if value is not None:
+                check_number(SettingsError, name, value, at_least=0, at_most=_MOST_NS,
+                             unit="nanoseconds")  # fmt: skip
 
 
 def unlike(mine: Settings, asked: Settings) -> str:

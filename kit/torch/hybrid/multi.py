@@ -7,6 +7,7 @@ they are those loops. The models are MXNet's `reset_arrays`, `multi_sum_sq`, `mu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from kit.errors import SettingsError
 from kit.runtime.recording.bulk import Value
+from kit.text import check_number
 from kit.torch.hybrid.hybrid import hybridize, written
 from kit.torch.tensors.tensor import Buffer, KitTensor
 
@@ -83,7 +85,7 @@ def clip_by_global_norm(tensors: Sequence[Tensor], max_norm: float, eps: float =
 
     Returns the norm of before, a 0-d tensor, unread: as `torch.nn.utils.clip_grad_norm_` does.
     """
-    return _clip(_some(tensors), float(max_norm), float(eps))
+    return _clip(_some(tensors), _checked("max_norm", max_norm), _checked("eps", eps))
 
 
 def all_finite(tensors: Sequence[Tensor]) -> Tensor:
@@ -104,9 +106,9 @@ def multi_sgd(params: Sequence[Tensor], grads: Sequence[Tensor], momenta: Sequen
         list(params),
         list(grads),
         list(momenta),
-        _number(lr, params),
-        float(momentum),
-        float(weight_decay),
+        _rate(lr, params),
+        _checked("momentum", momentum),
+        _checked("weight_decay", weight_decay),
     )
 
 
@@ -121,8 +123,8 @@ def multi_adamw(params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Seq
         step: 0-d float32 tensor, the number of steps before this one; it is counted up in place, on
             the device, so that no step is a new program.
     """
-    _adamw(list(params), list(grads), list(exp_avgs), list(exp_avg_sqs), step, _number(lr, params),
-           float(betas[0]), float(betas[1]), float(eps), float(weight_decay))  # fmt: skip
+    _adamw(list(params), list(grads), list(exp_avgs), list(exp_avg_sqs), step, _rate(lr, params),
+           *_moments(betas, eps, weight_decay))  # fmt: skip
 
 
 @torch.no_grad()
@@ -135,15 +137,31 @@ def multi_lamb(params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequ
     The trust ratio is the parameter's norm over the update's, 1 where either is zero. `step` as in
     `multi_adamw`.
     """
-    _lamb(list(params), list(grads), list(exp_avgs), list(exp_avg_sqs), step, _number(lr, params),
-          float(betas[0]), float(betas[1]), float(eps), float(weight_decay))  # fmt: skip
+    _lamb(list(params), list(grads), list(exp_avgs), list(exp_avg_sqs), step, _rate(lr, params),
+          *_moments(betas, eps, weight_decay))  # fmt: skip
 
 
-def _number(value: float, like: Sequence[Tensor]) -> Any:
-    """A number that may change at each call: a tensor on device "kit", else itself."""
+def _rate(value: float, like: Sequence[Tensor]) -> Any:
+    """A learning rate, which may change at each call: on device "kit" a tensor, else itself."""
+    rate = _checked("lr", value)
     if like and isinstance(like[0], KitTensor):
-        return torch.full((), float(value), device=like[0].device)
-    return float(value)
+        return torch.full((), rate, device=like[0].device)
+    return rate
+
+
+def _moments(
+    betas: tuple[float, float], eps: float, weight_decay: float
+) -> tuple[float, float, float, float]:
+    first, second = (_checked("each of betas", beta) for beta in betas)
+    return first, second, _checked("eps", eps), _checked("weight_decay", weight_decay)
+
+
+def _checked(name: str, value: float | Tensor) -> float:
+    """As torch's optimizers: a number of at least 0, or a tensor that holds one."""
+    number = float(value) if isinstance(value, Tensor) else value
+    if number != math.inf:  # a norm without a bound
+        check_number(SettingsError, name, number, at_least=0)
+    return float(number)
 
 
 def _some(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -18,7 +18,7 @@ from ipywidgets import HTML, GridBox, Layout, SelectionSlider
 
 from kit.errors import SettingsError
 from kit.runs.gradients import Backward, Link, ParallelStep, best_buckets, predict_parallel
-from kit.text import format_bytes, format_count
+from kit.text import check_number, check_whole_number, format_bytes, format_count
 from kit.widgets.base.controls import labelled
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
@@ -114,6 +114,8 @@ class ParallelView(View):
                 "ParallelView models what kit.measure.many.replicas.measure_backward(net, step) "
                 f"gives, not {type(backward).__name__}"
             )
+        check_whole_number(SettingsError, "devices", devices)
+        check_number(SettingsError, "bucket_mb", bucket_mb, at_least=0)
         self.backward = backward
         self._measured = dict(measured or {})
         self._first = (link or Link(), devices)

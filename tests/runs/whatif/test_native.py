@@ -96,8 +96,8 @@ STREAM = OpStream.of(make_run().graphs[0], make_run().segments)
         ({"without": ["train.py"]}, "no wait to take away"),
         ({"launch_ns": 1.0}, "are of device kit"),
         ({"stream": STREAM}, "are of device kit"),
-        ({"host_speed": 0.0}, "host_speed must be above 0"),
-        ({"device_speed": math.nan}, "device_speed must be above 0"),
+        ({"host_speed": 0.0}, "host_speed must be a finite number above 0"),
+        ({"device_speed": math.nan}, "device_speed must be a finite number above 0"),
     ],
     ids=str,
 )

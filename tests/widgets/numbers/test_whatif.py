@@ -160,7 +160,7 @@ def test_a_failure_is_shown_under_the_view():
     view = WhatIfView(measured())
     view.speed.set_trait("options", [("1 x", 1.0), ("none", -1.0)])
     view.speed.value = -1.0
-    assert "device_speed must be above 0" in view.error.value
+    assert "device_speed must be a finite number above 0" in view.error.value
 
 
 def test_a_native_run_is_asked_for_what_its_program_could_follow():
