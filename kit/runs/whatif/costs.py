@@ -28,7 +28,7 @@ from kit.trace.metrics import union_ns
 if TYPE_CHECKING:
     from kit.runs.run import Run
 
-__all__ = ["Costs", "between", "costs_of", "is_heavy", "with_overheads"]
+__all__ = ["Costs", "between", "costs_of", "is_heavy", "on_loading", "with_overheads"]
 
 _HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru", "rnn_")
 _CUT = 4.0  # hand-overs: one to the worker, and Python's lock goes to it and back while it launches
@@ -177,6 +177,26 @@ def with_overheads(
     return costs
 
 
+def on_loading(before: int, after: int, costs: Costs) -> str:
+    """What a prediction of another `prefetch` takes for granted; "" of the same one.
+
+    Args:
+        before, after: `prefetch` of the run and of the prediction.
+    """
+    if bool(before) == bool(after):
+        return ""
+    python, asleep = format_ns(costs.inputs), format_ns(costs.inputs_away)
+    if not after:
+        return (
+            f"loading takes Python {python} a batch and sleeps {asleep}: which of the two a thread "
+            "did while the host recorded is not seen"
+        )
+    return (
+        f"loading takes Python {python} a batch, in turns with recording, and sleeps {asleep}, "
+        "which recording does not hold up; that threads hinder each other is not modelled"
+    )
+
+
 def is_heavy(op: str) -> bool:
     """True for ops whose time is arithmetic and not memory."""
     return any(part in op for part in _HEAVY)
@@ -217,7 +237,7 @@ def _recording(run: Run, cut: float, wake: float, launch: float, value: float) -
 
 
 def _away(run: Run) -> dict[str, float]:
-    """Sleeping, a file or a lock, for each op of a phase: by the step that had least of it.
+    """Sleeping, a file or a lock, for each op of a phase; see `_asleep`.
 
     Not what the loading of a batch sleeps, which a phase's span may have within it: see `_batch`.
     """
@@ -232,12 +252,25 @@ def _away(run: Run) -> dict[str, float]:
     for phase in ops:
         spans = _of_phase(timeline, phase)
         in_steps = [
-            _without(inside, loading) - _without(inside, both)
+            (_without(inside, loading), _without(inside, both))
             for begin, end in timeline.intervals(kind="step")
             if len(inside := spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)])
         ]
-        found[phase] = min(in_steps, default=0.0) / ops[phase]
+        found[phase] = _asleep(in_steps) / ops[phase]
     return found
+
+
+def _asleep(steps: Sequence[tuple[float, float]]) -> float:
+    """Of (whole, awake) of each traced step: what a step sleeps.
+
+    A thread is looked at once a millisecond, so a short sleep is seen in some steps and missed in
+    others, where it passes for Python. So the least Python counts that any step had, and what is
+    left of the shortest step is sleep: one long sleep among the steps is none of all.
+    """
+    if not steps:
+        return 0.0
+    shortest, least_python = (min(column) for column in zip(*steps, strict=True))
+    return max(float(shortest - least_python), 0.0)
 
 
 def _beside(timeline: Timeline, away: NDArray[np.int64]) -> float:
@@ -265,8 +298,8 @@ def _without(spans: NDArray[np.int64], away: NDArray[np.int64]) -> float:
 def _batch(run: Run) -> tuple[float, float]:
     """What a step's batch takes: of Python, and asleep, which neither a trace nor a lock changes.
 
-    By the step that had least of it, or by the loader's thread. While a worker prepares a launch it
-    has Python's lock, so that the host loads nothing then.
+    By the step that had least of each (see `_asleep`), or by the loader's thread. While a worker
+    prepares a launch it has Python's lock, so that the host loads nothing then.
     """
     timeline, steps = run.timeline, run.timeline.intervals(kind="step")
     if run.settings.prefetch:
@@ -276,14 +309,14 @@ def _batch(run: Run) -> tuple[float, float]:
     away = timeline.intervals(kind="elsewhere", lane="host/main")
     no_python = np.concatenate([away, timeline.intervals(kind="kernel")])
     launches = np.concatenate([no_python, timeline.intervals(kind="dispatch")])
-    found = []
+    found, pythons = [], []
     for begin, end in steps:
         inside = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
         whole, awake = float(union_ns(inside)), _without(inside, away)
         of_others = _without(inside, no_python) - _without(inside, launches)
-        found.append((whole, awake - of_others, whole - awake))
-    _, python, asleep = min(found, default=(0.0, 0.0, 0.0))
-    return python, asleep
+        found.append((whole, awake))
+        pythons.append(awake - of_others)
+    return min(pythons, default=0.0), _asleep(found)
 
 
 def _loaded_beside(timeline: Timeline) -> tuple[float, float]:

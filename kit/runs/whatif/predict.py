@@ -23,7 +23,7 @@ from kit.ir.plan import OpStream, plan
 from kit.runs.change import ends_text
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runs.whatif.costs import Costs, between, costs_of, with_overheads
+from kit.runs.whatif.costs import Costs, between, costs_of, on_loading, with_overheads
 from kit.runs.whatif.errors import interval_ms
 from kit.runs.whatif.native import NativeModel, is_native
 from kit.runs.whatif.question import Question, unlike
@@ -195,6 +195,8 @@ def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
             "and hand-overs between threads stay"
         )
         costs = costs.with_faster_host(asked.host_speed)
+    if said := on_loading(base.settings.prefetch, wanted.prefetch, costs):
+        notes.append(said)
     shape = _shape(base, wanted, costs, asked.without, asked.stream, notes)
     if speed != 1.0:
         notes.append(f"every kernel takes 1/{speed:g} of its time, whatever limits it")
