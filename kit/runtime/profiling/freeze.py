@@ -11,6 +11,7 @@ from typing import Any
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.run import Fused
 from kit.runtime.profiling.device_spans import Profile
+from kit.runtime.profiling.locks import without_lock
 from kit.runtime.recording.bulk import Origin, Site, Task
 from kit.runtime.recording.sites import format_site
 from kit.trace import Span, SyncPoint, Timeline
@@ -146,6 +147,8 @@ def freeze_trace(
     numbers = {t.index: s.index for t, s in zip(first, segments, strict=True)}
     _match_other_steps(tasks, first, numbers, nodes)
     kernels = profile.kernels([task for task, _ in tasks], nodes)
+    worked = {task.index: task.seen.worked_ns for task, _ in tasks}
+    spans = without_lock(spans, worked, kernels)
     executed = _device_steps(kernels, {task.index: step for task, step in tasks})
     steps = [s for s in spans if s.kind == "step"]
     start = min((s.start_ns for s in steps), default=0)

@@ -338,6 +338,7 @@ class Seen:
 
     plan_ns: tuple[int, int] = (0, 0)
     dispatch_ns: tuple[int, int] = (0, 0)
+    worked_ns: int = -1  # processor time of the worker meanwhile, where a trace knows it
     times: list[int] | None = None  # of its ops; a guess shares its bulk with an earlier step
     is_cached: bool = True
     names: list[str] = field(default_factory=list)  # of its programs, as they were issued

@@ -28,6 +28,7 @@ from kit.runtime.compiling.disk_cache import use_disk_cache
 from kit.runtime.compiling.lower import Executable
 from kit.runtime.engine.engine import Engine
 from kit.runtime.engine.operations import Operation
+from kit.runtime.profiling.locks import UNKNOWN_NS, processor_ns
 from kit.runtime.recording.bulk import Op, Origin, Task
 from kit.runtime.recording.sites import format_site
 from kit.runtime.rules.table import Rules
@@ -230,6 +231,8 @@ class Executor:
         self.counts["execute.count"] += 1
         self.counts["execute.ns"] += stop - task.seen.dispatch_ns[0]
         if self.is_tracing:
+            if task.seen.worked_ns != UNKNOWN_NS:
+                task.seen.worked_ns = processor_ns() - task.seen.worked_ns
             name = f"({format_count(len(task.cut.bulk.ops), 'op')})"
             self.spans.append(
                 Span("host/worker", name, "dispatch", *task.seen.dispatch_ns, segment=task.index)
@@ -249,6 +252,8 @@ class Executor:
             task.seen.issued.append((executable, 0))
         if numbers := self.compiler.numbers(executable, task.cut.bulk.ops, task.scalars):
             arrays.append(np.array(numbers, np.float64))
+        if self.is_tracing:
+            task.seen.worked_ns = processor_ns()  # at the launch's end this is taken off
         task.seen.dispatch_ns = (time.perf_counter_ns(), 0)
         results, flags = executable.run(arrays)
         return results, [] if flags is None else [(0, executable, flags)]
@@ -277,6 +282,8 @@ class Executor:
         if numbers := self.compiler.numbers(executable, (op,), numbers):
             inputs.append(np.array(numbers, np.float64))
         if not task.seen.dispatch_ns[0]:
+            if self.is_tracing:
+                task.seen.worked_ns = processor_ns()
             task.seen.dispatch_ns = (time.perf_counter_ns(), 0)
         results, flags = executable.run(inputs)
         if flags is not None:
