@@ -183,7 +183,9 @@ class Run:
     @property
     def doubt(self) -> str:
         """Why what limits the step cannot be told from this run; "" if it can."""
-        return doubt(self.conditions, self.known_fraction) or self.measured.unlike_text
+        compiles = self.measured.compiled_fraction >= MOSTLY  # each step then has its own programs
+        known = math.nan if compiles else self.known_fraction
+        return doubt(self.conditions, known) or self.measured.unlike_text
 
     @property
     def drift(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,29 @@ def test_a_busy_machine_withholds_the_verdict_but_not_what_was_compiled() -> Non
     run = replace(recorded((900.0,), 700.0), conditions=BUSY)
     assert run.limited_by().doubt.startswith("measured on a busy machine")
     assert "78% of the time" in headline_html(run)
+
+
+def test_steps_that_each_compile_programs_of_their_own_are_called_compile_bound() -> None:
+    """Kernels of other programs than the first step's are of no op: no reason to doubt this."""
+
+    @kit.workload
+    def growing(ctx: kit.Context) -> Callable[[], Any]:
+        model, sizes = torch.nn.Linear(24, 24).to(ctx.device), itertools.count(2)
+
+        def step() -> Any:
+            loss = model(torch.ones(next(sizes), 24).to(ctx.device)).square().mean()
+            loss.backward()
+            model.zero_grad()
+            return loss
+
+        return step
+
+    run = kit.run(growing, kit.Settings(mode="lazy", steps=4, warmup=2))
+    run = replace(run, conditions=Conditions(warmup_steps=2.0))  # whatever else goes on here
+    assert run.known_fraction < 0.9
+    assert str(run.limited_by()).startswith("compile-bound")
+    assert "batches should have one shape" in summary(run)
+    assert run.doubt == ""
 
 
 def test_compiles_before_the_measured_steps_are_not_theirs() -> None:
