@@ -17,6 +17,7 @@ from kit.text import format_count, format_ms, format_percent
 from kit.trace import Timeline
 
 __all__ = [
+    "COMPILED",
     "FIRST_MEASURED",
     "MOSTLY",
     "MOST_CHANGES",
@@ -30,7 +31,7 @@ __all__ = [
 
 FIRST_MEASURED = "steps.first_measured"  # in the metrics, where a session had run steps before
 MOSTLY = 0.5  # of the measured steps' time: compiling is then what limits them
-_WORTH_SAYING = 0.05  # of the measured steps' time
+COMPILED = 0.05  # of the measured steps' time: compiling is then worth a word
 _LONGER = 2.0  # times a traced step: a trace only slows, so a measured step holds something else
 STORM = 3  # recompiles for the same reason at the same place
 MOST_CHANGES = 4  # pairs of graphs that a run keeps
@@ -84,7 +85,7 @@ class Measured:
     @property
     def compiled_text(self) -> str:
         """A sentence for steps that compiled; "" if they did not, or it cost them little."""
-        if self.compiled_fraction < _WORTH_SAYING:
+        if self.compiled_fraction < COMPILED:
             return ""
         said = (
             f"{format_percent(self.compiled_fraction)} of the time of the "

@@ -20,6 +20,7 @@ from kit.runs.conditions import Conditions
 from kit.trace import Span, Timeline
 from kit.widgets.base.tables import headline_html
 from kit.widgets.numbers.advice import advice_html
+from kit.widgets.numbers.run_diff import run_diff_html
 
 MS = 1_000_000
 BUSY = Conditions(cores=2.0, others=1.5, warmup_steps=0.0)
@@ -97,6 +98,19 @@ def test_a_busy_machine_withholds_the_verdict_but_not_what_was_compiled() -> Non
     run = replace(recorded((900.0,), 700.0), conditions=BUSY)
     assert run.limited_by().doubt.startswith("measured on a busy machine")
     assert "78% of the time" in headline_html(run)
+
+
+def test_comparisons_say_which_run_compiled() -> None:
+    cold, warm = recorded((900.0,), 700.0), recorded((10.0,))
+    said = "compiling: 78% -> 0% of the measured steps' time"
+    found = kit.diff_runs(cold, warm)
+    assert said in found.text()
+    assert said in found.to_markdown()
+    assert "compiling, of the measured steps" in run_diff_html(found)
+    assert "compiling" not in kit.diff_runs(warm, warm).text()
+    shown = str(kit.compare([cold, warm]))
+    assert shown.count("78% of its time is compiling") == 1
+    assert shown.count("is compiling") == 1
 
 
 def test_steps_that_each_compile_programs_of_their_own_are_called_compile_bound() -> None:

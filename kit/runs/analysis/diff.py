@@ -34,6 +34,7 @@ from kit.text import (
     check_whole_number,
     format_count,
     format_number,
+    format_percent,
     markdown_table,
     safe_markdown,
     safe_terminal,
@@ -69,6 +70,7 @@ class RunDiff:
     headline: Mapping[str, Difference] = field(default_factory=dict)  # by the field of `Headline`
     environment: tuple[tuple[str, str, str], ...] = ()  # versions and machines that differ
     compiles: tuple[int, int] = (0, 0)
+    compiling: tuple[float, float] = (0.0, 0.0)  # part of the measured steps' time
     recompiled: tuple[str, ...] = ()  # reasons for which only the new run compiled
     devices: tuple[int, int] = (1, 1)
 
@@ -183,6 +185,9 @@ class RunDiff:
     def _compiles(self, safe: Any) -> list[str]:
         old, new = self.compiles
         lines = [f"compiles: {old} -> {new}"] if old != new else []
+        parts = [format_percent(part) for part in self.compiling]
+        if parts[0] != parts[1]:
+            lines.append(f"compiling: {parts[0]} -> {parts[1]} of the measured steps' time")
         return lines + [f"compiled only now: {safe(reason, 200)}" for reason in self.recompiled[:3]]
 
     def __repr__(self) -> str:
@@ -224,6 +229,7 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
         headline=headline_differences(old, new),
         environment=_environment(old, new),
         compiles=(0, 0) if is_trace else (len(old.compiles), len(new.compiles)),
+        compiling=(old.measured.compiled_fraction, new.measured.compiled_fraction),
         recompiled=_recompiled(old, new),
         devices=(parts[0].devices, parts[1].devices),
     )  # fmt: skip

@@ -17,6 +17,7 @@ from kit.errors import SettingsError
 from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, doubt_of, steps_difference
+from kit.runs.compiles import COMPILED
 from kit.runs.knob import knobs_of
 from kit.runs.labels import device_of, samples_of, told_settings
 from kit.runs.run import Run
@@ -66,6 +67,7 @@ class ComparisonRow:
     loss: float  # of the last measured step; nan if none was told
     change: Difference | None = None  # of the step since the baseline; of a sample if `by_sample`
     doubt: str = ""  # why its numbers may be off: another program took the cores
+    compiling: float = 0.0  # part of the measured steps' time
     best: frozenset[str] = frozenset()  # columns of which it has the best value, or one as good
     maybe_best: frozenset[str] = frozenset()  # columns of which it may have the best value
     has_loss: bool = True  # False: nobody told one, as in a loop that was watched
@@ -232,6 +234,7 @@ def _row(run: Run, label: str, base_ms: float, change: Difference | None) -> Com
         device_idle_ms=_idle_ms(run, h.device_busy_fraction),
         loss=run.losses[-1] if run.losses else math.nan,
         has_loss=bool(run.losses),
+        compiling=run.measured.compiled_fraction,
         change=change,
     )
 
@@ -282,8 +285,10 @@ def baseline_tag(i: int, baseline: int, count: int) -> str:
 
 
 def disturbed_tag(row: ComparisonRow) -> str:
-    """What stands behind the label of a run that was disturbed, with the reason."""
-    return f" (disturbed: {row.doubt})" if row.doubt else ""
+    """What stands behind the label of a run that was disturbed, or compiled, with the reason."""
+    compiled = f"{format_percent(row.compiling)} of its time is compiling"
+    said = [f"disturbed: {row.doubt}"] * bool(row.doubt) + [compiled] * (row.compiling >= COMPILED)
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def verdict(rows: Sequence[ComparisonRow], baseline: int = 0) -> str:

@@ -10,7 +10,7 @@ import traitlets
 from ipywidgets import HTML
 
 from kit.runs.analysis.diff import Change, NodeChange, RunDiff
-from kit.text import format_count, format_ms, safe_html
+from kit.text import format_count, format_ms, format_percent, safe_html
 from kit.widgets.base.change import change_html
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
@@ -61,7 +61,13 @@ def _conditions(diff: RunDiff) -> list[tuple[str, object, object]]:
     """Settings, versions and machines that differ, sync points and compiles."""
     found: list[tuple[str, object, object]] = [(n, repr(a), repr(b)) for n, a, b in diff.settings]
     found += [*diff.environment, *diff.points]
-    for name, (old, new) in (("segments", diff.segments), ("compiles", diff.compiles)):
+    compiling = [format_percent(part) for part in diff.compiling]
+    counts = (
+        ("segments", diff.segments),
+        ("compiles", diff.compiles),
+        ("compiling, of the measured steps' time", compiling),
+    )
+    for name, (old, new) in counts:
         found += [(name, old, new)] * (old != new)
     return found
 
