@@ -27,7 +27,8 @@ from kit.runs.analysis.markdown import run_markdown
 from kit.runs.run import Run
 from kit.text import no_formula
 from kit.trace import KINDS, Timeline
-from kit.trace.active import Ints, Mask, grouped
+from kit.trace.active import grouped
+from kit.trace.intervals import Ints, Mask
 from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["SUFFIXES", "export_trace"]

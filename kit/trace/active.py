@@ -9,47 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kit.trace.intervals import Ints, Mask
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["LOADER", "Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "covered", "distinct",
-           "grouped", "hull", "launches", "named", "steps_of", "without"]  # fmt: skip
+__all__ = ["LOADER", "Active", "Gaps", "Kernels", "Pieces", "grouped", "hull", "launches", "named",
+           "steps_of"]  # fmt: skip
 
 LOADER = "host/loader"  # its work is ahead of the step, which does not wait for it
 NONE = -1
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
-
-def distinct(times: Ints) -> Ints:
-    """Each time once, in order: five times as fast as numpy's `unique`, which hashes first."""
-    times = np.sort(times, axis=None)
-    kept = np.ones(len(times), dtype=bool)
-    kept[1:] = times[1:] != times[:-1]
-    return times[kept]
-
-
-def covered(*sets: Ints) -> tuple[Ints, list[Mask]]:
-    """Time cut at every edge of some sets of intervals: the edges, and for each set which of the
-    cells between them it covers."""
-    edges = distinct(np.concatenate([s.reshape(-1) for s in sets]))
-    masks = []
-    for s in sets:
-        opened = np.bincount(np.searchsorted(edges, s[:, 0]), minlength=len(edges))
-        closed = np.bincount(np.searchsorted(edges, s[:, 1]), minlength=len(edges))
-        masks.append(np.cumsum(opened - closed)[:-1] > 0)
-    return edges, masks
-
-
-def without(these: Ints, others: Ints) -> Ints:
-    """The time of some intervals that is in none of the others, in pieces. Shape: (n, 2)."""
-    if not len(others):
-        return these
-    edges, (wanted, unwanted) = covered(these, others)
-    left: Ints = np.stack([edges[:-1], edges[1:]], axis=1)[wanted & ~unwanted]
-    return left
 
 
 def named(timeline: Timeline, is_one: Callable[[str], object]) -> Mask:

@@ -17,7 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from kit.trace.active import Ints, named, without
+from kit.trace.active import named
+from kit.trace.intervals import Ints, joined, without
 from kit.trace.timeline import Timeline
 
 __all__ = [
@@ -31,12 +32,10 @@ __all__ = [
     "copy_of",
     "copy_totals",
     "device_work",
-    "joined",
     "kind_on_device",
     "moves_memory",
     "operation_of",
     "way_of",
-    "within",
 ]
 
 # Kernels of libraries that communicate: NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, torch's symmetric
@@ -209,29 +208,3 @@ def device_work(timeline: Timeline) -> Work:
     sent |= timeline.where(kind=("communication", "reduction"))
     moved = kernel & ~sent & named(timeline, moves_memory)
     return Work(*(joined(timeline.times(x)) for x in (kernel & ~sent & ~moved, sent, moved)))
-
-
-def joined(times: Ints) -> Ints:
-    """The union of intervals: in order, none touches another. Shape: (n, 2)."""
-    times = times[times[:, 1] > times[:, 0]]
-    if not len(times):
-        return np.zeros((0, 2), np.int64)
-    times = times[np.argsort(times[:, 0], kind="stable")]
-    latest = np.maximum.accumulate(times[:, 1])
-    first = np.flatnonzero(np.append(True, times[1:, 0] > latest[:-1]))
-    return np.stack([times[first, 0], latest[np.append(first[1:] - 1, len(times) - 1)]], axis=1)
-
-
-def within(times: Ints, windows: Ints) -> Ints:
-    """How long disjoint intervals in order last inside of each window. Shape: (windows,)."""
-    if not len(times):
-        return np.zeros(len(windows), np.int64)
-    passed = np.append(0, np.cumsum(times[:, 1] - times[:, 0]))
-
-    def until(at: Ints) -> Ints:
-        i = np.searchsorted(times[:, 0], at, "right")
-        last = np.maximum(i - 1, 0)
-        part = np.minimum(at, times[last, 1]) - times[last, 0]
-        return np.where(i > 0, passed[last] + part, 0)
-
-    return until(windows[:, 1]) - until(windows[:, 0])

@@ -12,7 +12,7 @@ A chain moves forward in time from the begin of the first step to the end of the
 The critical path is the chain with the most work on it. Where the host's own calls launch the
 kernels, as in torch's traces, it is the one that leads to the last kernel, and then what the host
 still does: a host that runs ahead of the device is not what the step waits for. A call that blocks
-because the queue of launches is full is a wait (`kit.trace.queue`).
+because the queue of launches is full is a wait (`kit.trace.host`).
 
 Work is what the host does when it does not wait for the device (a sleep is work: what follows has
 to wait for it), what a worker does while no device works, kernels, and reductions. What lies
@@ -28,8 +28,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.active import NONE, Kernels, Mask, distinct, launches
+from kit.trace.active import NONE, Kernels, launches
 from kit.trace.host import Host
+from kit.trace.intervals import Mask, distinct
 from kit.trace.kinds import KINDS, ON_DEVICE
 from kit.trace.timeline import Timeline
 

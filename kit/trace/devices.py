@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 
-from kit.trace.active import Ints, grouped
+from kit.trace.active import grouped
+from kit.trace.intervals import Ints
 from kit.trace.timeline import Timeline
 
 __all__ = ["by_device", "count_devices", "device_of"]

@@ -31,22 +31,10 @@ from functools import cached_property
 import numpy as np
 
 from kit.text import Column, Rows, format_ms, format_percent
-from kit.trace.active import (
-    NONE,
-    Active,
-    Gaps,
-    Ints,
-    Kernels,
-    Mask,
-    Pieces,
-    distinct,
-    grouped,
-    hull,
-    launches,
-    steps_of,
-)
+from kit.trace.active import NONE, Active, Gaps, Kernels, Pieces, grouped, hull, launches, steps_of
 from kit.trace.devices import by_device, count_devices
 from kit.trace.hta import HTA_CAUSES, hta_places
+from kit.trace.intervals import Ints, Mask, distinct
 from kit.trace.syncs import after_waits, waits
 from kit.trace.timeline import Timeline
 

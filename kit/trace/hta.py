@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kit.trace.active import NONE, Gaps, Ints, Kernels, launches, named
+from kit.trace.active import NONE, Gaps, Kernels, launches, named
+from kit.trace.intervals import Ints
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import union_ns
 from kit.trace.timeline import Timeline

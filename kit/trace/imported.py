@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
 from kit.ir import Aval
-from kit.trace.active import Ints
 from kit.trace.communication import Collective, Copy
 from kit.trace.devices import device_of
+from kit.trace.intervals import Ints
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint, Timeline
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.active import Ints, Mask, distinct
-from kit.trace.communication import joined, within
+from kit.trace.intervals import Ints, Mask, distinct, elapsed, joined
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
@@ -101,12 +100,9 @@ def in_steps(timeline: Timeline, spans: NDArray[np.intp]) -> tuple[NDArray[np.in
     steps = joined(timeline.intervals(kind="step"))
     if not len(steps):
         return spans, times
-    first = np.full(len(spans), steps[0, 0])
-    start, stop, after = (
-        within(steps, np.stack([first, at], axis=1))
-        for at in (times[:, 0], times[:, 1], np.maximum(times[:, 1], times[:, 0] + 1))
-    )
-    is_inside = after > start  # also what took no time
+    start, stop = elapsed(steps, times[:, 0]), elapsed(steps, times[:, 1])
+    # also what took no time
+    is_inside = elapsed(steps, np.maximum(times[:, 1], times[:, 0] + 1)) > start
     return spans[is_inside], np.stack([start, stop], axis=1)[is_inside]
 
 

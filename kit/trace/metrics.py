@@ -16,7 +16,8 @@ import numpy as np
 
 from kit.errors import TimelineError
 from kit.text import Column, Rows, format_count, format_ms, format_percent
-from kit.trace.active import LOADER, Ints, Mask, covered, hull
+from kit.trace.active import LOADER, hull
+from kit.trace.intervals import Ints, Mask, covered
 from kit.trace.kinds import (
     AWAY,
     CATEGORIES,

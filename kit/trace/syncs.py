@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kit.errors import TimelineError
-from kit.trace.active import Gaps, Ints, Kernels, Pieces, hull, without
+from kit.trace.active import Gaps, Kernels, Pieces, hull
+from kit.trace.intervals import Ints, without
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = ["SyncRow", "after_waits", "idle_after", "sync_table", "waits"]

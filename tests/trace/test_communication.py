@@ -8,14 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.trace import Span, Timeline
-from kit.trace.communication import (
-    communicates,
-    device_work,
-    joined,
-    moves_memory,
-    operation_of,
-    within,
-)
+from kit.trace.communication import communicates, device_work, moves_memory, operation_of
+from kit.trace.intervals import joined, within
 
 NAMES = ("gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "Memcpy HtoD (Pinned -> Device)")
 SPAN = st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 20))
@@ -41,15 +35,6 @@ def test_each_instant_of_the_steps_is_counted_once(kernels, steps):
         counted["busy"] += any(on)
     for what, of_it in counted.items():
         assert within(getattr(work, what), during).sum() == of_it, what
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(STEP, max_size=8), st.lists(STEP, max_size=5))
-def test_time_within_windows_is_a_count_of_instants(times, windows):
-    pairs, seen = ([(a, a + w) for a, w in x] for x in (times, windows))
-    found = within(joined(_array(pairs)), _array(seen))
-    for (low, high), length in zip(seen, found.tolist(), strict=True):
-        assert length == sum(any(a <= t < b for a, b in pairs) for t in range(low, high))
 
 
 @pytest.mark.parametrize(

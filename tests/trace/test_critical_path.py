@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import kit
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.critical_path import PATH_KINDS, PathEdge, critical_path, path_table
-from kit.trace.host import Host
-from kit.trace.queue import blocked
+from kit.trace.host import Host, blocked
 from kit.workloads import mlp
 from tests.factories import empty_run, make_run
 

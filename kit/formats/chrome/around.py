@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.active import Ints, Mask
+from kit.trace.intervals import Ints, Mask
 
 __all__ = ["Around"]
 

@@ -23,8 +23,8 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import MODULE, Frames
 from kit.formats.chrome.nesting import NONE, Nesting
 from kit.formats.chrome.roles import OPS, Role
-from kit.trace.active import Ints
 from kit.trace.imported import MAX_CALLERS, Caller, cut_name
+from kit.trace.intervals import Ints
 
 __all__ = ["CallersFound", "find_callers"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
-from kit.trace.active import Ints
+from kit.trace.intervals import Ints
 
 __all__ = ["NONE", "Anchors", "Nesting", "Paths", "nest"]
 

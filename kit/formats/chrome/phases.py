@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from kit.trace.active import Ints
+from kit.trace.intervals import Ints
 
 __all__ = ["phases"]
 

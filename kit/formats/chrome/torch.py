@@ -24,9 +24,9 @@ from kit.formats.chrome.phases import phases
 from kit.formats.chrome.roles import ATEN_OPS, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.text import format_count
-from kit.trace.active import Ints
 from kit.trace.communication import Collective, Copy, copy_of, operation_of, way_of
 from kit.trace.imported import Imported, MeasuredMemory, Member, Spans, own_name
+from kit.trace.intervals import Ints
 from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import SyncPoint, Timeline
 

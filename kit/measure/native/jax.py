@@ -35,7 +35,7 @@ from kit.runtime.profiling.freeze import freeze_trace
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.issuer import RUN_AHEAD
 from kit.trace import Span, Timeline
-from kit.trace.active import without
+from kit.trace.intervals import without
 
 __all__ = ["measure"]
 

@@ -21,8 +21,8 @@ from kit.runs.labels import is_of_strangers
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import Timeline, count_devices, sync_table, union_ns
-from kit.trace.active import Ints, without
 from kit.trace.gaps import ELSEWHERE
+from kit.trace.intervals import Ints, without
 from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
 from kit.trace.metrics import Together, waits_of
 

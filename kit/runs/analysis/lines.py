@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_ms, format_number
 from kit.trace import Timeline, sync_table
-from kit.trace.active import LOADER, covered
-from kit.trace.kernels import charged_ns, communication, distinct_kernels
+from kit.trace.active import LOADER
+from kit.trace.intervals import Ints, elapsed, joined, within, without
+from kit.trace.kernels import charged_ns, communication, distinct_kernels, in_steps
 from kit.trace.kinds import AWAY, ON_DEVICE
 from kit.trace.metrics import says_device, waits_of
 
@@ -29,7 +30,6 @@ HOW_TIMED = (  # what a line's recording is: a reader who looks for slow Python 
     "timed in a traced step from the op before to the line's own, with all Python between them, "
     "on whatever line"
 )
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
@@ -203,8 +203,8 @@ def _timed(run: Run, sites: _Sites) -> Floats:
     edges = np.concatenate([[start], at[nodes].clip(start, stop), [stop]])
     line = np.append(sites.of_node[nodes], 0)  # what follows the last op has no line
     for k, phase in enumerate(PHASES):
-        until = _time_in(_of_phase(run.timeline, phase), edges)
-        found[k] = np.bincount(line, np.diff(until), len(sites.names))
+        spent = np.diff(elapsed(_of_phase(run.timeline, phase), edges))
+        found[k] = np.bincount(line, spent, len(sites.names))
     return found
 
 
@@ -222,24 +222,7 @@ def _of_phase(timeline: Timeline, phase: str) -> Ints:
     ours = ~timeline.where(lane=LOADER)
     record = timeline.where(kind="record") & (timeline.name == name) & ours
     away = ours & np.logical_or.reduce([timeline.where(kind=kind) for kind in AWAY])
-    return _minus(timeline.times(record), timeline.times(away))
-
-
-def _minus(some: Ints, other: Ints) -> Ints:
-    """The union of some intervals without that of others. Shape: (n, 2), (m, 2) -> (k, 2)."""
-    edges, (kept, taken) = covered(some, other)
-    left: Ints = np.stack([edges[:-1], edges[1:]], axis=1)[kept & ~taken]
-    return left
-
-
-def _time_in(pairs: Ints, when: Ints) -> Floats:
-    """Time inside intervals that are sorted and apart, before each instant. Shape: -> when's."""
-    if not len(pairs):
-        return np.zeros(len(when))
-    total = np.concatenate([[0], np.cumsum(pairs[:, 1] - pairs[:, 0])])
-    knots = np.stack([total[:-1], total[1:]], axis=1).reshape(-1)
-    found: Floats = np.interp(when, pairs.reshape(-1), knots, left=0.0, right=float(total[-1]))
-    return found
+    return without(timeline.times(record), timeline.times(away))
 
 
 def _device(run: Run, sites: _Sites) -> Floats:
@@ -247,19 +230,16 @@ def _device(run: Run, sites: _Sites) -> Floats:
     t = run.timeline
     if not says_device(t):
         return np.full(len(sites.names), math.nan)
-    spans = np.flatnonzero(t.where(kind=ON_DEVICE))
-    steps = t.intervals(kind="step")
+    spans, times = in_steps(t, np.flatnonzero(t.where(kind=ON_DEVICE)))
     found = np.zeros(len(sites.names))
-    if not len(spans) or not len(steps):
+    if not len(spans) or not t.steps:
         return found
-    window = _minus(steps, np.zeros((0, 2), np.int64))
-    inside = [_time_in(window, x[spans]).astype(np.int64) for x in (t.start_ns, t.stop_ns)]
-    charged = charged_ns(np.stack(inside, axis=1), communication(t, spans)) / len(steps)
+    charged = charged_ns(times, communication(t, spans)) / t.steps
     kernels, group = distinct_kernels(t, spans)
-    times = np.bincount(group, charged)
+    of_kernel = np.bincount(group, charged)
     members: list[int] = []
     parts: list[float] = []
-    for (segment, name, node), ns in zip(kernels.tolist(), times.tolist(), strict=True):
+    for (segment, name, node), ns in zip(kernels.tolist(), of_kernel.tolist(), strict=True):
         own = (node,) if run.caller(node) else run.nodes_of(segment, t.names[name], node)
         nodes = [i for i in own if i < len(sites.of_node)]
         if nodes:
@@ -297,14 +277,11 @@ def _waits(run: Run) -> dict[str, Waits]:
 def away_by_line(run: Run) -> dict[str, float]:
     """Waits for something else than the device, milliseconds a traced step, by line."""
     t = run.timeline
-    steps = t.intervals(kind="step")
-    found: dict[str, float] = {}
-    if not len(steps):
-        return found
-    window = _minus(steps, np.zeros((0, 2), np.int64))
-    mask = t.where(kind="elsewhere")
-    for name in np.unique(t.name[mask]).tolist():
-        spans = t.times(mask & (t.name == name))
-        inside = np.diff([_time_in(window, x) for x in spans.T], axis=0)
-        found[t.names[name]] = float(inside.sum()) / len(steps) / 1e6
-    return found
+    count = t.steps
+    if not count:
+        return {}
+    steps, mask = joined(t.intervals(kind="step")), t.where(kind="elsewhere")
+    return {
+        t.names[name]: int(within(steps, t.times(mask & (t.name == name))).sum()) / count / 1e6
+        for name in np.unique(t.name[mask]).tolist()
+    }

@@ -19,8 +19,8 @@ from kit.runs.device.callers import charged_by_caller
 from kit.runs.device.shapes import call_cost
 from kit.runs.run import Run
 from kit.trace import KINDS, SyncPoint, Timeline, idle_gaps
-from kit.trace.active import distinct
 from kit.trace.imported import Caller
+from kit.trace.intervals import distinct
 
 __all__ = ["TABLES", "Field", "Table", "Texts", "Values"]
 

@@ -32,7 +32,7 @@ from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site, line_of_frame
 from kit.threads import read_stacks, start_thread
 from kit.trace import Span
-from kit.trace.active import Ints, without
+from kit.trace.intervals import Ints, without
 
 __all__ = ["Away", "Look", "blocked_of", "elsewhere", "looks", "waits_of"]
 

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from kit.trace.active import Ints, Mask
+from kit.trace.intervals import Ints, Mask
 
 __all__ = ["ENOUGH", "TOGETHER", "Clock", "align"]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kit.text import format_count
-from kit.trace.active import Ints, Mask
 from kit.trace.communication import Channel
+from kit.trace.intervals import Ints, Mask
 from kit.trace.ranks.one import RankTrace
 
 __all__ = ["NUMBERED", "Matched", "match"]

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from kit.trace.active import Ints, without
-from kit.trace.communication import Channel, Collective, Copy, device_work, joined, within
+from kit.trace.communication import Channel, Collective, Copy, device_work
 from kit.trace.devices import count_devices
 from kit.trace.gaps import idle_gaps
 from kit.trace.imported import Member
+from kit.trace.intervals import Ints, within, without
 from kit.trace.timeline import COLUMNS, Timeline
 
-__all__ = ["Lane", "Parts", "RankTrace", "coarse", "common", "rank_trace"]
+__all__ = ["Lane", "Parts", "RankTrace", "coarse", "rank_trace"]
 
 MAX_PIECES = 2_000  # of one kind on one lane: more than a screen has pixels
 MAX_LANES = 12  # of one rank
@@ -157,11 +157,6 @@ def rank_trace(timeline: Timeline, member: Member, *, rank: int, file: str = "")
     )
 
 
-def common(these: Ints, others: Ints) -> Ints:
-    """The time that is in some of these and some of the others, both without overlap."""
-    return without(these, without(these, others)) if len(others) else others
-
-
 def _parts(timeline: Timeline, steps: Ints) -> Parts:
     work = device_work(timeline)
     busy = within(work.busy, steps)
@@ -191,7 +186,7 @@ def _causes(timeline: Timeline, busy: Ints, steps: Ints) -> dict[str, Ints]:
     devices = count_devices(timeline)
     summed: dict[str, Ints] = {}
     for (_, cause), times in found.items():
-        lengths = within(without(joined(np.array(times, np.int64)), busy), steps)
+        lengths = within(without(np.array(times, np.int64), busy), steps)
         summed[cause] = summed.get(cause, 0) + lengths
     return {cause: total // devices for cause, total in summed.items() if total.any()}
 

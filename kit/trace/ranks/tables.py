@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kit.text import format_count
-from kit.trace.active import Ints, Mask, without
-from kit.trace.communication import BYTES_UNKNOWN, Channel, copy_totals, joined, within
+from kit.trace.communication import BYTES_UNKNOWN, Channel, copy_totals
+from kit.trace.intervals import Ints, Mask, common, joined, within, without
 from kit.trace.ranks.clocks import TOGETHER, Clock, align
 from kit.trace.ranks.match import NUMBERED, Matched, match
-from kit.trace.ranks.one import RankTrace, common
+from kit.trace.ranks.one import RankTrace
 
 __all__ = [
     "CollectiveRow",

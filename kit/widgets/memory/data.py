@@ -11,11 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from kit.ir import RECURRENT, Graph
 from kit.runs.analysis.memory import Holder, MemoryReport, memory
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count, format_ns, safe_label
+from kit.trace.intervals import joined
 from kit.widgets.base.theme import COLORS, MUTED, tint
 
 __all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "holder_groups",
@@ -260,19 +263,8 @@ def mark_columns(
         (ran, 0.87 * end, -0.012 * end, 0.5),
         (lives, -0.062 * end, -0.09 * end, 1.0),
     ):
-        for left, right in _union(spans):
+        for left, right in joined(np.array(spans, np.int64).reshape(-1, 2)).tolist():
             for name, value in (("left", left), ("right", right), ("top", top),
                                 ("bottom", bottom), ("alpha", alpha)):  # fmt: skip
                 columns[name].append(value)
     return columns
-
-
-def _union(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans that touch, joined."""
-    found: list[tuple[int, int]] = []
-    for left, right in sorted(spans):
-        if found and left <= found[-1][1]:
-            found[-1] = (found[-1][0], max(right, found[-1][1]))
-        else:
-            found.append((left, right))
-    return found

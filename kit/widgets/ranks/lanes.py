@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kit.text import format_ms, safe_html
-from kit.trace.active import Ints
-from kit.trace.communication import joined
+from kit.trace.intervals import Ints, joined
 from kit.trace.ranks.one import NAMES, RankTrace, coarse
 from kit.trace.ranks.ranks import Ranks
 from kit.trace.ranks.tables import RankRow
