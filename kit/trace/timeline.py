@@ -27,6 +27,7 @@ __all__ = [
     "SyncPoint",
     "Timeline",
     "each_step",
+    "per_step",
     "shown_pins",
     "with_pin",
     "without_pin",
@@ -217,6 +218,15 @@ class Timeline:
     def times(self, chosen: NDArray[Any]) -> NDArray[np.int64]:
         """Starts and stops of the spans of a mask, or of these indices. Shape: (n, 2)."""
         return np.stack([self.start_ns[chosen], self.stop_ns[chosen]], axis=1)
+
+
+def per_step(timeline: Timeline) -> tuple[int, str]:
+    """What a total is divided by, and what its unit then ends with: `(5, " a step")`.
+
+    A timeline without steps is one piece of work: `(1, "")`.
+    """
+    steps = timeline.steps
+    return (steps, " a step") if steps else (1, "")
 
 
 def each_step(timeline: Timeline) -> tuple[Timeline, ...]:

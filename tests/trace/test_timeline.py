@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kit.errors import TimelineError
 from kit.trace import COLUMNS, KINDS, ORIGINS, Span, SyncPoint, Timeline, each_step
+from kit.trace.timeline import per_step
 from tests.factories import make_run
 
 SPANS = st.builds(
@@ -125,3 +126,14 @@ def test_timelines_are_equal_when_all_that_they_hold_is():
     assert one != "a timeline"
     shifted = {c: getattr(one, c) for c in COLUMNS} | {"node": np.zeros_like(one.node)}
     assert one != Timeline(one.lanes, one.names, **shifted, syncs=one.syncs, notes=one.notes)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(0, (1, "")), (1, (1, " a step")), (3, (3, " a step"))]
+)
+def test_a_total_is_divided_by_the_steps_and_without_steps_by_one(
+    steps: int, expected: tuple[int, str]
+) -> None:
+    spans = [Span("device/0", "matmul", "kernel", 0, 9)]
+    spans += [Span("host/main", f"step {i}", "step", 10 * i, 10 * i + 9) for i in range(steps)]
+    assert per_step(Timeline.of(spans)) == expected

@@ -10,7 +10,7 @@ from kit.text import format_ns, format_number, markdown_table, safe_markdown
 from kit.trace import sync_table
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
-from kit.trace.timeline import shown_pins
+from kit.trace.timeline import per_step, shown_pins
 
 __all__ = ["run_markdown"]
 
@@ -50,8 +50,7 @@ def _breakdown(run: Run) -> str:
 
 
 def _kernels(run: Run) -> str:
-    counted = run.timeline.steps
-    steps, unit = max(counted, 1), "ms a step" if counted else "ms"
+    steps, each = per_step(run.timeline)
     rows = [
         (
             safe_markdown(r.name),
@@ -63,7 +62,7 @@ def _kernels(run: Run) -> str:
         )
         for r in kernel_table(run.timeline)[:_TOP_KERNELS]
     ]
-    head = ("kernel", "segment", "runs", unit, "mean of a run (us)", "share of kernel time")
+    head = ("kernel", "segment", "runs", f"ms{each}", "mean of a run (us)", "share of kernel time")
     return markdown_table(head, rows) if rows else _NONE
 
 

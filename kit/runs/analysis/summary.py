@@ -29,7 +29,7 @@ from kit.text import (
 from kit.trace import Timeline, count_devices, hta_launches, hta_queue, sync_table
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
-from kit.trace.timeline import shown_pins
+from kit.trace.timeline import per_step, shown_pins
 
 __all__ = ["summary"]
 
@@ -127,7 +127,8 @@ def _syncs(run: Run, limit: int) -> str:
 
 def _gaps(run: Run) -> str:
     rows = run.idle
-    steps, unit = _steps(run)
+    steps, each = per_step(run.timeline)
+    unit = f"ms{each}"
     if (devices := count_devices(run.timeline)) > 1:
         steps, unit = steps * devices, f"{unit}, mean of {devices} devices"
     cells = [
@@ -142,7 +143,7 @@ def _gaps(run: Run) -> str:
 
 def _kernels(run: Run, limit: int) -> str:
     rows = kernel_table(run.timeline)
-    steps, unit = _steps(run)
+    steps, each = per_step(run.timeline)
     cells = [
         [
             safe_terminal(r.name, 60),
@@ -154,7 +155,7 @@ def _kernels(run: Run, limit: int) -> str:
     ]
     if not cells:
         return ""
-    heads = ("kernel", "runs", unit, "of kernel time")
+    heads = ("kernel", "runs", f"ms{each}", "of kernel time")
     return terminal_table(heads, cells) + _more(len(rows) - limit, "kernels")
 
 
@@ -216,12 +217,6 @@ def _memory(run: Run, limit: int) -> str:
         heads = ("held then", "blocks", "by", "line")
         parts.append(f"{said}\n{terminal_table(heads, cells, left=(2, 3))}")
     return "\n\n".join(parts)
-
-
-def _steps(run: Run) -> tuple[int, str]:
-    """What to divide by, and what that gives; a trace without steps is one."""
-    steps = run.timeline.steps
-    return max(steps, 1), "ms a step" if steps else "ms"
 
 
 def _lines(run: Run, limit: int) -> str:

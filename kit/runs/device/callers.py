@@ -30,6 +30,7 @@ from kit.trace.devices import device_of
 from kit.trace.imported import Caller
 from kit.trace.kernels import charged_ns, communication, in_steps
 from kit.trace.kinds import ON_DEVICE
+from kit.trace.timeline import per_step
 
 __all__ = [
     "BY",
@@ -152,8 +153,7 @@ def caller_table(run: Run, by: str = "module") -> tuple[CallerRow, ...]:
         raise ValueError(f"by={by!r} must be one of {', '.join(BY)}")
     if not run.callers:
         return CallerRows(())
-    steps = max(run.timeline.steps, 1)
-    return CallerRows(_Tree(run, BY[by], steps).rows()).with_note(run.doubt)
+    return CallerRows(_Tree(run, BY[by], per_step(run.timeline)[0]).rows()).with_note(run.doubt)
 
 
 def best_view(run: Run) -> str:
@@ -180,8 +180,8 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
     if not rows:
         return f"{WITHOUT_CALLERS}."
     shown = [row for row in rows if row.share >= least][:most]
-    steps = run.timeline.steps
-    heads = (f"launched by ({by})", "ms a step" if steps else "ms", "of kernel time", "of its own",
+    _, each = per_step(run.timeline)
+    heads = (f"launched by ({by})", f"ms{each}", "of kernel time", "of its own",
              "backward", "kernels", "GFLOP/s", "most in op", "on line")  # fmt: skip
     charged = charged_by_caller(run)[0]
     cells = [

@@ -11,6 +11,7 @@ from kit.runs.device.callers import (
     caller_table,
 )
 from kit.runs.run import Run
+from kit.trace.timeline import per_step
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
@@ -80,7 +81,8 @@ def _table(run: Run, by: str, limit: int, picks: list[Selection]) -> str:
     links = Links(run)
     mine = [links.of_nodes(row.nodes, row.name) for row in shown]
     cells = [_cells(row, by) for row in shown]
-    heads = (_WORDS[by], "ms a step" if run.timeline.steps else "ms", *_HEADS)
+    _, each = per_step(run.timeline)
+    heads = (_WORDS[by], f"ms{each}", *_HEADS)
     attributes = list(starmap(row_attributes, enumerate(mine, len(picks))))
     picks += mine
     made = table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes, least_px=620)

@@ -9,6 +9,7 @@ from kit.runs.run import Run
 from kit.text import format_count, safe_html
 from kit.trace import IdleRow, count_devices, idle_gaps
 from kit.trace.gaps import CAUSES
+from kit.trace.timeline import per_step
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import (
     MONO,
@@ -37,7 +38,7 @@ def gaps_html(run: Run) -> str:
         known = bool(run.timeline.where(kind="kernel").any())
         text = "The device was never idle." if known else "No kernel was seen: nothing is known."
         return section("Why the device was idle", sentence(text))
-    steps = max(run.timeline.steps, 1)
+    steps, each = per_step(run.timeline)
     awaited = _awaited(run)
     devices = count_devices(run.timeline)
     parts = steps * devices
@@ -47,11 +48,9 @@ def gaps_html(run: Run) -> str:
     ]
     total = sum(row.total_ms for row in rows)
     shown.append(["<b>idle</b>", "", f"<b>{amount(total / parts)}</b>", "<b>100%</b>"])
-    has_steps = bool(run.timeline.steps)
-    note = _hta(run.idle_by_hta, devices, has_steps=has_steps)
+    note = _hta(run.idle_by_hta, devices, has_steps=bool(each))
     if len(rows) > MAX_ROWS:
         note = f"The sum has {format_count(len(rows) - MAX_ROWS, 'more place')}. {note}"
-    each = " a step" if has_steps else ""
     heads = ("cause and line", f"pieces{each}", f"ms{each}", "share")
     body = table(heads, shown, "lrrr", widths=(46, 18, 18, 18), has_total=True, least_px=360)
     return section("Why the device was idle", _strip(rows) + body + sentence(note))

@@ -10,6 +10,7 @@ from kit.runs.analysis.kernels import KernelCost, kernel_table
 from kit.runs.ceilings import Ceilings
 from kit.runs.run import Run
 from kit.text import format_bytes, safe_html
+from kit.trace.timeline import per_step
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
@@ -53,9 +54,9 @@ def kernels_drawn(
     rows = kernel_table(run, ceilings=ceilings)
     if not rows:
         return section("Kernels", sentence("No kernel was seen.")), []
-    counted = run.timeline.steps
-    steps, unit = max(counted, 1), "ms a step" if counted else "ms"
-    heads = ("kernel", "computes", "runs", unit, "share", "moved", "GB/s", "GFLOP/s", "of best")
+    steps, each = per_step(run.timeline)
+    heads = ("kernel", "computes", "runs", f"ms{each}", "share",
+             "moved", "GB/s", "GFLOP/s", "of best")  # fmt: skip
     cells = [_row(row, steps, rows[0].kernel.share) for row in rows[:limit]]
     cells.append(_total(rows, steps))
     note = (
