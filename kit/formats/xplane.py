@@ -28,7 +28,7 @@ from kit.formats.messages import Damaged, fields_of
 from kit.text import format_count
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
-from kit.trace.imported import MAX_SPAN_NAME, Imported, Spans, cut_name, naming, own_name
+from kit.trace.imported import DAY_NS, MAX_SPAN_NAME, Imported, Spans, cut_name, naming, own_name
 from kit.trace.planes import HOST_PLANE, NOISE, TPU_PLANE, device_events
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "planes_imported", "read_xplane"]
@@ -38,7 +38,6 @@ MAX_EVENTS = 10_000_000
 MAX_LINES = 100_000  # planes, and threads or streams in them; a real profile has hundreds
 _PLANES, _LINES_OF_A_PLANE = 1, 3  # the fields' numbers in xplane.proto
 _EMPTY_FACTS = (b"\x22\x00", b"\x2a\x00")  # of an event, of a kind of events: a length of 0
-_DAY_NS = 86_400 * 10**9
 _WAITS = ("np.asarray(jax.Array)", "CommonPjRtBuffer::Await", "TfrtCpuBuffer::Await",
           "PjRtStreamExecutorBuffer::Await", "BlockHostUntilReady",
           "PyArray::BlockHostUntilReady", "block_until_ready")  # fmt: skip
@@ -219,7 +218,7 @@ class _Profile:
         start = np.array([s.start_ns for s in self.spans], float)
         stop = np.array([s.stop_ns for s in self.spans], float)
         middle = np.sort(start)[len(start) // 2]
-        near = (np.abs(start - middle) < _DAY_NS) & (stop - start < _DAY_NS)
+        near = (np.abs(start - middle) < DAY_NS) & (stop - start < DAY_NS)
         if out := int((~near).sum()):
             self.notes.append(
                 f"{format_count(out, 'event')} more than a day away from the others, or that "
@@ -233,7 +232,7 @@ class _Profile:
         syncs = [
             SyncPoint(s.at_ns - zero, s.wait_ns, s.cause, s.site, s.via)
             for s in self.syncs
-            if 0 <= s.at_ns - zero < 2 * _DAY_NS and s.wait_ns < _DAY_NS
+            if 0 <= s.at_ns - zero < 2 * DAY_NS and s.wait_ns < DAY_NS
         ]
         part = Spans(lane[near], kind[near], name[near], begin, end)
         timeline = Spans.timeline([part], lanes, names, syncs, self.notes)

@@ -22,6 +22,7 @@ from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = [
+    "DAY_NS",
     "MAX_CALLERS",
     "MAX_LANES",
     "MAX_NAME",
@@ -45,6 +46,7 @@ __all__ = [
     "whole",
 ]
 
+DAY_NS = 86_400 * 10**9  # what is longer, or that far from the rest, is a damaged number
 MAX_SPANS = 4_000_000  # what a saved run may hold, too
 MAX_LANES = 200  # a plot has no room for more
 MAX_NAME = 1_000  # characters of a text that is no span's name

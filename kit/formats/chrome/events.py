@@ -23,12 +23,11 @@ from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.names import Names, Roles
 from kit.formats.chrome.roles import OPS, OTHER_DEVICES, Role
 from kit.text import format_count
-from kit.trace.imported import cut_name, whole
+from kit.trace.imported import DAY_NS, cut_name, whole
 from kit.trace.timeline import SyncPoint
 
-__all__ = ["DAY_NS", "Events"]
+__all__ = ["Events"]
 
-DAY_NS = 86_400 * 10**9
 _MAX_OWN_SYNCS = 200_000
 _MAX_DIGITS = 40  # of a number in quotes
 # Of these the arguments say nothing that is kept.

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from kit.errors import TraceFileError
-from kit.formats.chrome.events import DAY_NS, Events
+from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import read_events
 from kit.formats.chrome.roles import Role
 from kit.formats.chrome.torch import read_torch
-from kit.trace.imported import NOT_TRACED, Imported, Member, Spans, cut_name, naming, whole
+from kit.trace.imported import DAY_NS, NOT_TRACED, Imported, Member, Spans, cut_name, naming, whole
 from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import Timeline
 
