@@ -42,54 +42,38 @@ _NOT_CUT = (
     "on device kit (kit run --on kit) can be asked for them"
 )
 _NOT_COMPARED = ("steps", "warmup", "seed")  # they do not change what a step takes
-_CELL = f"padding:3px 12px 3px 0;border-bottom:1px solid {tables.LINE};vertical-align:top"
-_HEAD = f"{_CELL};text-align:left"
-_NUMBER = f"{_CELL};text-align:right;white-space:nowrap"
+_HEADS = ("settings", "predicted", "measured", "error", "segments", "syncs")
 
 
 def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[Run] = ()) -> str:
-    """A table "predicted against measured": a row a prediction, with what it assumed.
+    """The table "Predicted against measured": a row a prediction, with what it assumed.
 
     Args:
         run: what the predictions were made from.
         measured: runs; those of a prediction's settings stand beside it, with the error and the
             spread of what was measured.
     """
-    heads = ("settings", "predicted", "measured", "error", "segments", "syncs")
-    head = "".join(
-        f'<th style="{_HEAD if i == 0 else _NUMBER}">{h}</th>' for i, h in enumerate(heads)
-    )
-    rows = "".join(_row(run, p, measured) for p in predictions)
+    rows = [_row(run, p, measured) for p in predictions]
+    body = tables.table(_HEADS, rows, "lrrrrr", widths=(22, 28, 12, 18, 11, 9), least_px=620)
     notes = dict.fromkeys(text for p in predictions for text in p.assumptions)
-    assumed = "".join(f"<li>{safe_html(text, 400)}</li>" for text in notes)
-    return (
-        f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">'
-        f"<b>predicted against measured</b> (modelled), from "
-        f"{safe_html(run.name or 'a run', 60)} at {safe_html(step_text(run), 200)} a step"
-        f'<table style="border-collapse:collapse;margin:4px 0"><tr>{head}</tr>{rows}</table>'
-        + (
-            f'<div style="color:{tables.MUTED}">assumed:<ul style="margin:0 0 0 18px;padding:0">'
-            f"{assumed}</ul></div>"
-            if assumed
-            else ""
-        )
-        + "</div>"
-    )
+    if notes:
+        each = "".join(f"<li>{safe_html(text, 400)}</li>" for text in notes)
+        body += tables.sentence(f'assumed:<ul style="margin:0 0 0 18px;padding:0">{each}</ul>')
+    source = f"{safe_html(run.name or 'a run', 60)} at {safe_html(step_text(run), 200)} a step"
+    return tables.section(f"Predicted against measured (modelled), from {source}", body)
 
 
-def _row(run: Run, p: Prediction, measured: Sequence[Run]) -> str:
+def _row(run: Run, p: Prediction, measured: Sequence[Run]) -> list[str]:
     found = [r for r in measured if _alike(r.settings, p.settings)]
     error = error_of(p.step_ms, found)
-    cells = (
+    return [
+        safe_html(_words(run.settings, p.settings), 120),
         p.step_text,
         format_ms(error.old, ""),
         _error(error),
         f"{p.segments:,}",
         f"{p.syncs:,}",
-    )
-    words = safe_html(_words(run.settings, p.settings), 120)
-    numbers = "".join(f'<td style="{_NUMBER}">{cell}</td>' for cell in cells)
-    return f'<tr><td style="{_CELL}">{words}</td>{numbers}</tr>'
+    ]
 
 
 def _error(error: Difference) -> str:
