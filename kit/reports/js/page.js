@@ -1,6 +1,6 @@
 // The report's page: controls choose a recorded run, and everything is redrawn from its block.
 import {element} from "../../widgets/base/js/dom.js";
-import {markRows, pickedIn} from "../../widgets/base/js/listing.js";
+import {markRows, NOTHING, pickedIn} from "../../widgets/base/js/listing.js";
 import {drawGraph, highlightGraph, onGraphPick, openGroups, setOpenGroups} from "../../widgets/graph/js/page.js";
 import {drawTimeline, highlightTimeline, onTimelinePick} from "../../widgets/timeline/js/page.js";
 import {missingText, movedText, nearest, settingsAt} from "./grid.js";
@@ -8,9 +8,6 @@ import {Address, readAddress, writeAddress} from "./link.js";
 import {sweepCharts, WIDE} from "./sweep.js";
 
 /** @typedef {import("../../widgets/base/js/listing.js").Selection} Selection */
-
-/** @type {Selection} */
-const NOTHING = {nodes: new Set(), sites: new Set(), label: ""};
 
 /** @param {string} id @returns {any} */
 const byId = (id) => document.getElementById(id);

@@ -1,11 +1,8 @@
 // The page of many ranks: a rank that is picked in one table or row is marked in all.
 
-import {markRows, pickedIn} from "../../widgets/base/js/listing.js";
+import {markRows, NOTHING, pickedIn} from "../../widgets/base/js/listing.js";
 
 /** @typedef {import("../../widgets/base/js/listing.js").Selection} Selection */
-
-/** @type {Selection} */
-const NOTHING = {nodes: new Set(), sites: new Set(), label: ""};
 
 /** Listen to the page. */
 export function startRanks() {

@@ -3,6 +3,9 @@
 
 /** @typedef {{nodes: Set<number>, sites: Set<string>, label: string}} Selection */
 
+/** What is selected when nothing is. @type {Selection} */
+export const NOTHING = {nodes: new Set(), sites: new Set(), label: ""};
+
 /** The numbers of "3,7-9". @param {string | undefined} text @returns {number[]} */
 export function numbersIn(text) {
   return (text || "").split(",").filter(Boolean).flatMap((part) => {
