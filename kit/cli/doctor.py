@@ -23,7 +23,7 @@ from kit.cli.cuda import Wheels, cuda_findings, installed_wheels
 from kit.cli.finding import BAD, ODD, OK, Finding
 from kit.cores import usable_cores
 from kit.runtime.compiling.folder import chosen_folder, why_not_kept
-from kit.text import safe_terminal
+from kit.text import format_count, safe_terminal
 from kit.versions import cure_of, is_early, is_within, needed
 
 __all__ = ["Finding", "doctor", "findings"]
@@ -63,7 +63,7 @@ def doctor(*, full: bool = False) -> tuple[str, bool]:
         "",
         "all that kit needs is there"
         if not bad
-        else f"{bad} thing{'s' * (bad != 1)} to put right, see the arrows",
+        else f"{format_count(bad, 'thing')} to put right, see the arrows",
     ]
     if not full:
         lines.append("kit doctor --full also imports torch and jax and lists their devices")

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from kit.errors import SettingsError
+from kit.text import format_count
 
 __all__ = ["check_devices", "pick_devices"]
 
@@ -86,7 +87,7 @@ def _named(rank: int, name: Any) -> Any:
 
 def _too_few(wanted: int, there: Sequence[Any]) -> str:
     kind = there[0].platform
-    text = f"devices={wanted}, but jax sees {len(there)} {kind} device{'s' * (len(there) != 1)}"
+    text = f"devices={wanted}, but jax sees {format_count(len(there), f'{kind} device')}"
     if kind != "cpu":
         return (
             f"{text}; ask for at most {len(there)}, or try it on the CPU with "

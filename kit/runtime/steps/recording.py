@@ -16,6 +16,7 @@ from weakref import ref
 from kit.runtime.recording.bulk import Cell, Op, Task, Value, pending
 from kit.runtime.recording.sites import format_site
 from kit.runtime.steps.look import Look
+from kit.text import format_count
 
 __all__ = [
     "FRESH",
@@ -188,7 +189,8 @@ def difference(last: Recording, now: Recording, *, replay: bool) -> str:
     if now.obstacle:
         return now.obstacle
     if len(last.tasks) != len(now.tasks):
-        return f"the step was cut into {len(now.tasks)} segments instead of {len(last.tasks)}"
+        segments = format_count(len(now.tasks), "segment")
+        return f"the step was cut into {segments} instead of {len(last.tasks)}"
     for old, new in zip(last.tasks, now.tasks, strict=True):
         if why := _task_difference(old, new):
             return why
@@ -228,7 +230,8 @@ def alike(last: Recording, now: Recording) -> int:
 def _task_difference(old: Task, new: Task) -> str:
     """In what two segments differ, in words; empty if one can stand for the other."""
     if old.cut.key != new.cut.key:
-        return f"the graph is another one ({new.cut.bulk.phase}, {len(new.cut.bulk.ops)} ops)"
+        bulk = new.cut.bulk
+        return f"the graph is another one ({bulk.phase}, {format_count(len(bulk.ops), 'op')})"
     for i, (a, b) in enumerate(zip(old.scalars, new.scalars, strict=True)):
         if a != b and not (a.__class__ is Draw and b.__class__ is Draw) and (a == a or b == b):
             site, name = _origin(new, i, lambda op: op.scalars)

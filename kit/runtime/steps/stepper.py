@@ -46,6 +46,7 @@ from kit.runtime.steps.recording import (
 )
 
 __all__ = ["CONFIRM", "STOPPED", "VERIFY_EVERY", "Stepper"]
+from kit.text import format_count
 
 CONFIRM = 3  # equal steps in a row before one is replayed
 VERIFY_EVERY = 32  # replayed steps between two recorded ones
@@ -154,10 +155,13 @@ class Stepper:
                 "is watched are recorded each time, those of a @kit.workload are not"
             ]
         if self.mode == "replay":
-            lines.append(f"replay: {c['replay.steps']} steps were issued without being recorded")
+            steps = format_count(c["replay.steps"], "step")
+            lines.append(f"replay: {steps} issued without being recorded")
         elif self.mode == "speculate":
-            right, issued = c["speculate.right"], c["speculate.issued"]
-            lines.append(f"speculate: {right} of the {issued} segments issued ahead were right")
+            issued = format_count(c["speculate.issued"], "segment")
+            lines.append(
+                f"speculate: {issued} issued ahead, {c['speculate.right']:,} of them right"
+            )
             if why := self.payoff.said:
                 lines.append(f"speculate: steps are recorded without being guessed, as {why}")
         for why, n in self.reasons.most_common(3):

@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from kit.text import format_count
 from kit.trace.intervals import Ints, Mask
 
 __all__ = ["ENOUGH", "TOGETHER", "Clock", "align"]
@@ -77,7 +78,7 @@ def align(ranks: list[int], start: Ints, stop: Ints, seen: Mask) -> list[Clock]:
             offset, error = _between(start, stop, seen, one, r)
             error += clocks[one].error_ns
             if not error >= clocks[r].error_ns:  # also where none is known yet
-                how = f"{shared[r]:,} collective{'s' * (shared[r] != 1)} with rank {ranks[one]}"
+                how = f"{format_count(shared[r], 'collective')} with rank {ranks[one]}"
                 clocks[r] = Clock(clocks[one].offset_ns + offset, error, how)
                 heappush(near, (error, r))
             if shared[r] >= ENOUGH:  # no other way is looked for

@@ -177,3 +177,13 @@ def test_a_number_that_changes_in_each_step_is_one_reason() -> None:
         assert "test_replay.py:" in said
         assert said.endswith("such as from 1.125 to 1.25")
         assert session.stepper.reasons[said] == 5
+
+
+def test_one_replayed_step_is_said_in_the_singular() -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        x = torch.ones(2, device="kit")
+        for _ in range(10):
+            session.run_step(lambda: x * 2)
+            if session.stepper.counts["replay.steps"] == 1:
+                break
+        assert "replay: 1 step issued without being recorded" in session.explain()
