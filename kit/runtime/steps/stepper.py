@@ -44,9 +44,9 @@ from kit.runtime.steps.recording import (
     source_of,
     type_of,
 )
+from kit.text import format_count
 
 __all__ = ["CONFIRM", "STOPPED", "VERIFY_EVERY", "Stepper"]
-from kit.text import format_count
 
 CONFIRM = 3  # equal steps in a row before one is replayed
 VERIFY_EVERY = 32  # replayed steps between two recorded ones
