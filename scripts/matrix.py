@@ -24,6 +24,7 @@ TABLE = ROOT / "kit" / "tried.csv"
 PAGE = ROOT / "docs" / "versions.md"
 NOT_RUN = "-"
 NOT_QUICK = "not browser and not notebook and not slow and not alone"
+STEP_MODES = ("tests/measure/test_step_modes.py", "tests/measure/test_replayed_steps.py")
 MAIN_JOB = """
 import math, kit
 from kit.workloads import bert
@@ -57,7 +58,7 @@ def main() -> int:
     parts = {
         "make quick": pytest(options.workers, *quick_tests()),
         "ops": pytest(options.workers, "tests/coverage/test_sample.py"),
-        "step modes": pytest(options.workers, "tests/measure/test_step_modes.py"),
+        "step modes": pytest(options.workers, *STEP_MODES),
         "main job": ["-c", MAIN_JOB],
     }
     chosen = options.parts.split(",") if options.parts else list(parts)
