@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from kit.errors import SettingsError
 from kit.runs.analysis.markdown import run_markdown
-from kit.runs.analysis.verdict import verdict
 from kit.runs.change import step_difference, step_text, traced_text
 from kit.runs.run import Run
 from kit.text import markdown_table, safe_markdown
@@ -34,22 +33,9 @@ def report_markdown(
         raise SettingsError("there is nothing to report: no runs")
     shown = current or runs[-1]
     text = run_markdown(shown, title=title or f"Where does the step go? {shown.name}".strip())
-    text += _verdict(shown)
     if len(runs) > 1:
         text += f"\n## All {len(runs)} runs\n\n{comparison_markdown(runs)}\n"
     return text
-
-
-def _verdict(run: Run) -> str:
-    found = verdict(run)
-    if found is None:
-        return ""
-    texts = [found.next_step] * bool(found.next_step)
-    texts += [f"{a.saving}: {a.text}" if a.saving else a.text for a in found.advice]
-    rows = "".join(f"- {safe_markdown(text, 2000)}\n" for text in texts)
-    helps = f"\n## What would help\n\n{rows}" if rows else ""
-    limit = safe_markdown(f"{found.limit}. {found.said}.", 1000)
-    return f"\n## What limits the step\n\n{limit}\n{helps}"
 
 
 def breakdown_table(run: Run) -> str:

@@ -55,6 +55,7 @@ RERUN_OF_STEP = 0.005  # and of no part less than so much of the step
 BLUR = 0.10  # an interval that reaches further to one side could hide a change worth knowing
 _WIDEST = 1e4  # times the lower end: an interval whose upper end lies beyond says nothing
 _MAY_BE_ANYTHING = "may be off a hundredfold"  # said of such an interval
+_APART = 0.2  # of a measured step: what a traced one may differ by before a reader is confused
 UNEQUAL = 0.2  # of the middle step: what the mean may be off before the steps are called unequal
 _SURE_OF_PARTS = 2.58  # of a 99 % interval: of a hundred kernels five would be red, else
 
@@ -343,16 +344,20 @@ def _traced_ms(run: Run) -> NDArray[Any]:
 
 
 def traced_text(run: Run) -> str:
-    """A sentence where the traced steps took another time than the measured ones; "" elsewhere."""
+    """A sentence where the traced steps took another time than the measured ones; "" elsewhere.
+
+    So it is if that is sure, or if a reader would see that the parts do not fit the step.
+    """
     if run.timeline.origin not in ("profiled", "recorded"):
         return ""  # the steps of a trace are its measured ones, and a model has none
     traced = _traced_ms(run)
     found = _ratio(_log_times([run]), _LogTimes.of([traced], [_rerun(traced)]))
-    if not replace(found, doubt=doubt_of(run)).is_changed:
+    is_apart = abs(found.amount) >= _APART and not unequal_text(run)  # which says both, too
+    if doubt_of(run) or not (found.is_changed or is_apart):
         return ""
     return (
-        f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)} "
-        f"({found.text('longer', 'shorter')}): the timeline, all fractions and the "
+        f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)}; "
+        f"{found.text('longer', 'shorter')}. The timeline, all fractions and the "
         "parts of a step in tables and advice are of traced steps, what advice could save is not"
     )
 

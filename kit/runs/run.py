@@ -227,7 +227,7 @@ class Run:
         return advise(self)
 
     def to_markdown(self) -> str:
-        """Headline, breakdown, kernels and sync points as Markdown tables."""
+        """Headline, what limits the step, breakdown, kernels and sync points, as Markdown."""
         from kit.runs.analysis.markdown import run_markdown
 
         return run_markdown(self)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import kit
+from kit import workloads
 from kit.runs.analysis.diff import diff_runs
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.analysis.summary import summary
@@ -320,9 +323,9 @@ def test_a_run_says_with_both_times_that_tracing_made_its_steps_longer():
     measured = replace(make_run(), step_times_ns=(20_000_000, 20_400_000, 19_800_000) * 20)
     slowed = _with_traced(measured, (220, 224))
     said = traced_text(slowed)
-    assert said.startswith("a traced step took 222 ms, a measured one 20 ms (1010% ")
+    assert said.startswith("a traced step took 222 ms, a measured one 20 ms; 1010% ")
     assert said.endswith(
-        "longer): the timeline, all fractions and the parts of a step in tables and advice are of "
+        "longer. The timeline, all fractions and the parts of a step in tables and advice are of "
         "traced steps, what advice could save is not"
     )
     assert f"note: {said}" in summary(slowed)
@@ -330,12 +333,25 @@ def test_a_run_says_with_both_times_that_tracing_made_its_steps_longer():
     assert "A traced step took 222 ms" in headline_html(slowed)
 
 
+def test_parts_that_do_not_fit_the_step_are_said_to_be_of_traced_steps() -> None:
+    run = kit.open_trace(Path(workloads.__file__).parent / "recordings" / "bert_h100.kitrun")
+    assert any("the device waits 78.6 ms a step" in advice.text for advice in run.advice())
+    assert run.step_ms == pytest.approx(79.8, abs=0.1)
+    said = (
+        "a traced step took 117 ms, a measured one 79.8 ms; maybe 46% longer (0.73 to 2.9 times)."
+    )
+    for shown in (summary(run), run_markdown(run)):
+        assert said in shown
+    one = _with_traced(replace(make_run(), step_times_ns=(20_000_000,) * 20), (30,))
+    assert "maybe 50% longer: too few steps to know the spread" in traced_text(one)
+
+
 def test_nothing_is_said_of_tracing_where_it_changed_nothing_or_nobody_can_tell():
     measured = replace(make_run(), step_times_ns=(20_000_000, 20_400_000, 19_800_000) * 20)
     busy = replace(measured, conditions=Conditions(cores=2, others=1.5))
     for run in (
         _with_traced(measured, (20, 21)),
-        _with_traced(measured, (220,)),  # one step has no spread
+        _with_traced(measured, (23,)),  # one step has no spread
         _with_traced(measured, ()),
         _with_traced(measured, (220, 224), "imported"),  # its steps are what was measured
         _with_traced(measured, (220, 224), "modelled"),

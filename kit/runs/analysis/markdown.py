@@ -1,9 +1,9 @@
-"""A run as Markdown: headline, breakdown, kernels, sync points."""
+"""A run as Markdown: headline, what limits the step, breakdown, kernels, sync points."""
 
 from __future__ import annotations
 
 from kit.runs.analysis.headline import headline_text
-from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
+from kit.runs.analysis.verdict import verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import time_notes
 from kit.runs.run import Run
 from kit.text import format_ns, format_number, markdown_table, safe_markdown
@@ -30,6 +30,7 @@ def run_markdown(run: Run, *, title: str | None = None) -> str:
             f"- pinned at {format_ns(at)}: {safe_markdown(text, 300)}"
             for at, text in shown_pins(t, run.pins)
         ),
+        *_verdict(run),
         "## Step breakdown",
         _breakdown(run),
         "## Kernels",
@@ -38,6 +39,19 @@ def run_markdown(run: Run, *, title: str | None = None) -> str:
         _syncs(run),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _verdict(run: Run) -> list[str]:
+    found = verdict(run)
+    if found is None:
+        return []
+    texts = [found.next_step] * bool(found.next_step)
+    texts += [f"{a.saving}: {a.text}" if a.saving else a.text for a in found.advice]
+    limit = safe_markdown(f"{found.limit}. {found.said}.", 1000)
+    parts = ["## What limits the step", limit]
+    if texts:
+        parts += ["## What would help", "\n".join(f"- {safe_markdown(t, 2000)}" for t in texts)]
+    return parts
 
 
 def _breakdown(run: Run) -> str:

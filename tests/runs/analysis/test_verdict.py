@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
-from kit.reports.markdown import report_markdown
 from kit.runs.analysis.advice import ADVICE_RULES, limits_of
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
@@ -71,7 +70,7 @@ def test_a_limit_without_advice_has_a_next_step_wherever_it_is_shown(mode: str) 
     found = of(run)
     assert (found.limit.what, found.advice) == ("dispatch", ())
     assert found.next_step.startswith("give each launch more to do")
-    for shown in (summary(run), report_markdown([run]), advice_html(run)):
+    for shown in (summary(run), run.to_markdown(), advice_html(run)):
         assert "give each launch more to do" in shown
         assert "dispatch-bound" in shown
     assert ("mode='lazy'" in found.next_step) == (mode == "lazy")
@@ -83,7 +82,7 @@ def test_a_device_that_was_given_work_and_not_seen_gets_no_verdict(kind: str) ->
     unseen, seen = run_of(given, mode="torch"), run_of([*given, busy(1, 2)], mode="torch")
     assert (of(unseen).limit.doubt, of(unseen).advice) == ("what the device did was not seen", ())
     assert "trace with the device's activities" in summary(unseen)
-    assert "-bound" not in summary(unseen) + report_markdown([unseen]) + advice_html(unseen)
+    assert "-bound" not in summary(unseen) + unseen.to_markdown() + advice_html(unseen)
     assert "-bound" in summary(seen)
     assert not of(run_of([host("record", 0, 9)], mode="torch")).limit.doubt  # nothing was given
 
@@ -119,7 +118,7 @@ def test_cards_and_verdict_tell_the_waits_of_the_same_steps() -> None:
     run = replace(run, sync_points=(replace(traced, wait_ns=7 * MS),))
     assert waits_of(run).each_ms == run.headline().sync_wait_ms == 7
     assert "waits 7 ms in the mean untraced step" in of(run).said
-    for shown in (summary(run), report_markdown([run]), advice_html(run), headline_html(run)):
+    for shown in (summary(run), run.to_markdown(), advice_html(run), headline_html(run)):
         assert "7 ms" in shown or "| 7.00 |" in shown
         assert "9 ms" not in shown.replace("(in the traced steps 9 ms, and the device then", "")
     assert "mean of 1 untraced step<" in headline_html(run)
@@ -141,7 +140,7 @@ def test_a_native_run_tells_the_waits_of_all_its_traced_steps_and_of_no_others()
         assert waits_of(run).which == "2 traced steps"
         assert run.headline().syncs_per_step == 0.5
         assert "mean over 2 traced steps" in summary(run)
-        assert "Mean over 2 traced steps." in report_markdown([run])
+        assert "Mean over 2 traced steps." in run.to_markdown()
 
 
 def test_devices_that_take_turns_are_not_told_that_there_is_too_much_work() -> None:
