@@ -98,14 +98,16 @@ class KitRecorder:
         traced = (self._tracing and self._tracing.steps) or TracedSteps(
             Timeline.of([], [], "recorded"), (), ()
         )
-        notes = (*recorded.all_notes, *traced.timeline.notes)
+        notes = (*recorded.all_notes, *self._of_replay(recorded), *traced.timeline.notes)
         traced = replace(traced, timeline=replace(traced.timeline, notes=notes))
         steps = recorded.steps
         return run_of_session(
             session,
             traced,
             settings=session.settings.replace(
-                steps=max(len(steps), 1), warmup=len(recorded.warming) if recorded.times else 0
+                steps=max(len(steps), 1),
+                warmup=len(recorded.warming) if recorded.times else 0,
+                step_mode=session.settings.step_mode if session.stepper.has_run else "retrace",
             ),
             losses=losses,
             step_times_ns=tuple(steps),
@@ -120,6 +122,16 @@ class KitRecorder:
             sources=snippets_of([recorded.site, *traced.places], format_site),
             conditions=recorded.conditions,
         )
+
+    def _of_replay(self, recorded: Recorded) -> list[str]:
+        """That an optimizer is not called in a replayed step, which then ends none here."""
+        is_explicit = recorded.boundary.startswith("watch.step")
+        if is_explicit or not self._session.stepper.counts["replay.steps"]:
+            return []
+        return [
+            "a replayed step calls no optimizer, so that it was not seen here: end each step with "
+            "watch.step()"
+        ]
 
     def _note_measured(self) -> None:
         session = self._session

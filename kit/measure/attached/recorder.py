@@ -46,7 +46,7 @@ class Recorded:
     @property
     def environment(self) -> dict[str, str]:
         """For the run: how it was recorded."""
-        said = {WATCHED: self.ended, "a step ends at": self.boundary}
+        said = {WATCHED: self.ended or "goes on", "a step ends at": self.boundary}
         return {name: text for name, text in said.items() if text}
 
     @property

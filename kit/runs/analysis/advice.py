@@ -260,6 +260,8 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     change, less = {"step_mode": "replay"}, "step_mode='replay'"
     if s.step_mode == "replay":
         change, less = {}, "the notes say which steps were not replayed, and why"
+    elif is_of_strangers(run):
+        change, less = {}, f"{less} of a @kit.workload"
     text = (
         f"the device{'s wait' if many else ' waits'} {format_ms(ms)} a step for Python to record "
         f"the next one{order}. Record it less ({less}; optimizers with fused=True or foreach=True),"

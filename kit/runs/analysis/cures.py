@@ -44,8 +44,9 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
         then = f", and the device then has nothing to do for {format_ms(idle)}"
         traced = format_ms(_traced_wait_ms(row, run))  # of the steps that the idle time is of
         text += then if traced == format_ms(wait) else f" (in the traced steps {traced}{then})"
-    # Several devices can neither guess nor take back what others were sent.
-    can_guess = run.settings.mode != "torch" and run.devices == 1
+    # Several devices can neither guess nor take back what others were sent; a loop that is
+    # watched gives no step to be issued ahead.
+    can_guess = run.settings.mode != "torch" and run.devices == 1 and not is_of_strangers(run)
     change = cure.change if can_guess or "step_mode" not in cure.change else {}
     text += f": {_filled(cure, row, run, can_guess)}"
     # Without the wait, the device can work beside all that the host does, its sleeps included.

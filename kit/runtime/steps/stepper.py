@@ -60,6 +60,7 @@ class Stepper:
     Attributes:
         payoff: whether it pays to guess them.
         is_fetching: the loaders are asked for the batches of a replay.
+        has_run: a step was given to `run`; else the mode has changed nothing.
     """
 
     def __init__(self, mode: str, issuer: Issuer, draws: Draws, program: UserProgram) -> None:
@@ -73,7 +74,7 @@ class Stepper:
         self._last: Recording | None = None
         self._equal = 0  # steps in a row that were equal to the one before
         self._replayed = 0  # steps since the last recorded one
-        self.is_fetching = self._has_run = False
+        self.is_fetching = self.has_run = False
         self._step: KnownFunction | None = None  # at the end of its last recorded call
         self._own: OwnState | None = None  # as this step began, where a replay may follow
         self._looks = Looks()
@@ -83,7 +84,7 @@ class Stepper:
 
     def run(self, step: Callable[[], Any]) -> Any:
         """Run one step and end it; gives what the step returns."""
-        self._has_run = True
+        self.has_run = True
         if self.mode == "retrace" or (self.mode == "speculate" and not self.payoff.begin_step()):
             self._last, self._guesses.most = None, 0
             result = step()
@@ -149,19 +150,19 @@ class Stepper:
     def describe(self) -> list[str]:
         """What the step mode came to, in words; nothing for `retrace`."""
         c, lines = self.counts, list[str]()
-        if self.mode != "retrace" and not self._has_run:
+        if self.mode != "retrace" and not self.has_run:
             return [
                 f"{self.mode}: no step was given to session.run_step(step); steps of a loop that "
                 "is watched are recorded each time, those of a @kit.workload are not"
             ]
         if self.mode == "replay":
-            steps = format_count(c["replay.steps"], "step")
+            steps = format_count(c["replay.steps"], "step") if c["replay.steps"] else "no step was"
             lines.append(f"replay: {steps} issued without being recorded")
         elif self.mode == "speculate":
-            issued = format_count(c["speculate.issued"], "segment")
-            lines.append(
-                f"speculate: {issued} issued ahead, {c['speculate.right']:,} of them right"
-            )
+            right, said = c["speculate.right"], "no segment was issued ahead"
+            if issued := c["speculate.issued"]:
+                said = f"{format_count(issued, 'segment')} issued ahead, {right:,} of them right"
+            lines.append(f"speculate: {said}")
             if why := self.payoff.said:
                 lines.append(f"speculate: steps are recorded without being guessed, as {why}")
         for why, n in self.reasons.most_common(3):

@@ -10,6 +10,7 @@ import kit
 from kit.errors import SessionError, SettingsError
 from kit.measure.base.loop import TRACED_STEPS
 from kit.runs.analysis.summary import summary
+from kit.runs.labels import samples_of
 
 
 class Loop:
@@ -70,6 +71,45 @@ def test_the_loops_steps_are_the_sessions_once_each_and_after_the_recording_too(
     assert watch.run.losses == pytest.approx(loop.losses[1:3])
 
 
+@pytest.mark.parametrize("mode", ["replay", "speculate"])
+def test_a_loop_that_is_recorded_each_time_is_no_run_of_another_step_mode(mode: str) -> None:
+    with kit.Session(kit.Settings(mode="lazy", step_mode=mode)), kit.watch(2, skip=2) as watch:
+        Loop("kit").train(14)
+    run = watch.run
+    assert run.settings.step_mode == "retrace"
+    assert any("no step was given to session.run_step" in note for note in run.timeline.notes)
+    for advice in run.advice():
+        assert "step_mode" not in advice.change
+        assert "speculate" not in advice.text
+        assert advice.text.count("step_mode") == advice.text.count("of a @kit.workload")
+
+
+def test_replayed_steps_that_no_optimizer_ends_are_asked_for() -> None:
+    loops = Loop("cpu"), Loop("cpu")
+    for loop, ends in zip(loops, (False, True), strict=True):
+        with kit.Session(kit.Settings(step_mode="replay")) as session:
+            loop.device, loop.net = "kit", loop.net.to("kit")
+            points = loop.points.to("kit")
+
+            def step(loop: Loop = loop, points: torch.Tensor = points) -> torch.Tensor:
+                loss = loop.net(points).square().mean()
+                loss.backward()
+                loop.optimizer.step()
+                loop.optimizer.zero_grad()
+                return loss
+
+            with kit.watch(steps=3, skip=8) as watch:
+                for _ in range(20):
+                    session.run_step(step)
+                    if ends:
+                        watch.step()
+        assert session.stepper.counts["replay.steps"] > 8
+        assert watch.run.settings.step_mode == "replay"
+        said = any("end each step with watch.step()" in note for note in watch.run.timeline.notes)
+        assert said != ends
+        assert len(watch.run.step_times_ns) == 3 or not ends
+
+
 def test_an_error_between_traced_steps_keeps_those_that_were_traced() -> None:
     def train() -> None:
         with kit.Session(), watch:
@@ -120,6 +160,7 @@ def test_a_look_at_the_steps_so_far_changes_nothing_of_the_run() -> None:
         assert len(watch.run.sync_points) == len(early.sync_points) + 1
         loop.train(10)
     assert len(early.sync_points) == len(early.step_times_ns) == 2
+    assert samples_of(early) == samples_of(watch.run) == 0  # nobody told it a batch size
     assert len(watch.run.sync_points) == 6
     assert "overhead.launch_ns" in watch.run.metrics
     assert "overhead.launch_ns" not in early.metrics  # to measure that, the loop would have to wait
