@@ -5,10 +5,13 @@ By torch's own function mode, which sees the calls of torch's functions and no o
 
 from __future__ import annotations
 
+import ast
 import functools
+import linecache
 import os
 import sys
 from collections import Counter
+from itertools import islice
 from typing import Any, Self
 
 import torch
@@ -32,7 +35,8 @@ class DeviceNames(TorchFunctionMode):
 
     "cpu" is such a name too, where code places something there: `.to("cpu")` of a tensor that is on
     the CPU already, or `device="cpu"`. Of a tensor on device kit `.to("cpu")` is a read, as ever,
-    and so is `.cpu()`. What torch's own files, kit's and installed packages say of the CPU is left.
+    and so is `.cpu()`; but `.to(device)` leaves it there if the code has placed something by that
+    name. What torch's own files, kit's and installed packages say of the CPU is left.
 
     `torch.load` is no function that a mode sees: it is replaced inside the block.
     """
@@ -40,6 +44,7 @@ class DeviceNames(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._counts: Counter[str] = Counter()
+        self._names: set[str] = set()  # of devices, by which the code has placed something
         self._process = os.getpid()
         self._load: Any = None  # torch's own
         self._has_loaded_to_cpu = False  # though the program named no place
@@ -141,9 +146,13 @@ class DeviceNames(TorchFunctionMode):
             return argument
         device = torch.device(argument)
         if device.type == "cpu":
-            is_read = tensor is not None and tensor.device.type != "cpu"
-            if is_read or not _is_asked_by_user():
+            is_there = tensor is not None and tensor.device.type != "cpu"
+            if (frame := _users_frame()) is None:
                 return argument
+            name = _device_name(frame)
+            if is_there and name not in self._names:
+                return argument  # a read
+            self._names |= {name} if name else set()
         elif device.type not in _ACCELERATORS:
             return argument
         elif device.index:
@@ -154,15 +163,39 @@ class DeviceNames(TorchFunctionMode):
         return torch.device("kit")
 
 
-def _is_asked_by_user() -> bool:
-    """The line that says "cpu" is the user's: torch and installed packages mean the CPU by it."""
+def _users_frame() -> Any:
+    """The call that says "cpu", if it is the user's: torch and packages mean the CPU by it."""
     frame: Any = sys._getframe(2)
     while frame is not None and (
         frame.f_code.co_filename in (__file__, *_MODULES) or _is_move_of_module(frame)
     ):
         frame = frame.f_back  # a module's `to` says what its caller has said
     name = "" if frame is None else frame.f_code.co_filename
-    return not (name.startswith(_TORCH) or is_kits(name) or in_packages(name))
+    return None if name.startswith(_TORCH) or is_kits(name) or in_packages(name) else frame
+
+
+def _device_name(frame: Any) -> str:
+    """The variable that a call gives as its device, as it is written: `args.device`; "" of none."""
+    positions = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+    call = _calls(frame.f_code.co_filename).get(positions)
+    if call is None:
+        return ""
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "device"]
+    given = next(iter((*named, *call.args)), None)
+    if not isinstance(given, ast.Name | ast.Attribute | ast.Subscript):
+        return ""
+    return ast.unparse(given)
+
+
+@functools.lru_cache(maxsize=64)
+def _calls(file: str) -> dict[Any, ast.Call]:
+    """The calls of a file, by where they begin and end, as `co_positions` tells that."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {(c.lineno, c.end_lineno, c.col_offset, c.end_col_offset): c for c in calls}
 
 
 def _is_move_of_module(frame: Any) -> bool:

@@ -84,6 +84,29 @@ def test_what_is_placed_is_on_kit_and_what_is_read_is_on_the_cpu() -> None:
             torch.ones(2, device="cuda:1")
 
 
+def test_a_device_by_the_name_of_which_things_are_placed_is_no_place_to_read_to() -> None:
+    """`torch.zeros_like(x).to(device)` was on the CPU, and met `x` in the next op."""
+    device, settings, cpu_device = "cpu", {"device": torch.device("cpu")}, torch.device("cpu")
+    with kit.Session(), DeviceNames() as names:
+        net = nn.Linear(4, 2).to(device)
+        x = torch.ones(3, 4).to(
+            device,
+            torch.float32,
+        )
+        y = torch.ones(3, 4, device=settings["device"])
+        assert "cpu in 4 calls" in names.said
+        assert net.to(device).weight.device.type == "kit"
+        assert torch.zeros_like(x).to(device).device.type == "kit"
+        assert x.to(device=settings["device"]).device.type == "kit"
+        assert [row.to(device).device.type for row in (x, y)] == ["kit", "kit"]
+        assert (x + torch.zeros_like(y).to(device)).sum().item() == 12
+        for read in (x.to("cpu"), x.to(cpu_device), x.to(torch.device("cpu")), x.cpu()):
+            assert read.device.type == "cpu"
+        code = compile("moved = x.to(device)", "<no file>", "exec")
+        exec(code, found := {"x": x, "device": device})
+        assert found["moved"].device.type == "cpu"  # how it is written nobody knows
+
+
 def saved(path: Path, tag: str) -> Path:
     """A checkpoint of two numbers, whose memory was on the device of this name."""
     torch.save({"x": torch.tensor([1.0, 2.0])}, path)
