@@ -21,6 +21,7 @@ from kit.api import set_bulk_size as set_bulk_size
 from kit.api import sweep as sweep
 from kit.formats.export import export_trace as export_trace
 from kit.formats.memory_snapshot import open_memory as open_memory
+from kit.formats.ranks.ask import query_ranks as query_ranks
 from kit.formats.ranks.read import open_ranks as open_ranks
 from kit.formats.readers import open_trace as open_trace
 from kit.measure.attached.loop import LoopWatch as LoopWatch

@@ -10,7 +10,6 @@ import argparse
 import errno
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -25,21 +24,18 @@ from kit.cli.host import leave_a_core
 from kit.cli.lab import FIRST_NOTEBOOK, lab, port_number
 from kit.cli.query import query
 from kit.cli.run import run
-from kit.cli.signals import leaving_nothing
 from kit.cli.terminal import (
     INTERRUPTED,
-    callers_of,
     complain,
-    flush,
     open_closed_streams,
     said_of,
     say,
-    say_and_keep,
-    summary_of,
+    say_now,
     written,
 )
+from kit.cli.view import open_page, opened, view
 from kit.cores import usable_cores
-from kit.errors import KitError, SettingsError, TraceFileError
+from kit.errors import KitError, SettingsError
 from kit.formats.readers import readers_text
 from kit.text import write_plainly
 
@@ -187,43 +183,17 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at + 1 :]
 
 
-def _view(options: argparse.Namespace) -> int:
-    """Print what a trace or a saved run says; nothing of it is executed.
-
-    Of a folder with a trace for each rank: the ranks side by side, and who kept the others waiting.
-    """
-    import kit
-    from kit.formats.memory_snapshot import SNAPSHOT_SUFFIXES
-    from kit.formats.ranks.files import is_folder_of_ranks
-
-    if options.trace.suffix in SNAPSHOT_SUFFIXES:
-        if options.output or options.step_by or options.by:
-            raise TraceFileError("a snapshot of memory has no steps, and is printed only: no -o")
-        say(kit.open_memory(options.trace).to_text())
-        return 0
-    if is_folder_of_ranks(options.trace):
-        if options.by:
-            raise TraceFileError("--by is for one trace: give the file of one rank")
-        ranks = kit.open_ranks(options.trace, step_by=options.step_by)
-        return _told(ranks.to_text(), ranks, options.output)
-    run = kit.open_trace(options.trace, step_by=options.step_by)
-    text = callers_of(run, options.by) if options.by else summary_of(run)
-    return _told(text, [run], options.output)
-
-
-def _told(text: str, drawn: Any, page: Path | None) -> int:
-    say_and_keep(text, lambda: [written(drawn, page)] if page else [])
-    return 0
-
-
 def _report(options: argparse.Namespace) -> int:
-    """Write one HTML file whose sliders move over recorded runs; it needs no kernel, no network."""
+    """Write one HTML file whose sliders move over recorded runs; it needs no kernel, no network.
+
+    Of a folder with a trace for each rank: the page that `kit view FOLDER -o` writes.
+    """
     import kit
 
     if options.runs:
         if options.fast:
             raise SettingsError("--fast is of the sweep over BERT; these runs are finished")
-        say(written([kit.open_trace(name) for name in options.runs], options.output))
+        say(written(opened(options.runs), options.output))
         return 0
     if said := leave_a_core(os.environ, usable_cores()):
         complain(said)
@@ -242,40 +212,13 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _open(options: argparse.Namespace) -> int:
-    """Show runs and traces in the browser, by a page that only this machine can ask for.
-
-    The page is served on 127.0.0.1, at an address with a random token in it, until Ctrl-C. Nothing
-    of a trace is executed, and the page asks for nothing from outside.
-    """
-    import kit
-    from kit.cli.page import serve
-    from kit.formats.ranks.files import is_folder_of_ranks
-
-    first = options.runs[0]
-    is_ranks = len(options.runs) == 1 and is_folder_of_ranks(first)
-    found = kit.open_ranks(first) if is_ranks else [kit.open_trace(name) for name in options.runs]
-    with (
-        leaving_nothing(),
-        tempfile.TemporaryDirectory(prefix="kit-open-", ignore_cleanup_errors=True) as folder,
-    ):
-        page = kit.report(found, path=Path(folder) / "page.html")
-        return serve(page, options.port, not options.no_browser, _say_now)
-
-
-def _say_now(text: str) -> None:
-    """To standard output, also where that is a pipe and the command goes on."""
-    say(text)
-    flush()
-
-
 def _demo(options: argparse.Namespace) -> int:
     """Show what the kit is for in about a minute: a step that waits, why, and the cure."""
     from kit.cli.demo import demo
 
     if said := leave_a_core(os.environ, usable_cores()):
         complain(said)
-    return demo(_say_now)
+    return demo(say_now)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -398,8 +341,10 @@ _REPORT = (
     Argument(
         "runs",
         nargs="*",
+        type=Path,
         metavar="RUN",
-        help="saved runs (*.kitrun) or traces; none: run BERT and sweep",
+        help="saved runs (*.kitrun) or traces; or a folder with a trace for each rank; none: run "
+        "BERT and sweep",
     ),
     Argument("-o", "--output", default="report.html", help="default: report.html"),
     Argument("--fast", action="store_true", help="a small sweep with few steps"),
@@ -435,8 +380,8 @@ _DOCTOR = (
 )
 VERBS = (
     Verb("run", "run a script, and measure its steps", run, _RUN, rest="the script's"),
-    Verb("view", "what a trace or a saved run says", _view, _VIEW),
-    Verb("open", "a trace or saved runs in the browser", _open, _OPEN),
+    Verb("view", "what a trace or a saved run says", view, _VIEW),
+    Verb("open", "a trace or saved runs in the browser", open_page, _OPEN),
     Verb("query", "ask a trace or a saved run in SQL", query, _QUERY),
     Verb("diff", "what changed between two runs, folders or traces", diff, _DIFF, failed=2),
     Verb("report", "one HTML file of saved runs", _report, _REPORT),

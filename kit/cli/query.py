@@ -12,18 +12,27 @@ __all__ = ["query"]
 def query(options: argparse.Namespace) -> int:
     """Ask a trace or a saved run in SQL; without a question, list its tables.
 
-    The question may read and nothing else: kit query trace.json "select name, total_ms from kernels
+    Of a folder with a trace for each rank, the tables have all ranks, with a column rank. The
+    question may read and nothing else: kit query trace.json "select name, total_ms from kernels
     order by total_ms desc limit 5"
     """
     import kit
+    from kit.formats.ranks.files import is_folder_of_ranks
     from kit.runs.tables.query import tables_text
+    from kit.runs.tables.ranks import TABLES_OF_EACH, TABLES_OF_RANKS
 
     options.trace.stat()  # the file of a question to come: one that is not there is an error
+    is_ranks = is_folder_of_ranks(options.trace)
     if not options.sql:
-        say(tables_text())
+        say(tables_text((*TABLES_OF_RANKS, *TABLES_OF_EACH)) if is_ranks else tables_text())
         return 0
-    run = kit.open_trace(options.trace, step_by=options.step_by)
-    answer = run.query(options.sql)
+    if is_ranks:
+        ranks = kit.open_ranks(options.trace, step_by=options.step_by)
+        for problem in ranks.problems:
+            complain(f"note: {problem}")
+        answer = kit.query_ranks(ranks, options.sql)
+    else:
+        answer = kit.open_trace(options.trace, step_by=options.step_by).query(options.sql)
     if options.json:
         say(answer.to_json())
     elif options.csv:

@@ -20,11 +20,11 @@ __all__ = [
     "INTERRUPTED",
     "callers_of",
     "complain",
-    "flush",
     "open_closed_streams",
     "said_of",
     "say",
     "say_and_keep",
+    "say_now",
     "summary_of",
     "written",
 ]
@@ -38,9 +38,10 @@ def say(text: str) -> None:
         sys.stdout.write(f"{text}\n")
 
 
-def flush() -> None:
-    """Have all of standard output written now."""
+def say_now(text: str) -> None:
+    """To standard output, also where that is a pipe and the command goes on."""
     with _named():
+        sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 

@@ -95,7 +95,7 @@ def test_a_terminal_that_is_closed_leaves_no_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     make_run().save(tmp_path / "a.kitrun")
     number = getattr(signal, name)
-    monkeypatch.setattr("kit.cli.main._say_now", lambda text: os.kill(os.getpid(), number))
+    monkeypatch.setattr("kit.cli.view.say_now", lambda text: os.kill(os.getpid(), number))
     before = signal.signal(number, signal.SIG_DFL)
     try:
         with pytest.raises(SystemExit) as ended:

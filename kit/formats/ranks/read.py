@@ -69,7 +69,7 @@ def open_ranks(
     traces, doubled = _one_each(read)
     problems += doubled
     problems += _missing(traces) + _without_clock(traces)
-    return Ranks(_name(paths, files), tuple(traces), tuple(problems))
+    return Ranks(_name(paths, files), tuple(traces), tuple(problems), step_by)
 
 
 def _read(file: Path, step_by: str) -> RankTrace | str:

@@ -1,6 +1,7 @@
 """A run as plain tables: spans, kernels, callers, gaps and more; one row of `TABLES` for each.
 
-`query.py` beside this file asks them in SQL, `frame.py` hands them to pandas.
+`query.py` beside this file asks them in SQL, `frame.py` hands them to pandas, `ranks.py` has those
+of many ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kit.trace import KINDS, SyncPoint, Timeline, idle_gaps
 from kit.trace.imported import Caller
 from kit.trace.intervals import distinct
 
-__all__ = ["TABLES", "Field", "Table", "Texts", "Values"]
+__all__ = ["TABLES", "Field", "Table", "Texts", "Values", "integers", "reals", "some_fields"]
 
 _SEVERAL = ", "  # between the ops, or the lines, of one kernel
 _INSIDE = "/"  # between a module and the one in it
@@ -66,7 +67,7 @@ class Table:
     name: str
     meaning: str  # of a row
     fields: tuple[Field, ...]
-    columns: Callable[[Run], Sequence[Values]]  # in the order of the fields
+    columns: Callable[[Any], Sequence[Values]]  # of a Run, or of Ranks; in the fields' order
 
 
 def _spans(run: Run) -> list[Values]:
@@ -119,12 +120,12 @@ def _callers(run: Run) -> list[Values]:
         np.arange(len(run.callers)),
         *_by_caller(run.callers).values(),
         Texts.of("backward" if c.is_backward else "" for c in run.callers),
-        _integers(c.graph_node for c in run.callers),
-        _integers(c.calls for c in run.callers),
+        integers(c.graph_node for c in run.callers),
+        integers(c.calls for c in run.callers),
         counts[:-1],
         charged[:-1] / 1e6,
         *(
-            _reals(getattr(cost, what) for cost in costs)
+            reals(getattr(cost, what) for cost in costs)
             for what in ("flops", "bytes_read", "bytes_written")
         ),
     ]
@@ -161,18 +162,18 @@ def _kernels(run: Run) -> list[Values]:
     callers = [[run.callers[i] for i in r.nodes] if run.callers else [] for r in rows]
     return [
         Texts.of(r.kernel.name for r in rows),
-        _integers(r.kernel.segment for r in rows),
-        _integers(r.kernel.count for r in rows),
-        _reals(r.kernel.total_ms for r in rows),
-        _reals(r.kernel.mean_us for r in rows),
-        _reals(r.kernel.charged_ms for r in rows),
-        _reals(r.kernel.share for r in rows),
+        integers(r.kernel.segment for r in rows),
+        integers(r.kernel.count for r in rows),
+        reals(r.kernel.total_ms for r in rows),
+        reals(r.kernel.mean_us for r in rows),
+        reals(r.kernel.charged_ms for r in rows),
+        reals(r.kernel.share for r in rows),
         Texts.of(_SEVERAL.join(r.ops) for r in rows),
         Texts.of(_SEVERAL.join(r.scopes) for r in rows),
         Texts.of(_SEVERAL.join(r.sites) for r in rows),
-        _reals(r.bytes_read for r in rows),
-        _reals(r.bytes_written for r in rows),
-        _reals(r.flops for r in rows),
+        reals(r.bytes_read for r in rows),
+        reals(r.bytes_written for r in rows),
+        reals(r.flops for r in rows),
         Texts.of(_once(_INSIDE.join(c.annotation) for c in found) for found in callers),
         Texts.of(_once(c.shapes for c in found) for found in callers),
     ]
@@ -184,8 +185,8 @@ def _once(texts: Iterable[str]) -> str:
 
 def _gaps(run: Run) -> list[Values]:
     gaps = idle_gaps(run.timeline)
-    start = _integers(g.start_ns for g in gaps)
-    stop = _integers(g.stop_ns for g in gaps)
+    start = integers(g.start_ns for g in gaps)
+    stop = integers(g.stop_ns for g in gaps)
     return [
         Texts.of(g.lane for g in gaps),
         start,
@@ -195,7 +196,7 @@ def _gaps(run: Run) -> list[Values]:
         Texts.of(g.cause for g in gaps),
         Texts.of(g.site for g in gaps),
         Texts.of(g.note for g in gaps),
-        _integers(g.before for g in gaps),
+        integers(g.before for g in gaps),
     ]
 
 
@@ -203,22 +204,22 @@ def _lines(run: Run) -> list[Values]:
     rows = line_costs(run)
     return [
         Texts.of(r.site for r in rows),
-        _reals(r.recording_ms for r in rows),
-        _reals(r.device_ms for r in rows),
-        _reals(r.wait_ms for r in rows),
-        _reals(r.idle_ms for r in rows),
-        _reals(r.elsewhere_ms for r in rows),
-        _reals(r.syncs for r in rows),
+        reals(r.recording_ms for r in rows),
+        reals(r.device_ms for r in rows),
+        reals(r.wait_ms for r in rows),
+        reals(r.idle_ms for r in rows),
+        reals(r.elsewhere_ms for r in rows),
+        reals(r.syncs for r in rows),
         Texts.of(_SEVERAL.join(r.causes) for r in rows),
     ]
 
 
 def _syncs(run: Run) -> list[Values]:
     syncs: Sequence[SyncPoint] = run.timeline.syncs
-    at = _integers(s.at_ns for s in syncs)
+    at = integers(s.at_ns for s in syncs)
     return [
         at,
-        _integers(s.wait_ns for s in syncs),
+        integers(s.wait_ns for s in syncs),
         _step_of(run.timeline, at),
         Texts.of(s.cause for s in syncs),
         Texts.of(s.site for s in syncs),
@@ -227,19 +228,22 @@ def _syncs(run: Run) -> list[Values]:
 
 
 def _pins(run: Run) -> list[Values]:
-    at = _integers(pin.at_ns for pin in run.pins)
+    at = integers(pin.at_ns for pin in run.pins)
     return [at, _step_of(run.timeline, at), Texts.of(pin.text for pin in run.pins)]
 
 
-def _integers(values: Iterable[int]) -> NDArray[np.int64]:
+def integers(values: Iterable[int]) -> NDArray[np.int64]:
+    """A column of whole numbers."""
     return np.array(list(values), np.int64)
 
 
-def _reals(values: Iterable[float]) -> NDArray[np.float64]:
+def reals(values: Iterable[float]) -> NDArray[np.float64]:
+    """A column of numbers; what is not finite is not known."""
     return np.array([float(x) if math.isfinite(x) else math.nan for x in values], np.float64)
 
 
-def _fields(**meanings: Any) -> tuple[Field, ...]:
+def some_fields(**meanings: str) -> tuple[Field, ...]:
+    """A field for each name."""
     return tuple(Field(name, meaning) for name, meaning in meanings.items())
 
 
@@ -251,14 +255,14 @@ TABLES = (
         "something that ran on a lane, in the traced steps",
         (
             Field("span", "its number"),
-            *_fields(
+            *some_fields(
                 lane="where it ran: host/main, device/0 stream 7, ...",
                 kind="step, record, dispatch, wait, kernel, communication, ...",
                 name="of a kernel, an op, a phase, a step",
             ),
             Field("start_ns", _START, is_signed=True),
             Field("stop_ns", "its end", is_signed=True),
-            *_fields(
+            *some_fields(
                 length_ns="from its begin to its end",
                 step=_STEP,
                 segment="of kit's own runs: which segment it is of",
@@ -275,7 +279,7 @@ TABLES = (
     Table(
         "kernels",
         "all runs of one kernel of one segment, in all traced steps together",
-        _fields(
+        some_fields(
             name="of the kernel",
             segment="that it is of, if it is known",
             runs="how many there were",
@@ -297,7 +301,7 @@ TABLES = (
     Table(
         "callers",
         "one way in which kernels of a foreign trace were launched, as far as its file says it",
-        _fields(
+        some_fields(
             caller="its number",
             op="the innermost around the launch",
             module="outermost first: Bert_0/Linear_3; of a gradient, of the op it is of",
@@ -322,7 +326,7 @@ TABLES = (
             Field("device", "that was idle"),
             Field("start_ns", _START, is_signed=True),
             Field("stop_ns", "its end", is_signed=True),
-            *_fields(
+            *some_fields(
                 length_ns="from its begin to its end",
                 step=_STEP,
                 cause="sync point, host recording, dispatch, input, ...",
@@ -336,7 +340,7 @@ TABLES = (
     Table(
         "lines",
         "a line of the program, and what it costs a step",
-        _fields(
+        some_fields(
             site="train.py:41; none: no line is known",
             recording_ms="of the host, a step",
             device_ms="of the device, a step",
@@ -353,7 +357,7 @@ TABLES = (
         "a point of the traced steps where the host waited for the device",
         (
             Field("at_ns", "its begin, from the start of the timeline", is_signed=True),
-            *_fields(
+            *some_fields(
                 wait_ns="how long the host waited",
                 step=_STEP,
                 cause="item, copy to host, ...",
@@ -368,7 +372,7 @@ TABLES = (
         "a text that somebody pinned to a time",
         (
             Field("at_ns", "its time, from the start of the timeline", is_signed=True),
-            *_fields(step=_STEP, text="of the pin"),
+            *some_fields(step=_STEP, text="of the pin"),
         ),
         _pins,
     ),
@@ -376,7 +380,9 @@ TABLES = (
         "steps",
         "a traced step",
         (
-            *_fields(step="its number", name="what it is called", lane="the thread that ran it"),
+            *some_fields(
+                step="its number", name="what it is called", lane="the thread that ran it"
+            ),
             Field("start_ns", _START, is_signed=True),
             Field("stop_ns", "its end", is_signed=True),
             Field("length_ns", "from its begin to its end"),

@@ -1,8 +1,9 @@
 """Ask a run in SQL: its tables in a database in memory, which one `select` reads and cannot change.
 
 The question is its user's own; the names in the tables are a stranger's, so each stays a text, and
-what is shown goes through `kit.text`. A table is filled when the question names it. A text is kept
-once, however many rows have it: each table is a view that looks it up.
+what is shown goes through `kit.text`. A table is filled when the question names it, of many ranks
+one rank after another. A text is kept once, however many rows have it: each table is a view that
+looks it up.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from kit.errors import QueryError
 from kit.runs.run import Run
-from kit.runs.tables.columns import TABLES, Field, Table, Texts
+from kit.runs.tables.columns import TABLES, Field, Table, Texts, Values
 from kit.text import (
     check_whole_number,
     format_count,
@@ -33,11 +34,12 @@ from kit.text import (
     terminal_table,
 )
 
-__all__ = ["MAX_ROWS", "Answer", "query", "tables_text"]
+__all__ = ["MAX_ROWS", "Answer", "Part", "ask", "query", "tables_text"]
 
 MAX_ROWS = 1_000_000  # of an answer
 MAX_CHARS = 256 << 20  # of all its texts
 MAX_OPERATIONS = 2_000_000_000  # of SQLite: half a minute, and so much may be sorted on disk
+MAX_FILLED = 12_000_000  # rows of all tables, of all ranks: a gigabyte
 _SHOWN = 30  # rows, where an answer shows itself
 _CELL = 60  # characters
 _AT_ONCE = 50_000  # rows
@@ -55,6 +57,7 @@ _LIMITS = {
 }
 
 Cell = str | int | float | None
+Part = tuple[Sequence[Table], Any]  # some tables, and what has rows of all of them
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,28 @@ def query(run: Run, sql: str, *, operations: int = MAX_OPERATIONS) -> Answer:
     Raises:
         QueryError: the question is wrong, asks for more than to read, or takes too long.
     """
+    return ask(sql, TABLES, lambda named: [(named, run)], operations=operations)
+
+
+def ask(
+    sql: str,
+    tables: Sequence[Table],
+    parts: Callable[[Sequence[Table]], Iterable[Part]],
+    *,
+    operations: int = MAX_OPERATIONS,
+) -> Answer:
+    """The same of any tables.
+
+    Args:
+        parts: given the tables that the question names, where the rows of each come from.
+
+    Raises:
+        QueryError: as of `query`; or the tables have too many rows.
+    """
     budget = _Budget(operations)
     with closing(sqlite3.connect(":memory:")) as database:
         database.text_factory = lambda data: data.decode(errors="replace")
-        _fill(database, run, [t for t in TABLES if re.search(rf"\b{t.name}\b", sql, re.I)])
+        _fill(database, parts([t for t in tables if re.search(rf"\b{t.name}\b", sql, re.I)]))
         for limit, value in _LIMITS.items():
             database.setlimit(limit, value)
         database.set_authorizer(_may)
@@ -144,7 +165,7 @@ def query(run: Run, sql: str, *, operations: int = MAX_OPERATIONS) -> Answer:
                 raise QueryError("it asks for nothing: write select ... from ...")
             return _answer(cursor)
         except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
-            raise budget.reason(error) from None
+            raise budget.reason(error, tables) from None
 
 
 class _Budget:
@@ -158,7 +179,7 @@ class _Budget:
         self._left -= _EVERY
         return int(self._left <= 0)
 
-    def reason(self, error: Exception) -> BaseException:
+    def reason(self, error: Exception, tables: Sequence[Table]) -> BaseException:
         """What to raise for an error of SQLite's."""
         if self._left <= 0:
             return QueryError("it takes too long: is there a join without a condition?")
@@ -168,7 +189,7 @@ class _Budget:
         is_refused = str(error).startswith("not authorized") or "prohibited" in str(error)
         if is_refused or code == sqlite3.SQLITE_AUTH:
             return QueryError("it may read the tables of the run, and do nothing else")
-        names = ", ".join(table.name for table in TABLES)
+        names = ", ".join(table.name for table in tables)
         return QueryError(
             f"{str(error).rstrip('.')}. The tables are {names}; kit query TRACE lists their columns"
         )
@@ -180,33 +201,63 @@ def _may(action: int, what: str | None, more: str | None, *_: str | None) -> int
     return sqlite3.SQLITE_OK if is_read else sqlite3.SQLITE_DENY
 
 
-def _fill(database: sqlite3.Connection, run: Run, tables: Sequence[Table]) -> None:
-    """Make these tables, with every text once."""
+def _fill(database: sqlite3.Connection, parts: Iterable[Part]) -> None:
+    """Make the tables of all parts, with every text once."""
     numbers: dict[str, int] = {}
-    for table in tables:
-        names, shown = [field.name for field in table.fields], []
-        columns: list[NDArray[Any]] = []
-        for name, column in zip(names, table.columns(run), strict=True):
-            if isinstance(column, Texts):
-                known = [numbers.setdefault(x, len(numbers)) for x in map(_text, column.texts)]
-                columns.append(np.array([*known, -1], np.int64)[column.numbers])
-                shown.append(f"(select text from texts where id = d.{name}) as {name}")
-            else:
-                columns.append(column)
-                shown.append(f"d.{name}")
-        data = f"{table.name}_data"
-        database.execute(f"create table {data} ({', '.join(names)})")
-        places = ", ".join("?" * len(names))
-        for first in range(0, len(columns[0]), _AT_ONCE):
-            cells = (
-                _cells(column[first : first + _AT_ONCE], field)
-                for column, field in zip(columns, table.fields, strict=True)
-            )
-            database.executemany(f"insert into {data} values ({places})", zip(*cells, strict=True))
-        database.execute(f"create view {table.name} as select {', '.join(shown)} from {data} d")
+    filled: dict[str, int] = {}  # name of a table -> its rows
+    for tables, source in parts:
+        for table in tables:
+            columns = table.columns(source)
+            if table.name not in filled:
+                _make(database, table, columns)
+            filled[table.name] = filled.get(table.name, 0) + len(columns[0])
+            if sum(filled.values()) > MAX_FILLED:
+                raise QueryError(
+                    f"{' and '.join(filled)} of all ranks have more than {MAX_FILLED:,} rows: "
+                    "ask the file of one rank"
+                )
+            _insert(database, table, columns, numbers)
     database.execute("create table texts (id integer primary key, text text)")
     database.executemany("insert into texts values (?, ?)", ((i, x) for x, i in numbers.items()))
     database.commit()
+
+
+def _make(database: sqlite3.Connection, table: Table, columns: Sequence[Values]) -> None:
+    """A table without rows, and the view of its name, which looks texts up."""
+    names = [field.name for field in table.fields]
+    shown = (
+        f"(select text from texts where id = d.{name}) as {name}"
+        if isinstance(column, Texts)
+        else f"d.{name}"
+        for name, column in zip(names, columns, strict=True)
+    )
+    data = f"{table.name}_data"
+    database.execute(f"create table {data} ({', '.join(names)})")
+    database.execute(f"create view {table.name} as select {', '.join(shown)} from {data} d")
+
+
+def _insert(
+    database: sqlite3.Connection,
+    table: Table,
+    columns: Sequence[Values],
+    numbers: dict[str, int],
+) -> None:
+    """Add rows; `numbers` has, and gets, the place of each text."""
+    values: list[NDArray[Any]] = []
+    for column in columns:
+        if isinstance(column, Texts):
+            known = [numbers.setdefault(x, len(numbers)) for x in map(_text, column.texts)]
+            values.append(np.array([*known, -1], np.int64)[column.numbers])
+        else:
+            values.append(column)
+    places = ", ".join("?" * len(values))
+    for first in range(0, len(values[0]), _AT_ONCE):
+        cells = (
+            _cells(column[first : first + _AT_ONCE], field)
+            for column, field in zip(values, table.fields, strict=True)
+        )
+        rows = zip(*cells, strict=True)
+        database.executemany(f"insert into {table.name}_data values ({places})", rows)
 
 
 def _text(text: str) -> str:
@@ -265,10 +316,10 @@ def _plain(cell: Cell) -> str:
     return f"{cell:.6g}" if isinstance(cell, float) and abs(cell) < 1e6 else str(cell)
 
 
-def tables_text() -> str:
+def tables_text(tables: Sequence[Table] = TABLES) -> str:
     """Each table and its columns, for a terminal."""
     found = []
-    for table in TABLES:
+    for table in tables:
         rows = [[f"  {field.name}", field.meaning] for field in table.fields]
         width = max(len(name) for name, _ in rows) + 2
         lines = "\n".join(f"{name.ljust(width)}{meaning}" for name, meaning in rows)

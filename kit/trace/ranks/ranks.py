@@ -51,11 +51,13 @@ class Ranks:
     Attributes:
         traces: what was read, in the order of ranks.
         problems: ranks that are missing, or in two files; files that could not be read.
+        step_by: what a step was said to be when the files were read.
     """
 
     name: str
     traces: tuple[RankTrace, ...]
     problems: tuple[str, ...] = ()
+    step_by: str = ""
 
     @cached_property
     def compared(self) -> Compared:

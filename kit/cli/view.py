@@ -1,0 +1,74 @@
+"""`kit view` and `kit open`: traces and saved runs, printed or in the browser."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kit.cli.signals import leaving_nothing
+from kit.cli.terminal import callers_of, say, say_and_keep, say_now, summary_of, written
+from kit.errors import TraceFileError
+
+__all__ = ["open_page", "opened", "view"]
+
+
+def view(options: argparse.Namespace) -> int:
+    """Print what a trace or a saved run says; nothing of it is executed.
+
+    Of a folder with a trace for each rank: the ranks side by side, and who kept the others waiting.
+    """
+    import kit
+    from kit.formats.memory_snapshot import SNAPSHOT_SUFFIXES
+    from kit.formats.ranks.files import is_folder_of_ranks
+
+    if options.trace.suffix in SNAPSHOT_SUFFIXES:
+        if options.output or options.step_by or options.by:
+            raise TraceFileError("a snapshot of memory has no steps, and is printed only: no -o")
+        say(kit.open_memory(options.trace).to_text())
+        return 0
+    if is_folder_of_ranks(options.trace):
+        if options.by:
+            raise TraceFileError("--by is for one trace: give the file of one rank")
+        ranks = kit.open_ranks(options.trace, step_by=options.step_by)
+        return _told(ranks.to_text(), ranks, options.output)
+    run = kit.open_trace(options.trace, step_by=options.step_by)
+    text = callers_of(run, options.by) if options.by else summary_of(run)
+    return _told(text, [run], options.output)
+
+
+def _told(text: str, drawn: Any, page: Path | None) -> int:
+    say_and_keep(text, lambda: [written(drawn, page)] if page else [])
+    return 0
+
+
+def open_page(options: argparse.Namespace) -> int:
+    """Show runs and traces in the browser, by a page that only this machine can ask for.
+
+    The page is served on 127.0.0.1, at an address with a random token in it, until Ctrl-C. Nothing
+    of a trace is executed, and the page asks for nothing from outside.
+    """
+    import kit
+    from kit.cli.page import serve
+
+    found = opened(options.runs)
+    with (
+        leaving_nothing(),
+        tempfile.TemporaryDirectory(prefix="kit-open-", ignore_cleanup_errors=True) as folder,
+    ):
+        page = kit.report(found, path=Path(folder) / "page.html")
+        return serve(page, options.port, not options.no_browser, say_now)
+
+
+def opened(paths: Sequence[Path]) -> Any:
+    """Some runs; or the ranks of a job, if a folder of them stands alone."""
+    import kit
+    from kit.formats.ranks.files import is_folder_of_ranks
+
+    if not any(map(is_folder_of_ranks, paths)):
+        return [kit.open_trace(path) for path in paths]
+    if len(paths) > 1:
+        raise TraceFileError("a folder of ranks has a page of its own: give it alone")
+    return kit.open_ranks(paths[0])
