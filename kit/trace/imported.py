@@ -70,6 +70,7 @@ class Member:
     copies: tuple[Copy, ...] = ()  # whose bytes the file says
     has_clock: bool = True  # False: the file keeps no clock that other ranks share
     process: str = ""  # host and process id of the program; "" if the file does not say both
+    host: str = ""  # the name of its machine; "" if the file does not say it
 
 
 @dataclass(frozen=True, slots=True)

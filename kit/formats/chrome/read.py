@@ -117,20 +117,18 @@ def _placed(member: Member, head: dict[str, Any], events: Events) -> Member:
     """With the rank, the clock and the process that the file names."""
     info = head.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
+    host = cut_name(head.get("host_name"))[:80] if isinstance(head.get("host_name"), str) else ""
+    threads = (key for key in events.lanes.numbers if isinstance(key, tuple))
+    process = next((process for process, _ in threads if type(process) is int), -1)
     zero = member.zero_ns + max(whole(head.get("baseTimeNanoseconds"), 1 << 62), 0)
     return replace(
         member,
         rank=whole(info.get("rank"), MAX_RANKS),
         world=max(whole(info.get("world_size"), MAX_RANKS), 0),
         zero_ns=zero if abs(zero) < _MAX_CLOCK_NS else 0,
-        process=_process(head.get("host_name"), events),
+        process=f"{host} {process}" if host and process >= 0 else "",
+        host=host,
     )
-
-
-def _process(host: Any, events: Events) -> str:
-    threads = (key for key in events.lanes.numbers if isinstance(key, tuple))
-    number = next((process for process, _ in threads if type(process) is int), -1)
-    return f"{host[:80]} {number}" if isinstance(host, str) and host and number >= 0 else ""
 
 
 def _environment(head: dict[str, Any], events: Events) -> dict[str, str]:

@@ -65,6 +65,7 @@ class RankTrace:
         world: how many ranks the file says there are; 0 if it does not.
         has_clock: are its times those of a machine's clock? A saved run has only its own.
         process: host and process id of its program; "" if the file does not say both.
+        host: the name of its machine; "" if the file does not say it.
     """
 
     rank: int
@@ -81,6 +82,7 @@ class RankTrace:
     copies: tuple[Copy, ...] = ()
     has_clock: bool = True
     process: str = ""
+    host: str = ""
 
     def step_of(self, collective: Collective) -> int:
         """The step in which the host asked for it, or in which it began; -1 if in none."""
@@ -130,7 +132,7 @@ class RankTrace:
 
 
 _OF_COLLECTIVE = ("start_ns", "stop_ns", "size_bytes", "number", "called_ns", "is_even")
-_PLAIN = ("rank", "file", "zero_ns", "world", "has_clock", "process")
+_PLAIN = ("rank", "file", "zero_ns", "world", "has_clock", "process", "host")
 _PARTS = ("compute", "communication", "exposed", "memory", "idle")
 
 
@@ -154,6 +156,7 @@ def rank_trace(timeline: Timeline, member: Member, *, rank: int, file: str = "")
         copies=member.copies,
         has_clock=member.has_clock,
         process=member.process,
+        host=member.host,
     )
 
 

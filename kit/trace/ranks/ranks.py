@@ -191,10 +191,8 @@ def clock_text(row: RankRow) -> str:
     if not clock.error_ns and not clock.offset_ns:
         return clock.how
     sign = "+" if clock.offset_ns >= 0 else "-"
-    return (
-        f"{sign}{format_ms(abs(clock.offset_ns) / 1e6)} ± {format_ms(clock.error_ns / 1e6)}, "
-        f"{clock.how}"
-    )
+    offset = f"{sign}{format_ms(abs(clock.offset_ns) / 1e6)}" if clock.offset_ns else "0"
+    return f"{offset} ± {format_ms(clock.error_ns / 1e6)}, {clock.how}"
 
 
 def _above(row: StepRow) -> str:

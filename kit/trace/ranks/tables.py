@@ -164,6 +164,7 @@ def _clocks(traces: Sequence[RankTrace], matched: Matched) -> list[Clock]:
         matched.start[rows],
         matched.stop[rows],
         matched.seen[rows],
+        [traces[r].host for r in clocked.tolist()],
     )
     for r, clock in zip(clocked.tolist(), found, strict=True):
         clocks[r] = clock

@@ -414,3 +414,19 @@ def test_arguments_of_the_wrong_type_are_not_known(tmp_path: Path, args: object)
 
 def _every(mark: dict[str, float], each: float) -> list[float]:
     return [mark["ts"] + each * i for i in range(int(mark["dur"] / each))]
+
+
+def test_ranks_of_one_host_are_on_its_clock_and_it_is_said(tmp_path: Path):
+    for rank, trace in enumerate(made_traces(Job(ranks=2, clock_us={1: 350.0}))):
+        trace["host_name"] = "node7"
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(trace))
+    ranks = kit.open_ranks(tmp_path)
+    assert [row.clock.how for row in ranks.ranks][1].endswith("whose clocks disagree")
+    assert ranks.ranks[1].clock.offset_ns == pytest.approx(-350_000, abs=2_000)
+    for rank, trace in enumerate(made_traces(Job(ranks=2))):
+        trace["host_name"] = "node7"
+        trace["traceEvents"] = [e for e in trace["traceEvents"] if "nccl" not in e["name"]]
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(trace))
+    ranks = kit.open_ranks(tmp_path)
+    assert ranks.ranks[1].clock.is_known
+    assert "0 ± 20 µs, the clock of host 'node7', as rank 0" in ranks.to_text()

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.trace.ranks.clocks import ENOUGH, align
+from kit.trace.ranks.clocks import ENOUGH, SAME_HOST_NS, align
 
 EPOCH = 1_790_857_026_000_000_000
 OFFSETS = st.lists(st.integers(-(10**9), 10**9), min_size=2, max_size=5)
@@ -93,3 +93,50 @@ def test_a_clock_that_runs_faster_has_a_larger_error():
     )
     assert steady.error_ns <= 100
     assert 400_000 <= drifting.error_ns <= 500_000
+
+
+def _noisy(offset: int, noise: int, count: int = 12):
+    """Two ranks, the second's clock on by `offset`, whose ends differ by up to `noise`."""
+    begin, end = _made([0, offset], 0, count, 4)
+    end += np.random.default_rng(4).integers(0, noise + 1, end.shape)
+    return begin, end, np.ones(begin.shape, bool)
+
+
+def test_ranks_of_one_host_have_its_clock_however_their_collectives_end():
+    """As of gloo on a busy machine: the host's clock is surer than what ends tell."""
+    made = _noisy(0, 80_000_000)
+    apart = align([0, 1], *made)[1]
+    assert apart.error_ns > 10_000_000
+    for hosts in (["a", "b"], ["", ""], ["localhost", "localhost"]):
+        assert align([0, 1], *made, hosts)[1] == apart
+    one = align([0, 1], *made, ["vm", "vm"])[1]
+    assert (one.offset_ns, one.error_ns) == (0, SAME_HOST_NS)
+    assert one.how == "the clock of host 'vm', as rank 0"
+
+
+def test_a_host_is_not_believed_if_collectives_say_otherwise():
+    for offset, noise in ((3_000_000, 50_000), (-400_000_000, 80_000_000)):
+        made = _noisy(offset, noise)
+        alone, named = align([0, 1], *made)[1], align([0, 1], *made, ["vm", "vm"])[1]
+        assert (named.offset_ns, named.error_ns) == (alone.offset_ns, alone.error_ns)
+        assert named.how.endswith("both files name host 'vm', whose clocks disagree")
+
+
+def test_what_ends_tell_better_than_the_host_is_taken():
+    made = _noisy(0, 4_000)
+    assert align([0, 1], *made, ["vm", "vm"])[1] == align([0, 1], *made)[1]
+
+
+def test_one_collective_that_is_matched_wrongly_does_not_shake_the_host():
+    begin, end, seen = _noisy(0, 80_000_000)
+    begin[3], end[3] = begin[3] + [0, 10**10], end[3] + [0, 10**10]
+    assert align([0, 1], begin, end, seen, ["vm", "vm"])[1].error_ns == SAME_HOST_NS
+
+
+def test_ranks_of_one_host_need_no_collective():
+    start, stop = _made([0, 5, 9], 0, 6, 2)
+    seen = np.ones(start.shape, bool)
+    seen[:, 2] = False
+    one, _, two = align([0, 1, 2], start, stop, seen, ["a", "b", "a"])
+    assert two.how == "the clock of host 'a', as rank 0"
+    assert (two.offset_ns, two.error_ns) == (one.offset_ns, SAME_HOST_NS)
