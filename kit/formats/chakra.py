@@ -21,8 +21,8 @@ from typing import Any
 from kit.errors import TraceFileError
 from kit.files import open_plain
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.foreign import as_event, foreign_imported
 from kit.formats.chrome.json import read_parts
+from kit.formats.foreign import as_event, foreign_imported
 from kit.text import format_count
 from kit.trace.imported import Imported, cut_name, is_number, naming
 

@@ -23,9 +23,9 @@ from urllib.parse import quote
 from kit.errors import TraceFileError
 from kit.files import check_plain
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.formats.chrome.json import MAX_EVENTS
 from kit.formats.chrome.names import Room
+from kit.formats.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.text import format_count
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
 

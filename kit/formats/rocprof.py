@@ -18,9 +18,9 @@ from typing import Any
 
 from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.formats.chrome.json import BEGINS, read_events, read_parts
 from kit.formats.chrome.names import Room
+from kit.formats.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
 
 __all__ = ["read_rocprof", "read_rocprofv3"]

@@ -44,6 +44,7 @@ __all__ = [
     "naming",
     "own_name",
     "whole",
+    "whole_said",
 ]
 
 DAY_NS = 86_400 * 10**9  # what is longer, or that far from the rest, is a damaged number
@@ -54,6 +55,7 @@ MAX_SPAN_NAME = 1 << 16  # those of kernels are kept whole: templates make some 
 MAX_SYNCS = 20_000
 MAX_POINTS = 1_000  # of a curve: as many as a screen has pixels
 MAX_CALLERS = 100_000  # of one run
+_MAX_DIGITS = 40  # of a number in quotes
 _OTHER = "host/other lanes"
 NOT_TRACED = ", not traced"  # ends the name of a device that a file has nothing else of
 NOT_AN_ARRAY = Aval((), "")  # in the place of an argument that is a number, a list or nothing
@@ -179,6 +181,16 @@ def own_name(name: str, taken: dict[str, int]) -> str:
 def whole(value: object, most: int = (1 << 31) - 1) -> int:
     """A whole number from 0 on, at most so large; -1 of anything else."""
     return value if type(value) is int and 0 <= value <= most else -1
+
+
+def whole_said(value: object, most: int = (1 << 31) - 1) -> int:
+    """The same, also of a number in quotes, and of one that was written as a fraction: 7.0."""
+    if isinstance(value, str):
+        is_digits = len(value) < _MAX_DIGITS and value.isascii() and value.isdigit()
+        value = int(value) if is_digits else -1
+    elif isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return whole(value, most)
 
 
 def is_number(value: object, most: float) -> TypeGuard[float]:

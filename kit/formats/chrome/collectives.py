@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kit.trace.communication import BYTES_UNKNOWN, Channel, operation_of
-from kit.trace.imported import cut_name, whole
+from kit.trace.imported import cut_name, whole, whole_said
 
 __all__ = ["Message", "Messages", "named"]
 
@@ -62,11 +62,11 @@ class Messages:
         """A kernel or an annotation that communicates."""
         if len(self._said) < MAX_COLLECTIVES:
             self._said[event] = self._kept(_message_of(name, args))
-            self._external[event] = whole(args.get("External id"), 1 << 62)
+            self._external[event] = whole_said(args.get("External id"), 1 << 62)
 
     def copy(self, event: int, args: Mapping[str, Any]) -> None:
         """A copy of memory by a device."""
-        size = whole(args.get("bytes"), _MAX_BYTES)
+        size = whole_said(args.get("bytes"), _MAX_BYTES)
         if size >= 0 and len(self.copied) < MAX_COLLECTIVES:
             self.copied[event] = size
 
@@ -74,7 +74,7 @@ class Messages:
         """The op that launches a collective."""
         if type(args) is dict and len(self._asked) < MAX_COLLECTIVES:
             asked = self._kept(_message_of("", args))
-            self._asked[whole(args.get("External id"), 1 << 62)] = asked
+            self._asked[whole_said(args.get("External id"), 1 << 62)] = asked
 
     def _kept(self, message: Message) -> Message:
         """The message with a channel that all of its group share; bounded in what it names."""

@@ -22,13 +22,15 @@ from kit.formats.chrome.lanes import Halves, Lanes
 from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.names import Names, Roles
 from kit.formats.chrome.roles import OPS, OTHER_DEVICES, Role
+from kit.formats.chrome.twins import COLUMNS, find_twins
 from kit.text import format_count
-from kit.trace.imported import DAY_NS, cut_name, whole
+from kit.trace.imported import DAY_NS, cut_name, whole, whole_said
 from kit.trace.timeline import SyncPoint
 
 __all__ = ["Events"]
 
 _MAX_OWN_SYNCS = 200_000
+_TWICE = "that the file has twice, as where it was merged with itself: left out"
 _MAX_DIGITS = 40  # of a number in quotes
 # Of these the arguments say nothing that is kept.
 _PLAIN = frozenset({Role.STEP, Role.UPDATE, Role.FINISH, Role.INPUT, Role.COMPILE, Role.PYTHON,
@@ -138,6 +140,11 @@ class Events:
             is_length = (length >= 0) & (length <= DAY_NS / 1e3)
         if far := int((kept & ~near).sum()):
             self.repairs["event", "more than a day away from the others: left out"] += far
+        columns = {name: self.column(name) for name in COLUMNS}
+        twice = find_twins(columns | {"length_us": np.where(is_length, length, 0.0)}, near)
+        if len(twice):
+            self.repairs["event", _TWICE] += len(twice)
+            near[twice] = False
         if bad := int((near & ~is_length).sum()):
             self.repairs["duration", "below 0 or no number: taken as 0"] += bad
         zero = start[near].min()
@@ -161,7 +168,7 @@ class Events:
             elif role == Role.KERNEL:
                 link, node, thread = self._kernel(event, number, args)
             elif Role.LAUNCH <= role <= Role.WAIT:
-                link = whole(args.get("correlation"), 1 << 62)  # of AMD's, 64 bits
+                link = whole_said(args.get("correlation"), 1 << 62)  # of AMD's, 64 bits
             elif role >= Role.OWN and role != Role.OWN_SYNC:
                 link, node = _segment(args), whole(args.get("node"))
             elif role == Role.COLLECTIVE:
@@ -206,8 +213,8 @@ class Events:
             self.messages.copy(len(self.role), args)
         # torch writes device and stream as process and thread, too
         device, stream = args.get("device", event.get("pid")), args.get("stream", event.get("tid"))
-        node = whole(args["graph node id"], 1 << 62) if "graph node id" in args else -1
-        return whole(args.get("correlation"), 1 << 62), node, self.lanes.stream(device, stream)
+        node = whole_said(args["graph node id"], 1 << 62) if "graph node id" in args else -1
+        return whole_said(args.get("correlation"), 1 << 62), node, self.lanes.stream(device, stream)
 
     def _op(self, role: int, number: int, args: Mapping[str, Any]) -> tuple[int, int]:
         """Sequence number of an op; its arguments and, if it has a stack, its line.
@@ -217,8 +224,8 @@ class Events:
         """
         link = thread = -1
         if "Sequence number" in args:
-            link = whole(args["Sequence number"], (1 << 40) - 1)
-            thread = whole(args.get("Fwd thread id"), 1 << 20)
+            link = whole_said(args["Sequence number"], (1 << 40) - 1)
+            thread = whole_said(args.get("Fwd thread id"), 1 << 20)
         of_thread = thread << 40 | link if link >= 0 and thread >= 0 else -1
         if role == Role.ENGINE:
             return of_thread, -1

@@ -34,6 +34,10 @@ __all__ = ["read_torch"]
 
 _MARK = re.compile(r"^(ProfilerStep#|kit step )")
 _DEEPEST = 200  # frames to look at
+_NOT_JOINED = (
+    "no kernel has the number (correlation) of a call that launched it: which op, module and line "
+    "it is of, and how long it waited for the device, is not known"
+)
 _MERGED = (
     "calls of several processes have the same numbers, as where traces were merged into one file: "
     "which of them launched a kernel is not known for sure. Open the trace of each process, or a "
@@ -170,8 +174,7 @@ class _Trace:
         found = np.full(len(self.role), -1, np.int64)
         link = self.events.column("link").astype(np.int64)
         calls, kernels = self._of(Role.LAUNCH, Role.TRANSFER), self.kernels
-        both = np.intersect1d(link[calls], link[kernels])
-        both = both[both > 0]
+        both = np.intersect1d(link[calls][link[calls] > 0], link[kernels])
         for chosen in (calls, kernels):
             at = np.searchsorted(both, link[chosen]).clip(max=max(len(both) - 1, 0))
             if len(both):
@@ -220,15 +223,8 @@ class _Trace:
     def _spans(self, chosen: NDArray[np.intp], kind: str, callers: Ints | int = -1) -> Spans:
         name = self.events.column("name")[chosen].astype(np.int32)
         thread = self.thread[chosen].astype(np.int32)
-        return Spans(
-            thread,
-            kind,
-            name,
-            self.start[chosen],
-            self.stop[chosen],
-            self.launched[chosen],
-            callers,
-        )
+        times = self.start[chosen], self.stop[chosen]
+        return Spans(thread, kind, name, *times, self.launched[chosen], callers)
 
     def _find_steps(self, step_by: str) -> tuple[Step, ...]:
         """In order of time. "ProfilerStep#3" is called "step 3", as in a run of kit's own."""
@@ -393,6 +389,8 @@ class _Trace:
                 "no call that launches a kernel, or waits for one, is in the file: what the host "
                 "did, and whether it waited, is not known"
             )
+        elif len(self.kernels) and not (self.launched[self.kernels] < -1).any():
+            self.notes.append(_NOT_JOINED)
         if self.is_gpu and not len(self.kernels) and not self.events.other_devices:
             self.notes.append(
                 "no kernel has a time: what the GPU did is not known"

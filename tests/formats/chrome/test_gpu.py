@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kit.formats.chrome.foreign import Streams
 from kit.formats.chrome.lanes import Lanes
 from kit.formats.chrome.read import read_chrome
+from kit.formats.foreign import Streams
 from kit.trace import SyncPoint, breakdown, kernel_table
 from kit.trace.active import launches
 from tests.formats.chrome.traces import (

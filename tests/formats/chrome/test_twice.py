@@ -1,0 +1,102 @@
+"""Events that a file has twice count once, and numbers in quotes are numbers."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kit
+from kit.runs.run import Run
+from tests.formats.chrome.traces import cuda_trace, op, opened, torch_trace
+
+COLUMNS = ("lane", "kind", "name", "start_ns", "stop_ns", "segment", "node")
+NOT_JOINED = "no kernel has the number (correlation) of a call that launched it"
+
+
+def _run(path: Path, trace: dict[str, Any]) -> Run:
+    path.write_text(json.dumps(trace))
+    return kit.open_trace(path)
+
+
+def _same(one: Run, other: Run) -> bool:
+    a, b = one.timeline, other.timeline
+    is_same = all(np.array_equal(getattr(a, c), getattr(b, c)) for c in COLUMNS)
+    return is_same and one.callers == other.callers and one.copies == other.copies
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_trace_merged_with_itself_says_what_it_says_alone(tmp_path: Path, seed: int):
+    trace = cuda_trace()
+    if seed:
+        random.Random(seed).shuffle(trace["traceEvents"])
+    alone = _run(tmp_path / "alone.json", trace)
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    looked_at = [e for e in spans if e["cat"] not in ("python_function", "gpu_user_annotation")]
+    trace["traceEvents"] *= 2
+    twice = _run(tmp_path / "twice.json", trace)
+    assert _same(twice, alone)
+    assert f"{len(looked_at)} events that the file has twice, as where it was merged with itself: "\
+           "left out" in twice.timeline.notes  # fmt: skip
+    assert not any("twice" in note for note in alone.timeline.notes)
+
+
+def test_a_trace_of_a_cpu_merged_with_itself_says_what_it_says_alone(tmp_path: Path):
+    torch_trace(tmp_path / "a.json")
+    trace = json.loads((tmp_path / "a.json").read_text())
+    alone = _run(tmp_path / "alone.json", trace)
+    trace["traceEvents"] *= 2
+    assert _same(_run(tmp_path / "twice.json", trace), alone)
+
+
+def test_some_kernels_that_are_there_twice_count_once(tmp_path: Path):
+    trace = cuda_trace()
+    alone = _run(tmp_path / "alone.json", trace)
+    twin = next(e for e in trace["traceEvents"] if e.get("cat") == "kernel")
+    trace["traceEvents"].append(dict(twin))
+    found = _run(tmp_path / "twice.json", trace)
+    assert _same(found, alone)
+    assert any(note.startswith("1 event that the file has twice") for note in found.timeline.notes)
+    trace["traceEvents"][-1]["ts"] += 0.001  # another run of it
+    assert len(_run(tmp_path / "other.json", trace).timeline) == len(alone.timeline) + 1
+
+
+def test_ops_that_are_alike_by_chance_are_not_taken_for_copies(tmp_path: Path):
+    """A clock of whole microseconds gives two short ops one time."""
+    events = [op(f"aten::op{i}", 10 * i, 5) for i in range(40)]
+    found = opened(tmp_path, *events, op("aten::op3", 30, 5))
+    assert not any("twice" in note for note in found.notes)
+
+
+def _quoted(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
+@pytest.mark.parametrize("change", [_quoted, lambda x: float(x) if type(x) is int else x])
+def test_numbers_in_quotes_and_fractions_join_calls_and_kernels(
+    tmp_path: Path, change: Callable[[Any], Any]
+):
+    trace = cuda_trace()
+    alone = _run(tmp_path / "alone.json", trace)
+    for event in trace["traceEvents"]:
+        if "correlation" in event.get("args", {}):
+            event["args"]["correlation"] = change(event["args"]["correlation"])
+    found = _run(tmp_path / "quoted.json", trace)
+    assert _same(found, alone)
+    assert len(found.callers) > 0
+
+
+def test_kernels_that_cannot_be_joined_to_their_calls_say_so(tmp_path: Path):
+    trace = cuda_trace()
+    assert not any(NOT_JOINED in note for note in _run(tmp_path / "a.json", trace).timeline.notes)
+    for event in trace["traceEvents"]:
+        if "correlation" in event.get("args", {}):
+            event["args"]["correlation"] = f"c{event['args']['correlation']}"
+    found = _run(tmp_path / "b.json", trace)
+    assert sum(NOT_JOINED in note for note in found.timeline.notes) == 1
+    assert found.callers == ()
