@@ -34,6 +34,11 @@ __all__ = ["read_torch"]
 
 _MARK = re.compile(r"^(ProfilerStep#|kit step )")
 _DEEPEST = 200  # frames to look at
+_ON_CPU = (
+    "no GPU was traced: kernels are torch's ops, and reading a value waits for nothing if it is on "
+    "the CPU"
+)
+_NO_OPS = "no kernel and no op of torch is in the file: what was computed, and where, is not known"
 _NOT_JOINED = (
     "no kernel has the number (correlation) of a call that launched it: which op, module and line "
     "it is of, and how long it waited for the device, is not known"
@@ -398,10 +403,7 @@ class _Trace:
                 else "torch's profiler saw no GPU kernel: it may lack the right to"
             )
         if not self.is_gpu:
-            self.notes.append(
-                "no GPU was traced: kernels are torch's ops, and reading a value "
-                "waits for nothing if it is on the CPU"
-            )
+            self.notes.append(_ON_CPU if len(self.tops) else _NO_OPS)
         if len(self._of(Role.PYTHON)):
             self.notes.append("a line is the one where its function begins: torch writes no other")
         if self.nesting.crossing:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice
 from kit.runs.conditions import is_throttled
+from kit.runs.labels import IMPORTED
 from kit.runs.run import BASELINE, JIT, Run
 from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, count_devices
@@ -32,6 +33,10 @@ _LIMITED = (
 _UNSEEN = (
     "trace with the device's activities (ProfilerActivity.CUDA, XPU, ...): the notes say what the "
     "profiler lacked, or which events are not read"
+)
+_NOTHING = (
+    "put torch.profiler around the steps that compute, in the process that runs them: the file has "
+    "no op of torch and no kernel"
 )
 LONG = 0.2  # of the step: waits that draw the eye
 LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
@@ -161,10 +166,20 @@ def verdict(run: Run) -> Verdict | None:
 def _next_of(run: Run) -> str:
     """What to do about a run whose limit cannot be told."""
     if not run.doubt:
-        return _UNSEEN
+        return _UNSEEN if _has_device(run) else _NOTHING
     if run.doubt == run.measured.unlike_text:
         return _WARM
     return _LIMITED if is_throttled(run.conditions) else _AGAIN
+
+
+def _has_device(run: Run) -> bool:
+    """Does a trace name a device, or calls of its runtime? Of other formats nobody knows."""
+    is_torchs = run.environment.get(IMPORTED) == "torch.profiler"
+    return (
+        not is_torchs
+        or "device" in run.environment
+        or bool(run.timeline.where(kind="dispatch").any())
+    )
 
 
 def why_no_waits(run: Run) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +87,27 @@ def test_a_device_that_was_given_work_and_not_seen_gets_no_verdict(kind: str) ->
     assert "-bound" not in summary(unseen) + unseen.to_markdown() + advice_html(unseen)
     assert "-bound" in summary(seen)
     assert not of(run_of([host("record", 0, 9)], mode="torch")).limit.doubt  # nothing was given
+
+
+@pytest.mark.parametrize(
+    ("devices", "cure"),
+    [([], "put torch.profiler around the steps that compute"), ([{"name": "H100"}], "activities")],
+)
+def test_a_trace_in_which_torch_computed_nothing_is_told_so(
+    tmp_path: Path, devices: list[dict[str, str]], cure: str
+) -> None:
+    """It was told to trace a GPU that nobody had named."""
+    steps = [
+        {"ph": "X", "cat": "user_annotation", "name": "train_step", "pid": 1, "tid": 1,
+         "ts": 100 * i, "dur": 99} for i in range(3)
+    ]  # fmt: skip
+    (tmp_path / "a.json").write_text(
+        json.dumps({"deviceProperties": devices, "traceEvents": steps})
+    )
+    run = kit.open_trace(tmp_path / "a.json")
+    assert cure in of(run).next_step
+    assert any("no kernel and no op of torch is in the file" in x for x in run.timeline.notes)
+    assert "kernels are torch's ops" not in summary(run)
 
 
 def test_a_limit_with_advice_says_the_step_once() -> None:
