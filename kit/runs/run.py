@@ -35,18 +35,19 @@ from kit.trace import (
     named_fraction,
 )
 from kit.trace.communication import CopyTotal
-from kit.trace.gaps import Idle, idle_of
+from kit.trace.gaps import NOT_BEGUN, Idle, idle_of
 from kit.trace.imported import NOT_TRACED, Caller, MeasuredMemory
-from kit.trace.metrics import says_device, says_host
+from kit.trace.metrics import says_device, says_host, union_ns
 from kit.trace.timeline import Pin, with_pin, without_pin
 
 if TYPE_CHECKING:
     from kit.runs.analysis.advice import Advice
     from kit.runs.tables.query import Answer
 
-__all__ = ["BASELINE", "JIT", "Fused", "Run"]
+__all__ = ["BASELINE", "JIT", "MUCH", "Fused", "Run"]
 
 BASELINE, JIT = "baseline", "jax.jit"  # in the environment of a native run of jax
+MUCH = 0.1  # of the steps: without what happened there, no limit can be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,12 @@ class Run:
         """What part of the traced steps each limit has; see `kit.trace.limit_shares`."""
         return limit_shares(self.timeline, self._idle.causes)
 
+    @property
+    def not_begun_fraction(self) -> float:
+        """The part of the traced steps in which devices held work that they did not begin."""
+        lost = self._idle.causes.get(NOT_BEGUN, 0.0)
+        return lost / union_ns(self.timeline.intervals(kind="step")) if lost else 0.0
+
     def headline(self) -> Headline:
         """Step time, busy and overlap fraction, waits; see `kit.trace.headline`."""
         return headline(self)
@@ -207,6 +214,11 @@ class Run:
         unseen = "" if says_device(self.timeline) else "what the device did was not seen"
         if self.environment.get("device", "").endswith(NOT_TRACED):
             unseen = "the GPU that the file names was not traced"
+        if (part := self.not_begun_fraction) >= MUCH:
+            unseen = (
+                f"for {part:.0%} of the step the device had been given work and is not seen to "
+                "begin it"
+            )
         found = limited_by(self.timeline, self.limit_shares)
         compiled = self.measured.compiled_fraction
         if compiled >= MOSTLY and found.what != "compile":

@@ -10,6 +10,8 @@ instant has the first cause that holds:
     program         the gap lies between two kernels of the same run of one segment's program
     sync point      the device had used up what was issued before a wait (`kit.trace.idle_after`)
     dependency      the next kernel's segment had been dispatched before the gap began
+    not begun       what a call had launched began over 1 ms later: what the device did instead,
+                    such as work from before the recording, is not in the file
     compile         a program was lowered or compiled
     dispatch        a segment was handed to the device, or had been and has not begun yet
     sync point      the host still waited
@@ -38,10 +40,14 @@ from kit.trace.intervals import Ints, Mask, distinct
 from kit.trace.syncs import after_waits, waits
 from kit.trace.timeline import Timeline
 
-__all__ = ["CAUSES", "GAP_CAUSES", "Gap", "GapCause", "Idle", "IdleRow", "idle_gaps", "idle_of",
-           "idle_table"]  # fmt: skip
+__all__ = ["CAUSES", "GAP_CAUSES", "NOT_BEGUN", "Gap", "GapCause", "Idle", "IdleRow", "idle_gaps",
+           "idle_of", "idle_table"]  # fmt: skip
 
 ELSEWHERE = "host waits elsewhere"
+NOT_BEGUN = "not begun"
+# In 40 published traces an idle device began what was launched within 0.12 ms; where it took longer
+# than this, work from before the recording, or left out of the file, went before.
+LATE_NS = 1_000_000
 _NO_SPANS = np.array([], np.int64)
 _OWN = ("reduction", "communication")  # what is a cause on the device that it runs on
 _HOST = {
@@ -86,6 +92,12 @@ CAUSES = (
         "another device, or the kernel before, had to finish first",
     ),
     GapCause("program", "kernel", "program", "between the kernels of one program"),
+    GapCause(
+        NOT_BEGUN,
+        "lower",
+        "unknown",
+        "the device had been given work and did not begin: what it did is not in the file",
+    ),
     GapCause("unknown", "ahead", "unknown", "no work of the host or of a device was seen"),
 )
 GAP_CAUSES = tuple(row.name for row in CAUSES)
@@ -292,6 +304,9 @@ class _Cells:
         never = np.iinfo(np.int64).max
         self.dispatched_ns = np.where(self.dispatch >= 0, timeline.stop_ns[self.dispatch], never)
         self.is_issued = self.dispatched_ns <= gaps.start[self.of]
+        # A call of the device's runtime, as foreign traces have: a worker's issue may take longer.
+        is_call = (self.dispatch >= 0) & (timeline.segment[self.dispatch] < NONE)
+        self.is_late = is_call & (timeline.start_ns[self.after] - self.dispatched_ns > LATE_NS)
 
     def gaps(self) -> list[Gap]:
         """The cells as gaps; neighbours of one cause and culprit are one."""
@@ -398,6 +413,12 @@ _RULES = (
     _Rule("program", lambda c: c.is_program, lambda c: c.after, "before ", ", in one program"),
     _while("sync point", "handed", "what was issued before the wait (", ") had been used up"),
     _Rule("dependency", lambda c: c.is_issued, lambda c: c.before, "issued before; waited for "),
+    _Rule(
+        NOT_BEGUN,
+        lambda c: c.is_late & (c.dispatched_ns <= c.start),
+        lambda c: c.dispatch,
+        tail=": handed over, and not seen to begin",
+    ),
     _while("compile", "compile"),
     _while("dispatch", "dispatch"),
     _Rule(

@@ -133,14 +133,11 @@ def _placed(member: Member, head: dict[str, Any], events: Events) -> Member:
 
 def _environment(head: dict[str, Any], events: Events) -> dict[str, str]:
     """The devices that the file names."""
-    devices = head.get("deviceProperties")
-    names = (
-        [cut_name(d.get("name", ""))[:80] for d in devices[:64] if isinstance(d, dict)]
-        if isinstance(devices, list)
-        else []
-    )
+    said = head.get("deviceProperties")
+    devices = [d for d in said[:64] if isinstance(d, dict)] if isinstance(said, list) else []
+    names = [cut_name(d["name"])[:80] for d in devices if d.get("name")]
     found = {"imported from": "torch.profiler"}
-    kind = next(iter(events.other_devices), "cuda" if names else "")
+    kind = next(iter(events.other_devices), "cuda" if devices else "")
     if kind:
         found["device"] = f"{kind} ({', '.join(dict.fromkeys(names))})" if names else kind
     for key in ("cuda_runtime_version", "cuda_driver_version", "host_name"):

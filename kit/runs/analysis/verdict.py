@@ -12,7 +12,7 @@ from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice
 from kit.runs.conditions import is_throttled
 from kit.runs.labels import IMPORTED
-from kit.runs.run import BASELINE, JIT, Run
+from kit.runs.run import BASELINE, JIT, MUCH, Run
 from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, count_devices
 from kit.trace.limits import BUSY
@@ -37,6 +37,11 @@ _UNSEEN = (
 _NOTHING = (
     "put torch.profiler around the steps that compute, in the process that runs them: the file has "
     "no op of torch and no kernel"
+)
+_EARLIER = (
+    "record from a moment at which the device has nothing left to do, by a schedule with warmup or "
+    "with torch.cuda.synchronize() before the profiler starts, and without other programs on it. "
+    "Events that were left out of the file look the same"
 )
 LONG = 0.2  # of the step: waits that draw the eye
 LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
@@ -165,6 +170,8 @@ def verdict(run: Run) -> Verdict | None:
 
 def _next_of(run: Run) -> str:
     """What to do about a run whose limit cannot be told."""
+    if not run.doubt and run.not_begun_fraction >= MUCH:
+        return _EARLIER
     if not run.doubt:
         return _UNSEEN if _has_device(run) else _NOTHING
     if run.doubt == run.measured.unlike_text:

@@ -92,3 +92,41 @@ def test_a_batch_that_is_loaded_says_nothing_of_waits(tmp_path: Path) -> None:
     assert {row.cause for row in run.idle} == {"unknown", "input"}
     assert not run.knows_waits
     assert "Sync points are unknown" in summary(run)
+
+
+def _launched(begin: float) -> list[dict[str, Any]]:
+    """A step of 10 ms in which a call at 0.1 ms launches a kernel, and the host then waits."""
+    call = {"correlation": 7}
+    return [
+        event("user_annotation", "ProfilerStep#0", 0, 10_000),
+        event("cpu_op", "aten::mm", 50, 100),
+        event("cuda_runtime", "cudaLaunchKernel", 100, 5) | {"args": call},
+        event("cuda_runtime", "cudaStreamSynchronize", 200, 9_700),
+        event("kernel", "gemm", begin, 50, 7) | {"args": {"device": 0, "stream": 7, **call}},
+    ]
+
+
+def test_work_from_before_the_recording_is_no_dispatch_and_gives_no_verdict(tmp_path: Path) -> None:
+    """The device is idle only in the file: the queue held work that was launched before it."""
+    run = opened(tmp_path, *_launched(9_000))
+    (late,) = [row for row in run.idle if row.cause == "not begun"]
+    assert late.total_ms == pytest.approx(8.8)  # from the wait on
+    assert run.not_begun_fraction == pytest.approx(0.88)
+    found = verdict(run)
+    assert found is not None
+    assert "for 88% of the step the device had been given work" in found.limit.doubt
+    assert found.next_step.startswith("record from a moment at which the device has nothing left")
+    assert "dispatch-bound" not in summary(run)
+
+
+def test_a_kernel_that_begins_soon_was_dispatched(tmp_path: Path) -> None:
+    run = opened(tmp_path, *_launched(1_100))
+    assert run.not_begun_fraction == 0
+    assert "not begun" not in {row.cause for row in run.idle}
+    assert not run.limited_by().doubt
+
+
+def test_a_gpu_without_a_name_is_a_gpu(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"deviceProperties": [{"id": 0}], "traceEvents": _launched(200)}))
+    assert kit.open_trace(file).environment["device"] == "cuda"
