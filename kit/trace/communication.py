@@ -39,10 +39,13 @@ __all__ = [
 ]
 
 # Kernels of libraries that communicate: NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, torch's symmetric
-# memory, gloo, MPI, UCC; and what XLA calls its collectives.
+# memory, gloo, MPI, UCC; DeepEP and MORI, for experts' tokens; all-reduces of TensorRT-LLM, which
+# FlashInfer has, too, and of quickreduce; and what XLA calls its collectives.
 _LIBRARY = re.compile(
     r"(void )?(nccl|rccl|mscclKernel|oneccl|hccl|nvshmem|gloo:|mpi:|ucc:|nccl:)"
     r"|.*(ncclKernel|ncclDevKernel|(one|two)_shot_all_reduce|multimem_|cross_device_reduce)"
+    r"|(void )?[\w:]*(\b(intra|inter)node(_ll)?::(cached_)?(dispatch|combine|notify)"
+    r"|\bEp(Dispatch|Combine)(Intra|Inter)Node|allreduce_fusion_kernel|allreduce_prototype_)"
     r"|(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)"
     r"(-start|-done)?(\.\d+)*$",
     re.DOTALL,

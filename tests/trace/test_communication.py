@@ -51,6 +51,15 @@ def test_each_instant_of_the_steps_is_counted_once(kernels, steps):
         ("void multimem_all_reduce_kernel<float>", "all_reduce"),
         ("void vllm::cross_device_reduce_1stage<half, 8>", "all_reduce"),
         ("ncclDevKernel_Generic", ""),
+        ("void deep_ep::internode_ll::dispatch<(bool)1, (int)7168>(void *)", ""),
+        ("void deep_ep::intranode::cached_notify_combine<8>(void**, int*)", ""),
+        ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16>(int4*)", ""),
+        ("mori::moe::EpCombineInterNodeV1Kernel<hip_bfloat16>", ""),
+        ("quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half>>", "all_reduce"),
+        (
+            "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<8>",
+            "all_reduce",
+        ),
     ],
 )
 def test_kernels_of_libraries_that_communicate_are_known(name: str, operation: str):
@@ -61,6 +70,9 @@ def test_kernels_of_libraries_that_communicate_are_known(name: str, operation: s
 @pytest.mark.parametrize(
     "name",
     ["sgemm_128x64", "void at::native::reduce_kernel<512, 1>", "reduce.3", "all-reduce-fusion x",
+     "void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*)",
+     "void cub::DeviceReduceByKeyKernel<cub::DispatchReduceByKey<long*>>",
+     "void deep_ep::internode::get_dispatch_layout<256>(long const*)",
      "hipLaunchKernel", "void gatherTopK", "broadcast_in_dim.4", "scatter.1"],
 )  # fmt: skip
 def test_kernels_that_compute_do_not_communicate(name: str):
