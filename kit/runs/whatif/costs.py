@@ -105,12 +105,12 @@ def costs_of(run: Run) -> Costs:
     """The costs that a run shows.
 
     Raises:
-        SettingsError: it has no graph or no traced step, as in mode "torch", or several devices.
+        SettingsError: it has no graph or no traced step, or several devices.
     """
     if not run.graphs or not run.segments or not run.timeline.steps:
         raise SettingsError(
-            "a prediction needs a run with a graph and a traced step: not one of mode 'torch', "
-            "nor an imported trace"
+            f"nothing can be predicted from {run.name or 'this run'}: it has no graph, or no step "
+            "of it was traced"
         )
     if run.devices > 1:
         raise SettingsError(

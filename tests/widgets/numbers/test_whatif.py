@@ -9,6 +9,7 @@ import pytest
 
 import kit
 from kit.errors import SettingsError
+from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import predict
@@ -62,6 +63,15 @@ def test_assumptions_are_said_once():
     made = [predict(run, Settings(bulk_forward=n)) for n in (2, 3)]
     text = "written and read at the rate"
     assert whatif_html(run, made).count(text) == 1
+
+
+def test_what_is_made_of_a_run_in_doubt_says_so():
+    run = measured()
+    busy = replace(run, conditions=Conditions(cores=2, others=1.5))
+    for shown, of in ((False, run), (True, busy)):
+        for text in (whatif_html(of, [predict(of)]), WhatIfView(of).text.value):
+            assert ("the run may be off" in text) == shown
+            assert ("others used 1.5 of 2 cores" in text) == shown
 
 
 def test_hostile_text_is_escaped():
