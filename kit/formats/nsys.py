@@ -26,6 +26,7 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import MAX_EVENTS
 from kit.formats.chrome.names import Room
 from kit.formats.foreign import Clock, Streams, as_event, foreign_imported, link_of
+from kit.formats.refused import JSON_OF_ROCPROF
 from kit.text import format_count
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
 
@@ -89,6 +90,8 @@ def _imported(tables: _Tables, step_by: str) -> Imported:
         if count > MAX_EVENTS:
             raise TraceFileError(_too_many())
         events.add(event)
+    if not count and tables.are_of_rocprof:
+        raise TraceFileError(f"it is a database of rocprofv3, which is not read: {JSON_OF_ROCPROF}")
     if not count:
         raise TraceFileError(
             "it has no events of CUDA or NVTX: trace with `nsys profile --trace cuda,nvtx`, then "
@@ -172,8 +175,9 @@ class _Tables:
         database.execute("pragma temp_store = memory")  # where rows are sorted
         database.set_progress_handler(budget.spend, _EVERY)
         found = database.execute("select name from sqlite_master where type = 'table'")
-        ours = [name for (name,) in islice(found, _MAX_TABLES) if name in _TABLES]
-        self._columns = {name: self._known(name) for name in ours}
+        names = [name for (name,) in islice(found, _MAX_TABLES)]
+        self.are_of_rocprof = any(name.startswith("rocpd_") for name in names)
+        self._columns = {name: self._known(name) for name in names if name in _TABLES}
         database.set_authorizer(
             lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
         )

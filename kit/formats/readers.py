@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from kit.errors import TraceFileError
 from kit.files import open_plain
+from kit.formats.refused import why_refused
 from kit.text import markdown_table
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ __all__ = [
 
 DIRECTORY = ""  # stands for a directory among the suffixes
 _ZIP = b"PK"  # the first bytes of a saved run, whatever its name
-_SQLITE = b"SQLite format 3\0"  # and of a database
-_BEGIN = 4_096  # bytes of a JSON file that tell who has written it
+_PACKED = b"\x1f\x8b"  # and of what gzip has packed
+_SQLITE = "SQLite format 3\0"  # and of a database
+_BEGIN = 4_096  # bytes of a file that tell who has written it
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +189,17 @@ def _reader_of(file: Path) -> Reader:
         if end in reader.suffixes and reader is not _CHROME:
             return reader
     with open_plain(file) as opened:
-        first = opened.read(len(_SQLITE))
-    if first == _SQLITE:
-        return _NSYS
-    if first.startswith(_ZIP):
+        first = opened.read(len(_ZIP))
+    if first == _ZIP:
         return _SAVED
     text = _first_text(file)
+    if why := why_refused(file.name.replace("\n", " "), text):
+        raise TraceFileError(f"{file.name!r} cannot be opened: {why}")
+    if first != _PACKED and text.startswith(_SQLITE):
+        return _NSYS
     inner = Path(file.stem).suffix if end == ".gz" else ""
     is_other = inner and any(inner in each.suffixes for each in READERS if each is not _CHROME)
-    if is_other or text.startswith(_SQLITE.decode()):
+    if is_other or text.startswith(_SQLITE):
         raise TraceFileError(
             f"{file.name!r} is packed by gzip, from which only traces in JSON are read: unpack it "
             "first, as by gunzip"
@@ -207,7 +211,7 @@ def _reader_of(file: Path) -> Reader:
 def _first_text(file: Path) -> str:
     """Some thousand characters of a file, packed or not; "" of one that is damaged."""
     with open_plain(file) as opened:
-        is_packed = opened.read(2) == b"\x1f\x8b"
+        is_packed = opened.read(len(_PACKED)) == _PACKED
         opened.seek(0)
         try:
             return (

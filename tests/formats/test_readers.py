@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,48 @@ def test_each_suffix_has_one_reader():
 def test_a_saved_run_is_known_by_its_first_bytes_whatever_its_name(tmp_path: Path, name: str):
     make_run().save(tmp_path / name)
     assert kit.open_trace(tmp_path / name).timeline == make_run().timeline
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "what", "cure"),
+    [
+        ("a.nsys-rep", b"NVTR\0\1", "a report of Nsight Systems", "--type sqlite"),
+        (
+            "a.json",
+            b'{"Type":80,"CudaEvent":{"startNs":"1"}}\n',
+            "a JSON export of",
+            "--type sqlite",
+        ),
+        ("a.ncu-rep", b"NVR\0", "a report of Nsight Compute", "nsys profile --trace cuda,nvtx"),
+        ("1_kernel_trace.csv", b'"Kind","Agent_Id","Queue_Id"\n', "a table of rocprofv3", "json"),
+        ("1_hip_api_trace.csv", b'"Domain","Function"\n', "a table of rocprofv3", "json"),
+        ("a.pftrace", b"\n\x10\x08\x01", "a trace in Perfetto's own form", "export_chrome_trace"),
+        (
+            "a.json.gz",
+            gzip.compress(b"[[17, 0, 512, 3]]", mtime=0),
+            "memory",
+            "chrome_trace",
+        ),
+    ],
+)
+def test_a_file_that_is_not_read_is_called_what_it_is_with_what_to_open_instead(
+    tmp_path: Path, name: str, begin: bytes, what: str, cure: str
+):
+    (tmp_path / name).write_bytes(begin)
+    with pytest.raises(TraceFileError) as caught:
+        kit.open_trace(tmp_path / name)
+    assert what in str(caught.value)
+    assert cure in str(caught.value)
+
+
+def test_a_database_of_rocprofv3_is_not_asked_for_events_of_nsys(tmp_path: Path):
+    for name, cure in (("rocpd_kernel_dispatch_00", "rocprofv3 --output-format json"),
+                       ("mine", "nsys profile --trace cuda,nvtx")):  # fmt: skip
+        path = tmp_path / f"{name}.db"
+        with closing(sqlite3.connect(path)) as database:
+            database.execute(f'create table "{name}" (id integer)')
+        with pytest.raises(TraceFileError, match=cure):
+            kit.open_trace(path)
 
 
 @pytest.mark.parametrize("name", ["none.json", "none.kitrun", "none"])

@@ -1,0 +1,64 @@
+"""Files of profilers that are not read, and what their programs write that is: a row for each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["JSON_OF_ROCPROF", "REFUSED", "Refused", "why_refused"]
+
+_SQLITE_OF_NSYS = "write it as SQLite, `nsys export --type sqlite report.nsys-rep`, and open that"
+JSON_OF_ROCPROF = "trace with `rocprofv3 --output-format json`, and open *_results.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One sort of files."""
+
+    known_by: re.Pattern[str]  # found in the file's name, a line feed, and how the file begins
+    what: str
+    cure: str
+
+
+REFUSED = (
+    Refused(
+        re.compile(r"\A[^\n]*\.(nsys-rep|qdrep)\n"), "a report of Nsight Systems", _SQLITE_OF_NSYS
+    ),
+    Refused(
+        re.compile(r'\A[^\n]*\n\s*\{[^\n]{0,400}"(CudaEvent|NvtxEvent|TraceProcessEvent)"\s*:'),
+        "a JSON export of Nsight Systems",
+        _SQLITE_OF_NSYS,
+    ),
+    Refused(
+        re.compile(r"\A[^\n]*\.ncu-rep\n"),
+        "a report of Nsight Compute, of kernels by themselves, without a timeline",
+        "trace with `nsys profile --trace cuda,nvtx`, or with torch.profiler",
+    ),
+    Refused(
+        re.compile(r'\A[^\n]*\n"?(Kind|Domain)"?,"?(Agent_Id|Function|Operation|Thread_Id)\b'),
+        "a table of rocprofv3",
+        JSON_OF_ROCPROF,
+    ),
+    Refused(
+        re.compile(r"\A[^\n]*\.(pftrace|perfetto-trace)(\.gz)?\n"),
+        "a trace in Perfetto's own form",
+        "have its program write JSON: `rocprofv3 --output-format json`, or "
+        "prof.export_chrome_trace(path) of torch.profiler",
+    ),
+    Refused(
+        re.compile(r"\A[^\n]*\n\s*\[\[\d+, [0-3], -?\d+, \d+\]"),
+        "a memory timeline of torch.profiler's export_memory_timeline, without kernels",
+        "open what prof.export_chrome_trace(path) writes; kit.open_memory opens what "
+        "torch.cuda.memory._dump_snapshot(path) writes",
+    ),
+)
+
+
+def why_refused(name: str, text: str) -> str:
+    """What such a file is, and what to open instead; "" of one that may be read.
+
+    Args:
+        text: how it begins, unpacked.
+    """
+    found = (row for row in REFUSED if row.known_by.search(f"{name}\n{text}"))
+    return next((f"it is {row.what}, which is not read: {row.cure}" for row in found), "")
