@@ -50,7 +50,7 @@ _CARD = (("line", "@site"), ("module", "@scope"), ("phase", "@phase"), ("segment
          ("ends by", "@cut"))  # fmt: skip
 _PLANNED = frozenset({"size", "phase", "mark_step", "state"})  # other cuts are the program's
 _SOURCES = ("ops", "cuts", "labels")
-_ROW_PX, _LABELLED_PX, _FRAME_PX = 34, 60, 96
+_ROW_PX, _LABELLED_PX, _FRAME_PX = 34, 60, 140
 _MAX_LABELLED = 8  # rows that have room for text
 _PLOT_PX, _LETTER_PX = 820, 6.4  # about: how much text fits over a cell
 _CELLS, _BAND = (0.27, 0.73), 0.96  # of a row: its cells from and to, then the phase to
@@ -182,7 +182,7 @@ def _model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSour
         y_range=Range1d(rows + 0.05, -0.05),
         height=_height(rows),
         sizing_mode="stretch_width",
-        min_width=420,
+        min_width=300,
         tools=[],
         toolbar_location=None,
         title="op stream and its segments (planned, nothing has run)",
@@ -210,7 +210,8 @@ def _model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSour
     for label, color in keys:
         key = plot.quad(left=-9, right=-9, top=-9, bottom=-8, color=color, line_color=None)
         items.append(LegendItem(label=label, renderers=[key]))
-    plot.add_layout(Legend(items=items, orientation="horizontal", location="left"), "below")
+    legend = Legend(items=items, orientation="horizontal", location="left", ncols=2)
+    plot.add_layout(legend, "below")
     plot.add_tools(HoverTool(renderers=[cells], tooltips=hover_card("@op", _CARD, swatch="@color"),
                              point_policy="follow_mouse"))  # fmt: skip
     style_figure(plot)
