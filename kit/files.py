@@ -38,11 +38,16 @@ def check_target(path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: as `check_plain`; but a file may be missing, though not its folder.
     """
-    folder = os.path.dirname(os.fspath(path)) or os.curdir
+    folder = os.path.dirname(_behind_links(path)) or os.curdir
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", folder)
     with contextlib.suppress(FileNotFoundError):
         check_plain(path)
+
+
+def _behind_links(path: str | os.PathLike[str]) -> str:
+    """The file that a link names, there or not; of any other path, the path."""
+    return os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
 
 
 def open_plain(path: str | os.PathLike[str]) -> IO[bytes]:
@@ -75,7 +80,7 @@ def _check(mode: int, path: str) -> None:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True) -> None:
-    """Write a file: all of it or nothing.
+    """Write a file, a link's where the path is one: all of it or nothing.
 
     Args:
         sync: wait until the disk has it; without, a machine that loses its power may leave a part.
@@ -86,7 +91,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
     check_target(path)
     # Not the file's name and more: that may be longer than a name can be.
     name = f".{secrets.token_hex(8)}.tmp"
-    temporary = os.path.join(os.path.dirname(os.fspath(path)), name)
+    target = _behind_links(path)  # the new file would replace the link
+    temporary = os.path.join(os.path.dirname(target), name)
     try:
         with open(temporary, "xb") as file:
             file.write(data)
@@ -94,8 +100,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
                 file.flush()
                 os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):  # who could not read the older file cannot now
-            os.chmod(temporary, os.stat(temporary).st_mode & os.stat(path).st_mode & 0o777)
-        os.replace(temporary, path)
+            os.chmod(temporary, os.stat(temporary).st_mode & os.stat(target).st_mode & 0o777)
+        os.replace(temporary, target)
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)

@@ -106,6 +106,36 @@ def test_what_is_no_plain_file_is_refused_and_left_alone(
     assert list(tmp_path.glob("*.tmp")) == []
 
 
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_is_written_to_a_link_is_where_the_link_leads(
+    name: str, is_there: bool, tmp_path: Path
+) -> None:
+    """The link was replaced, and the file that it named stayed the old one."""
+    (tmp_path / "there").mkdir()
+    path, target = tmp_path / name, tmp_path / "there" / name
+    if is_there:
+        target.write_text("older")
+        target.chmod(0o600)
+    path.symlink_to(Path("there", name))
+    WRITERS[name](path)
+    assert path.is_symlink()
+    assert len(target.read_bytes()) > len("older")
+    assert not is_there or target.stat().st_mode & 0o777 == 0o600
+    assert sorted(tmp_path.rglob("*")) == sorted([path, target.parent, target])
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_link_that_leads_nowhere_is_an_error(name: str, tmp_path: Path) -> None:
+    for target in ("no such folder/file", name):  # the latter leads to itself
+        path = tmp_path / name
+        path.symlink_to(target)
+        with pytest.raises(OSError, match=r"no such folder|[Tt]oo many levels"):
+            WRITERS[name](path)
+        assert path.is_symlink()
+        path.unlink()
+
+
 def test_a_pipe_in_a_profiles_folder_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "host.xplane.pb")
     with pytest.raises(OSError, match="a named pipe"):
