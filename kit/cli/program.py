@@ -148,6 +148,10 @@ class WithTorch:
 
     Not before it: torch and its libraries read the environment as they are loaded, and a script may
     set that first, such as `OMP_NUM_THREADS`.
+
+    Attributes:
+        exits: what ends the watch, and all else that was begun. A context, left by contextlib's
+            lines: an error in one of ours, in an `__exit__`, would leave the watch on.
     """
 
     def __init__(self, begin: Callable[[], LoopWatch]) -> None:
@@ -155,18 +159,15 @@ class WithTorch:
         self._path = sys.path[:]  # ours, without the script's folder
         self._threads = set(threading.enumerate())
         self._watch: LoopWatch | None = None
-        self._exits = contextlib.ExitStack()
+        self.exits = contextlib.ExitStack()
 
-    def __enter__(self) -> WithTorch:
+    def begin(self) -> None:
+        """Watch from now on, or once torch is loaded."""
         if "torch" in sys.modules:
             self._loaded()
         else:
+            self.exits.callback(self._leave_imports)
             sys.meta_path.insert(0, self)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._leave_imports()
-        self._exits.__exit__(*error)
 
     @property
     def run(self) -> Run:
@@ -211,7 +212,7 @@ class WithTorch:
         try:
             # The script's folder comes last: other threads of it may import from there meanwhile.
             sys.path[:] = [*self._path, *(folder for folder in path if folder not in self._path)]
-            self._watch = self._exits.enter_context(self._begin())
+            self._watch = self.exits.enter_context(self._begin())
         finally:
             sys.path[:] = path
 
@@ -231,11 +232,11 @@ def _run_watched(watching: WithTorch, options: argparse.Namespace, settings: Set
         mapped = None
         if options.on:
             from kit.torch.device import open_session
-            from kit.torch.mapping import DeviceNames
+            from kit.torch.mapping import named_devices
             from kit.torch.trainers import ACCELERATE_DEVICE
 
             around.enter_context(open_session(settings))
-            mapped = around.enter_context(DeviceNames())
+            mapped = around.enter_context(named_devices())
             if ACCELERATE_DEVICE not in os.environ:
                 around.callback(os.environ.pop, ACCELERATE_DEVICE, None)
                 os.environ[ACCELERATE_DEVICE] = "kit"
@@ -249,7 +250,8 @@ def _run_watched(watching: WithTorch, options: argparse.Namespace, settings: Set
 def _ended(watching: WithTorch, options: argparse.Namespace) -> int:
     """Run the script to its end, whichever that is."""
     try:
-        with watching:
+        with watching.exits:
+            watching.begin()
             if options.module:
                 runpy.run_module(options.module, run_name="__main__", alter_sys=True)
             else:

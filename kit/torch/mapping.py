@@ -11,8 +11,10 @@ import linecache
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -23,14 +25,15 @@ from kit.runtime.recording.sites import is_kits
 from kit.text import format_count
 from kit.torch import modules
 
-__all__ = ["DeviceNames"]
+__all__ = ["DeviceNames", "named_devices"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MODULES = (os.path.join(_TORCH, "nn", "modules", "module.py"), modules.__file__)
 _ACCELERATORS = ("cuda", "mps", "xpu")
 
 
-class DeviceNames(TorchFunctionMode):
+@contextmanager
+def named_devices() -> Iterator[DeviceNames]:
     """Inside the block, this thread's tensors go to device kit where the code names a device.
 
     "cpu" is such a name too, where code places something there: `.to("cpu")` of a tensor that is on
@@ -40,24 +43,25 @@ class DeviceNames(TorchFunctionMode):
 
     `torch.load` is no function that a mode sees: it is replaced inside the block.
     """
+    with ExitStack() as undo:
+        names = undo.enter_context(DeviceNames())
+        undo.callback(setattr, torch, "load", torch.load)
+        torch.load = names.loading(torch.load)
+        yield names
+
+
+class DeviceNames(TorchFunctionMode):
+    """torch's mode for this, and what it has mapped.
+
+    Its `__enter__` and `__exit__` are torch's own: an error in one of ours would leave it on.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._counts: Counter[str] = Counter()
         self._names: set[str] = set()  # of devices, by which the code has placed something
         self._process = os.getpid()
-        self._load: Any = None  # torch's own
         self._has_loaded_to_cpu = False  # though the program named no place
-
-    def __enter__(self) -> Self:
-        self._load = torch.load
-        torch.load = functools.wraps(torch.load)(functools.partial(self._loaded, torch.load))
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        torch.load = self._load
 
     @property
     def is_used(self) -> bool:
@@ -106,6 +110,10 @@ class DeviceNames(TorchFunctionMode):
             on = args[0] if func is torch.Tensor.to else None
             kwargs = {**kwargs, "device": self._mapped(device, on)}
         return func(*args, **kwargs)
+
+    def loading(self, load: Any) -> Any:
+        """The function that stands in for this `torch.load`."""
+        return functools.wraps(load)(functools.partial(self._loaded, load))
 
     def _loaded(
         self, load: Any, file: Any, map_location: Any = None, *args: Any, **kwargs: Any

@@ -230,7 +230,8 @@ def test_torch_is_loaded_by_the_script_which_may_set_its_environment_before(
     monkeypatch.setitem(sys.modules, "torch", None)  # it may be there, or not, and is so again
     del sys.modules["torch"]
     monkeypatch.syspath_prepend(tmp_path)
-    with watching:
+    with watching.exits:
+        watching.begin()
         assert importlib.util.find_spec("torch") is not None  # to ask for it is not to load it
         monkeypatch.setenv("OMP_NUM_THREADS", "17")
         importlib.import_module("torch")

@@ -158,6 +158,7 @@ class Program:
             torch.autograd._profiler_enabled(),
             torch._C._len_torch_function_stack(),
             torch._C._len_torch_dispatch_stack(),
+            torch.load,
         )
 
     @staticmethod

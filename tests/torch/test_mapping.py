@@ -1,4 +1,4 @@
-"""`DeviceNames`: other devices mean kit in the code of users, and the CPU in torch's own."""
+"""`named_devices`: other devices mean kit in the code of users, and the CPU in torch's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 import kit
 from kit.errors import SettingsError
-from kit.torch.mapping import DeviceNames
+from kit.torch.mapping import named_devices
 
 
 def trained(kind: type[torch.optim.Optimizer], device: str) -> list[torch.Tensor]:
@@ -32,7 +32,7 @@ def test_an_optimizers_own_numbers_stay_on_the_cpu(
     kind: type[torch.optim.Optimizer], device: str
 ) -> None:
     expected = trained(kind, "cpu")
-    with kit.Session(), DeviceNames() as names:
+    with kit.Session(), named_devices() as names:
         found = trained(kind, device)
     torch.testing.assert_close(found, expected)
     name = device.split(":")[0]
@@ -46,7 +46,7 @@ def test_what_an_installed_package_places_follows_cuda_and_not_cpu(tmp_path: Pat
     code = compile("def place(x, device): return x.to(device)", str(path), "exec")
     package: dict[str, Any] = {}
     exec(code, package)
-    with kit.Session(), DeviceNames():
+    with kit.Session(), named_devices():
         placed = {
             name: package["place"](torch.ones(2), name).device.type for name in ("cpu", "cuda")
         }
@@ -67,13 +67,13 @@ def test_a_module_with_a_move_of_its_own_is_placed_too(
     file = "/site-packages/package.py"
     to = OfAPackage.to.__code__.replace(co_filename=file)
     monkeypatch.setattr(OfAPackage.to, "__code__", to)
-    with kit.Session(), DeviceNames():
+    with kit.Session(), named_devices():
         found = {p.device.type for p in kind(3, 2).to("cpu").parameters()}
     assert found == {"kit"}
 
 
 def test_what_is_placed_is_on_kit_and_what_is_read_is_on_the_cpu() -> None:
-    with kit.Session(), DeviceNames():
+    with kit.Session(), named_devices():
         made = torch.ones(2, device="cpu")
         assert made.device.type == torch.ones(2).cuda().device.type == "kit"
         assert made.to("cpu").device.type == made.cpu().device.type == "cpu"
@@ -87,7 +87,7 @@ def test_what_is_placed_is_on_kit_and_what_is_read_is_on_the_cpu() -> None:
 def test_a_device_by_the_name_of_which_things_are_placed_is_no_place_to_read_to() -> None:
     """`torch.zeros_like(x).to(device)` was on the CPU, and met `x` in the next op."""
     device, settings, cpu_device = "cpu", {"device": torch.device("cpu")}, torch.device("cpu")
-    with kit.Session(), DeviceNames() as names:
+    with kit.Session(), named_devices() as names:
         net = nn.Linear(4, 2).to(device)
         x = torch.ones(3, 4).to(
             device,
@@ -139,7 +139,7 @@ def test_a_checkpoint_is_loaded_to_where_cuda_would_be(
     tmp_path: Path, tag: str, place: Any, expected: str, weights_only: bool
 ) -> None:
     path, load = saved(tmp_path / "a.pt", tag), torch.load
-    with kit.Session(), DeviceNames() as names:
+    with kit.Session(), named_devices() as names:
         found = torch.load(path, map_location=place, weights_only=weights_only)["x"]
         assert found.device.type == expected
         assert (found * 2).tolist() == [2.0, 4.0]
@@ -151,6 +151,6 @@ def test_a_checkpoint_is_loaded_to_where_cuda_would_be(
 
 
 def test_code_that_names_no_device_is_told_so() -> None:
-    with kit.Session(), DeviceNames() as names:
+    with kit.Session(), named_devices() as names:
         assert torch.ones(2).device.type == "cpu"
     assert "names no device" in names.said
