@@ -37,7 +37,7 @@ from kit.cli.view import open_page, opened, view
 from kit.cores import usable_cores
 from kit.errors import KitError, SettingsError
 from kit.formats.readers import readers_text
-from kit.text import write_plainly
+from kit.text import WHOLE, safe_terminal, write_plainly
 
 __all__ = ["main", "report_main"]
 
@@ -208,7 +208,7 @@ def _report(options: argparse.Namespace) -> int:
     with progress_bar("kit report") as progress:
         path = kit.report(bert, sweep if options.fast else None, options.output,
                           settings=settings, progress=progress)  # fmt: skip
-    say(f"wrote {path}")
+    say(f"wrote {safe_terminal(path, WHOLE)}")
     return 0
 
 

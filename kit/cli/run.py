@@ -102,7 +102,7 @@ def _keep(made: Run, options: argparse.Namespace) -> None:
         told = []
         if options.save:
             made.save(options.save)
-            told.append(f"\nsaved {options.save}")
+            told.append(f"\nsaved {safe_terminal(options.save, WHOLE)}")
         if options.report:
             told.append(written([made], options.report))
         return told

@@ -114,4 +114,4 @@ def written(runs: list[Run] | Ranks, path: str | os.PathLike[str]) -> str:
     """Write one HTML page of runs, or of the ranks of a job; what to say of it."""
     import kit
 
-    return f"wrote {kit.report(runs, path=Path(path))}"
+    return f"wrote {safe_terminal(kit.report(runs, path=Path(path)), WHOLE)}"

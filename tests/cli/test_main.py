@@ -20,6 +20,7 @@ from kit.cli.script import error_text
 from kit.errors import SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.text import WHOLE, safe_terminal
 from tests.cli.calls import Kit, write
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace
@@ -292,6 +293,19 @@ def test_a_strangers_run_cannot_write_to_the_terminal(kit: Kit):
     assert (status, err) == (0, "")
     assert all(c == "\n" or (c.isprintable() and ord(c) < 0xD800) or c == "\ufffd" for c in out)
     assert max(map(len, out.splitlines())) < 700
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file has such a name")
+def test_the_name_of_a_written_file_cannot_write_to_the_terminal(kit: Kit, tmp_path: Path):
+    """Names come from folders that others fill: `kit report "$run" -o "$run.html"`."""
+    make_run().save(tmp_path / "a.kitrun")
+    page = tmp_path / "\x1b[31mred\nred.html"
+    for verb in ("view", "report"):
+        status, said, wrong = kit(verb, str(tmp_path / "a.kitrun"), "-o", str(page))
+        assert (status, wrong) == (0, "")
+        assert said.splitlines()[-1] == f"wrote {safe_terminal(page, WHOLE)}"
+        assert page.is_file()
+        page.unlink()
 
 
 def test_saved_runs_become_one_report_by_both_roads(kit: Kit, tmp_path: Path):
