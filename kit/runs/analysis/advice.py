@@ -19,6 +19,7 @@ from kit.runs.analysis.lines import away_by_line
 from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.labels import is_of_strangers
 from kit.runs.run import Run
+from kit.runs.settings import GPUS
 from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import Timeline, count_devices, sync_table, union_ns
 from kit.trace.gaps import ELSEWHERE
@@ -78,14 +79,17 @@ class _Seen:
         """The most that a step can lose if the host is spared this work.
 
         The device's work remains, and the host's other work, both at their least without a trace;
-        at best the two hide each other.
+        at best the two hide each other. A trace makes no kernel of a GPU longer.
 
         Args:
             spares: categories of the breakdown.
         """
         if not self.rows:
             return self._run.step_ms
-        return self.beside_ms(self.rest_ms(spares))
+        left = self.beside_ms(self.rest_ms(spares))
+        if is_on_gpu(self._run):
+            left = min(left, self.measured_ms - self.together_ms("device busy"))
+        return max(left, 0.0)
 
     def rest_ms(self, spares: Sequence[str]) -> float:
         """What a traced step takes at best if the host is spared this work; as `most_ms`."""
@@ -190,8 +194,8 @@ def _loader(run: Run, ms: float, asleep: str) -> Advice:
     t = run.timeline
     inputs = np.unique(t.name[t.where(kind="input")])
     names = [t.names[i] for i in inputs.tolist()]
-    on_gpu = run.settings.device == "gpu"
-    pinned = " pin_memory=True lets their copies to the GPU go beside its work." if on_gpu else ""
+    beside = " pin_memory=True lets their copies to the GPU go beside its work."
+    pinned = beside if is_on_gpu(run) else ""
     if any(name == OF_WORKERS or "_MultiProcessing" in name for name in names):  # torch's name
         text = (
             f"the step waits {format_ms(ms)} for its batch though the DataLoader has workers: they "
@@ -276,6 +280,11 @@ def _has_one_core_too_few(run: Run) -> bool:
     return (
         on_cpu and cores.isdecimal() and taken.isdecimal() and int(taken) > max(int(cores) - 1, 1)
     )
+
+
+def is_on_gpu(run: Run) -> bool:
+    """Did its steps run on a GPU?"""
+    return run.environment.get("device", "").startswith(GPUS)
 
 
 def _takes_cores(run: Run, seen: _Seen) -> bool:

@@ -18,6 +18,7 @@ from kit.runs.analysis.summary import summary
 from kit.trace import Span, SyncPoint, Timeline, sync_table
 from kit.trace.kinds import OF_WORKERS
 from kit.widgets.numbers.advice import advice_html
+from kit.workloads import recorded
 from tests.runs.analysis.advised import LAZY, MS, busy, host, rules, run_of, synthetic
 
 
@@ -51,9 +52,11 @@ def test_a_script_is_told_of_its_own_loader(settings: kit.Settings) -> None:
     assert "pin_memory" not in advice.text
     for name in (OF_WORKERS, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
         waits = [busy(0, 6), host("input", 6, 10, name)]
-        (advice,) = synthetic(waits, settings.replace(device="gpu"), environment=script).advice()
-        assert "though the DataLoader has workers" in advice.text
-        assert "pin_memory=True" in advice.text
+        for device, is_pinned in (("cuda (H100)", True), ("gpu (H100)", True), ("cpu (x)", False)):
+            on_it = {**script, "device": device}
+            (advice,) = synthetic(waits, settings, environment=on_it).advice()
+            assert "though the DataLoader has workers" in advice.text
+            assert ("pin_memory=True" in advice.text) == is_pinned
     sleeps = [busy(0, 4), host("record", 0, 10), host("elsewhere", 4, 10, "mine.py:3")]
     (advice,) = synthetic(sleeps, settings, environment=script).advice()
     assert "(a batch: a DataLoader's num_workers)" in advice.text
@@ -285,3 +288,17 @@ def test_a_new_rule_and_a_new_cure_are_one_row_each(monkeypatch: pytest.MonkeyPa
 
 def test_a_run_without_steps_gets_none() -> None:
     assert kit.Run(LAZY, (), (), Timeline.of([])).advice() == ()
+
+
+def test_a_trace_makes_no_kernel_of_a_gpu_longer() -> None:
+    """What a step saves leaves the whole of them; on a CPU the trace slows them, too."""
+    spans = [busy(0, 4), host("record", 0, 10)]
+    faster = {"step_times_ns": (8 * MS,) * 3}
+    for device, most in (("cuda (H100)", 4.0), ("cpu (x)", 8 - 4 * 0.8**2)):
+        run = replace(synthetic(spans, environment={"device": device}), **faster)
+        (advice,) = [a for a in run.advice() if a.rule == "recording"]
+        assert advice.ms == pytest.approx(most)
+    run = recorded("bert_h100")  # its traced steps took 1.4 times as long
+    (advice,) = [a for a in run.advice() if a.rule == "recording"]
+    mean_ms = sum(run.step_times_ns) / len(run.step_times_ns) / 1e6
+    assert advice.ms == pytest.approx(mean_ms - 5.5, abs=0.01)
