@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from numbers import Real
-from typing import Any, ClassVar, Generic, Self, SupportsIndex, TypeVar, overload
+from typing import Any, ClassVar, Generic, Self, SupportsIndex, TypeVar, cast, overload
 
 __all__ = [
+    "MOST_WHOLE",
     "WHOLE",
     "Column",
     "Lines",
@@ -49,6 +50,8 @@ T = TypeVar("T")
 
 UNKNOWN = "unknown"
 _MOST_ROWS = 30  # that a table shows of itself
+MOST_WHOLE = 2**63 - 1  # what a file of a run, torch and numpy take for a whole number
+_MOST_BITS = 128  # of a number that an error shows in digits
 WHOLE = sys.maxsize  # the limit of a text that is not cut, because it is data
 _REPLACED = "\ufffd"  # what stands where a character was that is not shown
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|#~$])")
@@ -256,9 +259,15 @@ def is_whole_number(value: object, at_least: int) -> bool:
 
 
 def check_whole_number(
-    error: type[Exception], name: str, value: object, *, at_least: int = 1, advice: str = ""
+    error: type[Exception],
+    name: str,
+    value: object,
+    *,
+    at_least: int = 1,
+    at_most: int = MOST_WHOLE,
+    advice: str = "",
 ) -> None:
-    """Refuse an argument that is not a whole number of at least `at_least`.
+    """Refuse an argument that is not a whole number of at least `at_least` and at most `at_most`.
 
     Args:
         error: the exception to raise.
@@ -267,9 +276,13 @@ def check_whole_number(
     Raises:
         error: the value is something else; True and False are no numbers here.
     """
+    more = f". {advice}" if advice else ""
+    is_long = isinstance(value, int) and value.bit_length() > _MOST_BITS  # Python may refuse it
+    given = f"a number of {cast(int, value).bit_length():,} bits" if is_long else repr(value)
     if not is_whole_number(value, at_least):
-        more = f". {advice}" if advice else ""
-        raise error(f"{name} must be a whole number of at least {at_least}, not {value!r}{more}")
+        raise error(f"{name} must be a whole number of at least {at_least}, not {given}{more}")
+    if cast(int, value) > at_most:
+        raise error(f"{name} must be at most {at_most:,}, not {given}{more}")
 
 
 def check_number(

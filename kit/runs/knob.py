@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED, check_bulk_size
-from kit.text import check_whole_number
+from kit.text import MOST_WHOLE, check_whole_number
 
 __all__ = ["Knob", "OwnKnob", "Widget", "knobs_in", "knobs_of", "setting", "settings_table"]
 
@@ -38,6 +38,7 @@ class Knob:
         values: what it may be; if there are none, it is a whole number. A setting of kit's own has
             words here, a builder's knob words, numbers, or false and true.
         least: the least whole number.
+        most: the largest: what is more was not meant, and would run without end or out of memory.
         is_bulk_size: a number of ops a segment, which may be "unlimited".
         from_environment: gives the default on this machine, if variables can change it.
         widget: the explorer's control; "": the explorer has none.
@@ -65,6 +66,7 @@ class Knob:
     asks: str
     values: tuple[Any, ...] = ()
     least: int = 1
+    most: int = MOST_WHOLE
     is_bulk_size: bool = False
     from_environment: Callable[[], Any] | None = None
     widget: Widget = ""
@@ -98,7 +100,8 @@ class Knob:
             check_bulk_size(self.name, value)
         else:
             advice = f"Change it with settings.replace({self.name}=...)."
-            check_whole_number(SettingsError, self.name, value, at_least=self.least, advice=advice)
+            ends = {"at_least": self.least, "at_most": self.most}
+            check_whole_number(SettingsError, self.name, value, **ends, advice=advice)
 
     def _refusal(self, given: str) -> str:
         """What an error says of a value that is none of these."""
@@ -189,7 +192,8 @@ class Knob:
     @property
     def range(self) -> str:
         """The possible values, in Markdown."""
-        numbers = [f"{self.least} and up", *(f"`{word}`" for word in self._instead.values())]
+        up = "and up" if self.most == MOST_WHOLE else f"to {self.most:,}"
+        numbers = [f"{self.least} {up}", *(f"`{word}`" for word in self._instead.values())]
         return ", ".join(f"`{x}`" for x in self.values) or ", ".join(numbers)
 
 

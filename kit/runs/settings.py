@@ -142,6 +142,7 @@ class Settings:
     batch_size: int = setting(
         8,
         "when the device becomes the bottleneck",
+        most=10**9,
         widget="slider",
         offered=(2, 4, 8, 16, 32),
         is_compiled=True,
@@ -150,6 +151,7 @@ class Settings:
     accumulate: int = setting(
         1,
         "how often the check for infinities is paid: micro-batches for one optimizer step",
+        most=10**6,
         widget="slider",
         label="micro-batches a step",
         offered=(1, 2, 4, 8),
@@ -162,6 +164,7 @@ class Settings:
         0,
         "whether the step waits for its batches: how many a thread prepares ahead",
         least=0,
+        most=1000,
         widget="slider",
         label="batches prefetched",
         offered=(0, 1, 2, 4, 8),
@@ -183,6 +186,7 @@ class Settings:
         ENOUGH,
         f"how many steps are measured; by default enough to fill {ENOUGH_S:g} s, "
         f"{LEAST_STEPS} to {MOST_STEPS:,}",
+        most=10**7,
         words={ENOUGH: "enough"},
         phrase="{} steps",
         phrases={ENOUGH: f"steps for {ENOUGH_S:g} s"},
@@ -192,6 +196,7 @@ class Settings:
         UNTIL_STEADY,
         "how many steps run before the measured ones; by default until they are steady",
         least=0,
+        most=10**7,
         words={UNTIL_STEADY: "steady"},
         phrase="{} warm-up steps",
         phrases={UNTIL_STEADY: "warm-up until steady"},
