@@ -101,7 +101,8 @@ def doubt(conditions: Conditions, known: float = math.nan) -> str:
     if known < KNOWN:
         return (
             f"only {format_percent(known)} of the kernels' time could be matched with ops of the "
-            "step: something else was profiled, too, or the profiler lost part"
+            "first traced step: others had other ops, something else was profiled, too, or the "
+            "profiler lost part"
         )
     return ""
 

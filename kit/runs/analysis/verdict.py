@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice
-from kit.runs.conditions import is_throttled
+from kit.runs.conditions import doubt, is_throttled
 from kit.runs.labels import IMPORTED
 from kit.runs.run import BASELINE, JIT, MUCH, Run
 from kit.text import format_count, format_ms, format_percent
@@ -29,6 +29,10 @@ _WARM = (
 _LIMITED = (
     "start fewer threads than the limit has cores (NPROC=1 in the environment for XLA, "
     "torch.set_num_threads(1)), or raise the container's limit, and measure again"
+)
+_UNMATCHED = (
+    "measure steps that do the same: without what only each n-th one does, such as a validation "
+    "pass; if all do, measure again when nothing else uses the device or a profiler"
 )
 _UNSEEN = (
     "trace with the device's activities (ProfilerActivity.CUDA, XPU, ...): the notes say what the "
@@ -176,6 +180,8 @@ def _next_of(run: Run) -> str:
         return _UNSEEN if _has_device(run) else _NOTHING
     if run.doubt == run.measured.unlike_text:
         return _WARM
+    if not doubt(run.conditions):
+        return _UNMATCHED
     return _LIMITED if is_throttled(run.conditions) else _AGAIN
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,13 +19,14 @@ import kit
 from kit.runs.analysis.advice import ADVICE_RULES, limits_of
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
-from kit.runs.conditions import Conditions
+from kit.runs.conditions import KNOWN, Conditions
 from kit.runs.settings import Settings
 from kit.trace import LIMITS, Span, SyncPoint, Timeline
 from kit.trace.metrics import waits_of
 from kit.widgets.base.tables import headline_html
 from kit.widgets.numbers.advice import advice_html
 from tests.factories import make_run
+from tests.runs.analysis.advised import run_of as measured
 
 MS = 1_000_000
 
@@ -194,3 +197,21 @@ def test_there_is_always_something_to_do_and_nothing_contradicts_it(
     assert bool(found.next_step) != (found.limit.what in answered)
     if "only less work" in found.said:
         assert found.limit.share > 0.99
+
+
+def test_steps_with_other_ops_than_the_first_are_not_to_be_measured_again_as_they_are() -> None:
+    """A validation pass in every second step: the program's own, each time that it is measured."""
+    calls = itertools.count()
+
+    def validates(loss: Any, out: Any) -> None:
+        if next(calls) % 2:
+            for _ in range(60):
+                out = torch.tanh(out @ out.T @ out)
+
+    made = replace(measured(validates), conditions=Conditions())
+    assert made.known_fraction < KNOWN
+    found = of(made)
+    assert "others had other ops" in found.limit.doubt
+    for shown in (summary(made), made.to_markdown(), advice_html(made)):
+        assert "measure steps that do the same: without what only each n-th one does" in shown
+    assert "close other programs" in of(replace(made, conditions=Conditions(2, 1.5))).next_step
