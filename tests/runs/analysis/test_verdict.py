@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +18,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
+from kit.reports.markdown import report_markdown
 from kit.runs.analysis.advice import ADVICE_RULES, limits_of
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
 from kit.runs.conditions import KNOWN, Conditions
 from kit.runs.settings import Settings
+from kit.text import format_ms
 from kit.trace import LIMITS, Span, SyncPoint, Timeline
 from kit.trace.metrics import waits_of
 from kit.widgets.base.tables import headline_html
 from kit.widgets.numbers.advice import advice_html
+from kit.workloads import recorded
+from kit.workloads.recorded import RECORDINGS
 from tests.factories import make_run
 from tests.runs.analysis.advised import run_of as measured
 
@@ -215,3 +221,27 @@ def test_steps_with_other_ops_than_the_first_are_not_to_be_measured_again_as_the
     for shown in (summary(made), made.to_markdown(), advice_html(made)):
         assert "measure steps that do the same: without what only each n-th one does" in shown
     assert "close other programs" in of(replace(made, conditions=Conditions(2, 1.5))).next_step
+
+
+@pytest.mark.parametrize("name", [*RECORDINGS, "native", "device kit", "disturbed"])
+def test_all_who_tell_of_a_run_tell_the_same(name: str) -> None:
+    """Text, Markdown and the page of explorer and report: card, limit, doubt, advice, next step."""
+    made = recorded(name) if name in RECORDINGS else make_run(Settings(mode=MODE_OF[name]))
+    if name == "disturbed":
+        made = replace(made, conditions=Conditions(2, 1.5))
+    found = of(made)
+    limit, card = str(found.limit.doubt or found.limit), format_ms(made.headline().step_ms)
+    texts = [limit, found.said, found.next_step, card.split()[0]]
+    texts += [part for a in found.advice for part in (a.saving, a.text)]
+    page = headline_html(made) + advice_html(made)
+    for shown in (summary(made), made.to_markdown(), report_markdown([made]), page):
+        assert not [text for text in texts if _letters(text) not in _letters(shown)]
+    assert bool(found.limit.doubt) == (name == "disturbed")
+
+
+MODE_OF = {"native": "torch", "device kit": "lazy", "disturbed": "lazy"}
+
+
+def _letters(text: str) -> str:
+    """Its letters and figures, without markup."""
+    return re.sub(r"[^a-z0-9]", "", html.unescape(re.sub(r"<[^>]*>", "", text)).lower())
