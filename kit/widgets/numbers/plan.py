@@ -185,7 +185,7 @@ def _model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSour
         min_width=300,
         tools=[],
         toolbar_location=None,
-        title="op stream and its segments (planned, nothing has run)",
+        title="segments as planned: nothing has run",
         x_axis_label="ops in program order" + (f", {ROW} a row" if rows > 1 else ""),
         name="plan",
     )
