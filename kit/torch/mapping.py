@@ -10,6 +10,7 @@ import functools
 import linecache
 import os
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -41,10 +42,13 @@ def named_devices() -> Iterator[DeviceNames]:
     and so is `.cpu()`; but `.to(device)` leaves it there if the code has placed something by that
     name. What torch's own files, kit's and installed packages say of the CPU is left.
 
-    `torch.load` is no function that a mode sees: it is replaced inside the block.
+    `torch.load` is no function that a mode sees: it is replaced inside the block. A warning that
+    torch gives of a call that the mode has seen would name the mode's line: it names the program's.
     """
     with ExitStack() as undo:
         names = undo.enter_context(DeviceNames())
+        undo.callback(setattr, warnings, "showwarning", warnings.showwarning)
+        warnings.showwarning = _at_the_programs_line(warnings.showwarning)
         undo.callback(setattr, torch, "load", torch.load)
         torch.load = names.loading(torch.load)
         yield names
@@ -171,6 +175,27 @@ class DeviceNames(TorchFunctionMode):
         return torch.device("kit")
 
 
+def _at_the_programs_line(show: Any) -> Any:
+    """Shows a warning as this does, but of a line here with the line that has called torch."""
+
+    def shown(message: Any, category: Any, filename: str, lineno: int, *more: Any) -> None:
+        frame: Any = sys._getframe(1)
+        if filename == __file__:
+            while frame is not None and frame.f_code.co_filename != __file__:
+                frame = frame.f_back
+            while frame is not None and _is_below(frame.f_code.co_filename):
+                frame = frame.f_back
+            if frame is not None:
+                filename, lineno = frame.f_code.co_filename, frame.f_lineno
+        show(message, category, filename, lineno, *more)
+
+    return shown
+
+
+def _is_below(file: str) -> bool:
+    return file.startswith(_TORCH) or is_kits(file)
+
+
 def _users_frame() -> Any:
     """The call that says "cpu", if it is the user's: torch and packages mean the CPU by it."""
     frame: Any = sys._getframe(2)
@@ -179,7 +204,7 @@ def _users_frame() -> Any:
     ):
         frame = frame.f_back  # a module's `to` says what its caller has said
     name = "" if frame is None else frame.f_code.co_filename
-    return None if name.startswith(_TORCH) or is_kits(name) or in_packages(name) else frame
+    return None if _is_below(name) or in_packages(name) else frame
 
 
 def _device_name(frame: Any) -> str:

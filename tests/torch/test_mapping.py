@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,25 @@ def test_a_device_by_the_name_of_which_things_are_placed_is_no_place_to_read_to(
         code = compile("moved = x.to(device)", "<no file>", "exec")
         exec(code, found := {"x": x, "device": device})
         assert found["moved"].device.type == "cpu"  # how it is written nobody knows
+
+
+def test_a_warning_of_torchs_names_the_line_of_the_program(monkeypatch: Any) -> None:
+    told: list[tuple[str, str]] = []
+
+    def show(message: Any, category: Any, filename: str, lineno: int, *more: Any) -> None:
+        told.append((Path(filename).name, linecache.getline(filename, lineno).strip()))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)
+        with kit.Session(), named_devices():
+            y = torch.ones(3, 4, 2, device="cuda")
+            y.T  # noqa: B018
+            torch.tensor(y)
+            nn.functional.softmax(y)
+        assert warnings.showwarning is show
+    lines = ["y.T  # noqa: B018", "torch.tensor(y)", "nn.functional.softmax(y)"]
+    assert told == [("test_mapping.py", line) for line in lines]
 
 
 def saved(path: Path, tag: str) -> Path:
