@@ -40,9 +40,9 @@ __all__ = [
     "callers_text",
     "charged_by_caller",
     "most_in",
+    "without_callers",
 ]
 
-WITHOUT_CALLERS = "nothing says what launched its kernels"
 _NO_OP, _NO_MODULE = "(no op)", "(in no module)"
 _NO_NOTE, _NO_LINE, _UNKNOWN = "(in no annotation)", "(no line)", "(launch not in the trace)"
 
@@ -156,6 +156,19 @@ def caller_table(run: Run, by: str = "module") -> tuple[CallerRow, ...]:
     return CallerRows(_Tree(run, BY[by], per_step(run.timeline)[0]).rows()).with_note(run.doubt)
 
 
+def without_callers(run: Run) -> str:
+    """That a run has no callers, and what has them or stands for them, without a full stop."""
+    said = "Nothing says what launched its kernels"
+    if run.graphs:
+        return (
+            f"{said}; which ops each of them computes, and on which line, kit.KernelView(run) has"
+        )
+    return (
+        f"{said}: torch.profiler says it with activities of CPU and device, the modules with "
+        "with_stack=True and with_modules=True"
+    )
+
+
 def best_view(run: Run) -> str:
     """What tells most of a run's callers: "kind" where modules are known, else "annotation", "op".
 
@@ -178,7 +191,7 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
     """
     rows = caller_table(run, by)
     if not rows:
-        return f"{WITHOUT_CALLERS}."
+        return f"{without_callers(run)}."
     shown = [row for row in rows if row.share >= least][:most]
     _, each = per_step(run.timeline)
     heads = (f"launched by ({by})", f"ms{each}", "of kernel time", "of its own",

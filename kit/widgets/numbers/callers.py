@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import starmap
 
 from kit.runs.device.callers import (
-    WITHOUT_CALLERS,
     CallerRow,
     best_view,
     caller_table,
+    without_callers,
 )
 from kit.runs.run import Run
 from kit.trace.timeline import per_step
@@ -58,7 +58,7 @@ def callers_drawn(run: Run, by: str = "") -> tuple[str, list[Selection]]:
         by: as of `kit.caller_table`; "" for what the trace says most of.
     """
     if not run.callers:
-        return section(_TITLE, sentence(f"{WITHOUT_CALLERS.capitalize()}.")), []
+        return section(_TITLE, sentence(f"{without_callers(run)}.")), []
     picks: list[Selection] = []
     chosen = by or best_view(run)
     body = _table(run, chosen, MAX_ROWS, picks)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import kit
+from kit.runs.device.callers import callers_text
 from kit.runs.run import Run
 from kit.trace.imported import Caller
 from kit.trace.timeline import COLUMNS
@@ -42,7 +43,10 @@ def test_a_strangers_names_are_text() -> None:
 
 def test_runs_without_callers_say_so_and_have_no_section() -> None:
     assert callers_html(empty_run()) == ""
-    assert "Nothing says what launched" in callers_drawn(make_run())[0]
+    for run, cure in ((make_run(), "kit.KernelView(run)"), (empty_run(), "with_stack=True")):
+        assert "Nothing says what launched" in callers_drawn(run)[0]
+        assert cure in callers_drawn(run)[0]
+        assert cure in callers_text(run, "op")
 
 
 def test_times_are_of_a_step_only_where_there_are_steps() -> None:
