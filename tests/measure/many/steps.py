@@ -197,5 +197,11 @@ def shifted_classify() -> kit.Workload:
 
 def children(pid: int | None = None) -> list[psutil.Process]:
     """The processes that a run has started and not ended."""
-    found = psutil.Process(pid).children()
-    return [child for child in found if any("spawn_main" in arg for arg in child.cmdline())]
+    return [child for child in psutil.Process(pid).children() if _is_of_a_run(child)]
+
+
+def _is_of_a_run(child: psutil.Process) -> bool:
+    try:
+        return any("spawn_main" in arg for arg in child.cmdline())
+    except psutil.NoSuchProcess:  # it has ended meanwhile
+        return False

@@ -419,13 +419,13 @@ def test_a_text_that_is_pinned_in_the_timeline_is_in_the_explorers_run():
     shown = Explorer(lambda settings, *, progress, cancelled: make_run(settings))
     try:
         first = shown.wait(60)
-        shown.views["timeline"].pin(1_000, "late")
-        assert [pin.text for pin in shown.run.pins] == ["late"]
+        shown.views["timeline"].pin(1_000, "late batch")
+        assert [pin.text for pin in shown.run.pins] == ["late batch"]
         assert shown.runs == [shown.run] != [first]
-        assert "late" in shown.to_markdown()
+        assert "late batch" in shown.to_markdown()
         shown.views["timeline"].unpin(0)
         assert shown.run.pins == ()
         assert shown.runs == [shown.run]
-        assert "late" not in shown.to_markdown()
+        assert "late batch" not in shown.to_markdown()
     finally:
         shown.close()
