@@ -22,6 +22,8 @@ from kit.torch.trainers import CpuTraining
 
 __all__ = ["Follower"]
 
+_LEFT: list[Any] = []  # hooks of sessions that are gone
+
 
 class Follower:
     """The hooks of one session, from when it is made until `close`, or until that is freed."""
@@ -29,14 +31,17 @@ class Follower:
     def __init__(self, session: Session) -> None:
         self._session = ref(session)  # torch holds the hooks, and these shall hold no session
         self._on_cpu = CpuTraining()
-        hooks = [
+        _remove(_LEFT)
+        of_modules = [
             nn_module.register_module_forward_pre_hook(self._enter_module),
             nn_module.register_module_forward_hook(self._leave_module, always_call=True),
+        ]
+        of_optimizers = [
             register_optimizer_step_pre_hook(prefer_fused),
             register_optimizer_step_pre_hook(self._enter_update),
             register_optimizer_step_post_hook(self._leave_update),
         ]
-        self._unhook = finalize(session, _remove, hooks)
+        self._unhook = finalize(session, _freed, of_modules, of_optimizers)
         self._unhook.atexit = False
         # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
         # the process's first backward, which may have been before device "kit" was registered.
@@ -47,6 +52,7 @@ class Follower:
         """The session closes: nothing is followed any more."""
         self._threads.__exit__(None, None, None)
         self._unhook()
+        _remove(_LEFT)
 
     def _enter_module(self, module: Any, args: Any) -> None:
         if torch.compiler.is_compiling():  # else what follows would be guarded in compiled code
@@ -93,6 +99,16 @@ def _is_running(code: CodeType) -> bool:
     return frame is not None
 
 
+def _freed(of_modules: list[Any], of_optimizers: list[Any]) -> None:
+    """The session closes, or was dropped and is freed: that may be in the middle of a step.
+
+    Torch goes through its table of optimizers' hooks while they run, and the step fails where one
+    goes meanwhile. So they do nothing from now on, and go when a session opens or closes.
+    """
+    _LEFT.extend(of_optimizers)
+    _remove(of_modules)
+
+
 def _remove(hooks: list[Any]) -> None:
-    for hook in hooks:
-        hook.remove()
+    while hooks:
+        hooks.pop().remove()

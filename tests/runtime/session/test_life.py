@@ -15,6 +15,7 @@ from weakref import ref
 import numpy as np
 import pytest
 import torch
+from torch.optim import optimizer as of_optimizers
 
 import kit
 from kit.errors import EngineError, KitError
@@ -250,3 +251,26 @@ def test_a_pool_that_forks_works_on_the_host() -> None:
         assert (torch.ones(3, device="kit") + 1).tolist() == [2.0] * 3
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(_double, (torch.ones(3),)) == [2.0] * 3
+
+
+@pytest.mark.filterwarnings("ignore:SGD, at")  # that it trains on the CPU
+def test_a_session_that_is_freed_within_an_optimizers_step_breaks_no_step() -> None:
+    before = len(of_optimizers._global_optimizer_pre_hooks)
+    dropped = [kit.Session()]
+    dropped[0].__enter__()
+    weight = torch.ones(2, requires_grad=True)
+    weight.grad = torch.ones(2)
+    gone = ref(dropped[0])
+
+    def free(*_: object) -> None:
+        dropped.clear()
+        gc.collect()
+
+    register = of_optimizers.register_optimizer_step_pre_hook
+    with register(free), register(lambda *_: None):  # there is one more hook to be called
+        torch.optim.SGD([weight], lr=0.5).step()
+    assert gone() is None
+    assert weight.tolist() == [0.5, 0.5]
+    with kit.Session():
+        pass
+    assert len(of_optimizers._global_optimizer_pre_hooks) == before
