@@ -52,6 +52,7 @@ def test_what_comes_while_a_bulk_is_let_go_leaves_no_value_pending(act: str) -> 
         ("native", "start"),  # torch's profiler was left on
         ("watched", "__enter__"),  # a hook was left in torch's optimizers
         ("watched", "__exit__"),  # a dispatch mode was left on, for all later ops of the thread
+        ("kit run", "__enter__"),  # a session that was freed later broke an optimizer's step
         ("kit run", "__exit__"),  # device kit stood in for "cuda" and "cpu" ever after
     ],
 )
