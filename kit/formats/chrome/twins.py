@@ -30,16 +30,18 @@ def find_twins(columns: Mapping[str, NDArray[Any]], usable: NDArray[np.bool_]) -
     chosen = np.flatnonzero(usable & (role != Role.PYTHON) & (role < Role.OWN))
     if len(chosen) < 2:
         return chosen[:0]
-    found = [columns[name][chosen] for name in COLUMNS]
     key = np.zeros(len(chosen), np.uint64)
-    for column in found:
+    for name in COLUMNS:
+        column = columns[name][chosen]
         bits = column.view(np.uint64) if column.dtype.kind == "f" else column.astype(np.uint64)
         key = (key ^ bits) * _ODD
         key ^= key >> np.uint64(29)
     order = np.argsort(key, kind="stable")
-    is_twin = np.ones(len(order) - 1, bool)
-    for column in (key, *found):
-        is_twin &= column[order[1:]] == column[order[:-1]]
-    twins = chosen[np.sort(order[1:][is_twin])]
+    alike = np.flatnonzero(key[order[1:]] == key[order[:-1]])  # few: the columns are for these
+    first, second = chosen[order[alike]], chosen[order[alike + 1]]
+    is_twin = np.ones(len(alike), bool)
+    for name in COLUMNS:
+        is_twin &= columns[name][first] == columns[name][second]
+    twins = np.sort(second[is_twin])
     is_sure = np.isin(role[twins], _NUMBERED) & (columns["link"][twins] > 0)
     return twins if len(twins) > MANY * len(chosen) else twins[is_sure]
