@@ -26,7 +26,7 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import MAX_EVENTS
 from kit.formats.chrome.names import Room
 from kit.formats.foreign import Clock, Streams, as_event, foreign_imported, link_of
-from kit.formats.refused import JSON_OF_ROCPROF
+from kit.formats.refused import DATABASE_OF_ROCPROF
 from kit.text import format_count
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
 
@@ -91,7 +91,7 @@ def _imported(tables: _Tables, step_by: str) -> Imported:
             raise TraceFileError(_too_many())
         events.add(event)
     if not count and tables.are_of_rocprof:
-        raise TraceFileError(f"it is a database of rocprofv3, which is not read: {JSON_OF_ROCPROF}")
+        raise TraceFileError(DATABASE_OF_ROCPROF.said)
     if not count:
         raise TraceFileError(
             "it has no events of CUDA or NVTX: trace with `nsys profile --trace cuda,nvtx`, then "
@@ -176,7 +176,7 @@ class _Tables:
         database.set_progress_handler(budget.spend, _EVERY)
         found = database.execute("select name from sqlite_master where type = 'table'")
         names = [name for (name,) in islice(found, _MAX_TABLES)]
-        self.are_of_rocprof = any(name.startswith("rocpd_") for name in names)
+        self.are_of_rocprof = any(map(DATABASE_OF_ROCPROF.known_by.search, names))
         self._columns = {name: self._known(name) for name in names if name in _TABLES}
         database.set_authorizer(
             lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["JSON_OF_ROCPROF", "REFUSED", "Refused", "why_refused"]
+__all__ = ["DATABASE_OF_ROCPROF", "REFUSED", "Refused", "why_refused"]
 
 _SQLITE_OF_NSYS = "write it as SQLite, `nsys export --type sqlite report.nsys-rep`, and open that"
-JSON_OF_ROCPROF = "trace with `rocprofv3 --output-format json`, and open *_results.json"
+_JSON_OF_ROCPROF = "trace with `rocprofv3 --output-format json`, and open *_results.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,11 @@ class Refused:
     known_by: re.Pattern[str]  # found in the file's name, a line feed, and how the file begins
     what: str
     cure: str
+
+    @property
+    def said(self) -> str:
+        """What the file is, and what to open instead."""
+        return f"it is {self.what}, which is not read: {self.cure}"
 
 
 REFUSED = (
@@ -37,7 +42,7 @@ REFUSED = (
     Refused(
         re.compile(r'\A[^\n]*\n"?(Kind|Domain)"?,"?(Agent_Id|Function|Operation|Thread_Id)\b'),
         "a table of rocprofv3",
-        JSON_OF_ROCPROF,
+        _JSON_OF_ROCPROF,
     ),
     Refused(
         re.compile(r"\A[^\n]*\.(pftrace|perfetto-trace)(\.gz)?\n"),
@@ -53,6 +58,9 @@ REFUSED = (
     ),
 )
 
+# Known by the names of its tables, which lie anywhere in the file.
+DATABASE_OF_ROCPROF = Refused(re.compile(r"\Arocpd_"), "a database of rocprofv3", _JSON_OF_ROCPROF)
+
 
 def why_refused(name: str, text: str) -> str:
     """What such a file is, and what to open instead; "" of one that may be read.
@@ -60,5 +68,5 @@ def why_refused(name: str, text: str) -> str:
     Args:
         text: how it begins, unpacked.
     """
-    found = (row for row in REFUSED if row.known_by.search(f"{name}\n{text}"))
-    return next((f"it is {row.what}, which is not read: {row.cure}" for row in found), "")
+    found = (row.said for row in REFUSED if row.known_by.search(f"{name}\n{text}"))
+    return next(found, "")

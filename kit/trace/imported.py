@@ -24,6 +24,7 @@ from kit.trace.timeline import SyncPoint, Timeline
 __all__ = [
     "DAY_NS",
     "MAX_CALLERS",
+    "MAX_DIGITS",
     "MAX_LANES",
     "MAX_NAME",
     "MAX_POINTS",
@@ -55,7 +56,7 @@ MAX_SPAN_NAME = 1 << 16  # those of kernels are kept whole: templates make some 
 MAX_SYNCS = 20_000
 MAX_POINTS = 1_000  # of a curve: as many as a screen has pixels
 MAX_CALLERS = 100_000  # of one run
-_MAX_DIGITS = 40  # of a number in quotes
+MAX_DIGITS = 40  # of a number in quotes
 _OTHER = "host/other lanes"
 NOT_TRACED = ", not traced"  # ends the name of a device that a file has nothing else of
 NOT_AN_ARRAY = Aval((), "")  # in the place of an argument that is a number, a list or nothing
@@ -186,7 +187,7 @@ def whole(value: object, most: int = (1 << 31) - 1) -> int:
 def whole_said(value: object, most: int = (1 << 31) - 1) -> int:
     """The same, also of a number in quotes, and of one that was written as a fraction: 7.0."""
     if isinstance(value, str):
-        is_digits = len(value) < _MAX_DIGITS and value.isascii() and value.isdigit()
+        is_digits = len(value) < MAX_DIGITS and value.isascii() and value.isdigit()
         value = int(value) if is_digits else -1
     elif isinstance(value, float) and value.is_integer():
         value = int(value)

@@ -24,14 +24,13 @@ from kit.formats.chrome.names import Names, Roles
 from kit.formats.chrome.roles import OPS, OTHER_DEVICES, Role
 from kit.formats.chrome.twins import COLUMNS, find_twins
 from kit.text import format_count
-from kit.trace.imported import DAY_NS, cut_name, whole, whole_said
+from kit.trace.imported import DAY_NS, MAX_DIGITS, cut_name, whole, whole_said
 from kit.trace.timeline import SyncPoint
 
 __all__ = ["Events"]
 
 _MAX_OWN_SYNCS = 200_000
 _TWICE = "that the file has twice, as where it was merged with itself: left out"
-_MAX_DIGITS = 40  # of a number in quotes
 # Of these the arguments say nothing that is kept.
 _PLAIN = frozenset({Role.STEP, Role.UPDATE, Role.FINISH, Role.INPUT, Role.COMPILE, Role.PYTHON,
                     Role.ANNOTATION})  # fmt: skip
@@ -286,7 +285,7 @@ def _number(value: Any) -> float:
         return value
     if type(value) is int:
         return float(value) if abs(value) < 1 << 63 else math.nan
-    if type(value) is str and len(value) < _MAX_DIGITS:
+    if type(value) is str and len(value) < MAX_DIGITS:
         with suppress(ValueError):
             return float(value)
     return math.nan
