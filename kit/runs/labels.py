@@ -13,6 +13,7 @@ from typing import Any
 
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
+from kit.runs.settings import GPUS
 
 __all__ = [
     "COMMIT",
@@ -22,6 +23,8 @@ __all__ = [
     "cell_of",
     "device_of",
     "is_of_strangers",
+    "is_on_cpu",
+    "is_on_gpu",
     "label_of",
     "labels_of",
     "samples_of",
@@ -56,6 +59,16 @@ def device_of(run: Run, otherwise: str = "") -> str:
     if device == "auto":
         device = otherwise or device
     return "cpu" if device == "cpu (cpu)" else device
+
+
+def is_on_cpu(run: Run) -> bool:
+    """Does it say that its steps ran on a CPU?"""
+    return run.environment.get("device", "").startswith("cpu")
+
+
+def is_on_gpu(run: Run) -> bool:
+    """The same of a GPU."""
+    return run.environment.get("device", "").startswith(GPUS)
 
 
 def told_settings(run: Run) -> dict[str, Any]:

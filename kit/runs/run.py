@@ -216,8 +216,8 @@ class Run:
             unseen = "the GPU that the file names was not traced"
         if (part := self.not_begun_fraction) >= MUCH:
             unseen = (
-                f"for {part:.0%} of the step the device had been given work and is not seen to "
-                "begin it"
+                f"for {format_percent(part)} of the step the device had been given work and is "
+                "not seen to begin it"
             )
         found = limited_by(self.timeline, self.limit_shares)
         compiled = self.measured.compiled_fraction

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from kit.measure.attached.recorder import Recorded
+from kit.measure.attached.recorder import EXPLICIT, Recorded
 from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.kit_run import LEAD_IN, run_of_session
 from kit.measure.native.kineto import let_go
@@ -125,12 +125,12 @@ class KitRecorder:
 
     def _of_replay(self, recorded: Recorded) -> list[str]:
         """That an optimizer is not called in a replayed step, which then ends none here."""
-        is_explicit = recorded.boundary.startswith("watch.step")
+        is_explicit = recorded.boundary.startswith(EXPLICIT)
         if is_explicit or not self._session.stepper.counts["replay.steps"]:
             return []
         return [
             "a replayed step calls no optimizer, so that it was not seen here: end each step with "
-            "watch.step()"
+            f"{EXPLICIT}"
         ]
 
     def _note_measured(self) -> None:

@@ -26,7 +26,7 @@ from kit.measure.attached.capture import Capture
 from kit.measure.attached.device_kit import KitRecorder, StepMarks
 from kit.measure.attached.native import NativeRecorder
 from kit.measure.attached.optimizer_steps import FOLLOWED
-from kit.measure.attached.recorder import Recorded, Recorder
+from kit.measure.attached.recorder import EXPLICIT, Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
 from kit.measure.base.loss import detached
 from kit.runs.run import Run
@@ -234,7 +234,7 @@ class LoopWatch:
         if not self._is_explicit:
             self._is_explicit = True
             self._begin_again()
-        self._step_ended("watch.step()", None, loss)
+        self._step_ended(EXPLICIT, None, loss)
 
     def _begin_again(self) -> None:
         """The steps that an optimizer has ended until now are others: forget them."""

@@ -10,7 +10,9 @@ from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions
 from kit.runs.labels import WATCHED
 from kit.runs.run import Run
 
-__all__ = ["Recorded", "Recorder"]
+__all__ = ["EXPLICIT", "Recorded", "Recorder"]
+
+EXPLICIT = "watch.step()"  # of a boundary: the loop itself ends its steps
 
 
 @dataclass

@@ -17,9 +17,8 @@ import numpy as np
 from kit.runs.analysis.cures import SYNC_CURES, Advice, sync_cure, traced_ms
 from kit.runs.analysis.lines import away_by_line
 from kit.runs.device.unrolled import unrolled_cells
-from kit.runs.labels import is_of_strangers
+from kit.runs.labels import is_of_strangers, is_on_cpu, is_on_gpu
 from kit.runs.run import Run
-from kit.runs.settings import GPUS
 from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import Timeline, count_devices, sync_table, union_ns
 from kit.trace.gaps import ELSEWHERE
@@ -276,15 +275,12 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
 
 def _has_one_core_too_few(run: Run) -> bool:
     cores, taken = run.environment.get("cores", ""), run.environment.get("cores for XLA", "")
-    on_cpu = run.environment.get("device", "").startswith("cpu")
     return (
-        on_cpu and cores.isdecimal() and taken.isdecimal() and int(taken) > max(int(cores) - 1, 1)
+        is_on_cpu(run)
+        and cores.isdecimal()
+        and taken.isdecimal()
+        and int(taken) > max(int(cores) - 1, 1)
     )
-
-
-def is_on_gpu(run: Run) -> bool:
-    """Did its steps run on a GPU?"""
-    return run.environment.get("device", "").startswith(GPUS)
 
 
 def _takes_cores(run: Run, seen: _Seen) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice
 from kit.runs.conditions import doubt, is_throttled
-from kit.runs.labels import IMPORTED
+from kit.runs.labels import IMPORTED, is_on_cpu
 from kit.runs.run import BASELINE, JIT, MUCH, Run
 from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, count_devices
@@ -198,8 +198,7 @@ def _has_device(run: Run) -> bool:
 def why_no_waits(run: Run) -> str:
     """Why a run has no sync point, as a clause: on a CPU torch has nothing to wait for."""
     is_native = run.settings.mode == "torch" and run.timeline.origin == "profiled"
-    on_cpu = run.environment.get("device", "").startswith("cpu")
-    if is_native and on_cpu and "torch" in run.environment:
+    if is_native and is_on_cpu(run) and "torch" in run.environment:
         return (
             "on a CPU torch computes in the call itself, so .item() finds its value ready. On a "
             'GPU and on device "kit" it waits for it'

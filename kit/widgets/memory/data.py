@@ -16,6 +16,7 @@ import numpy as np
 from kit.ir import RECURRENT, Graph
 from kit.runs.analysis.memory import Holder, MemoryReport, memory
 from kit.runs.analysis.nodes import node_ns
+from kit.runs.labels import is_on_cpu
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count, format_ns, safe_label
 from kit.trace.intervals import joined
@@ -118,8 +119,7 @@ def counted_text(run: Run) -> str:
     """What the device's allocator has counted beside the model, in words; "" if nobody can say."""
     in_use = run.metrics.get("memory.live_bytes")
     if in_use is None:
-        is_cpu = run.environment.get("device", "").startswith("cpu")
-        return "measured: nothing, a CPU's allocator does not count" if is_cpu else ""
+        return "measured: nothing, a CPU's allocator does not count" if is_on_cpu(run) else ""
     text = f"measured: {format_bytes(in_use)} in use after the steps"
     if (peak := run.metrics.get("memory.peak_bytes")) is not None:
         text += f", peak {format_bytes(peak)} with warm-up and compiling"
