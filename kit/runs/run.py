@@ -17,6 +17,7 @@ import numpy as np
 from kit.ir import Graph, Segment
 from kit.runs.compiles import FIRST_MEASURED, MOSTLY, Compile, GraphChange, Measured
 from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions, doubt
+from kit.runs.knob import knobs_of
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.runs.steady import drift_text
@@ -310,8 +311,16 @@ class Run:
         said = self.doubt or self.measured.compiled_text
         doubt = f"; {said}" if said else ""
         return (
-            f"Run({name!r}, mode {self.settings.mode!r}, {format_ms(h.step_ms)}/step, "
+            f"Run({name!r}, {self._chosen()}, {format_ms(h.step_ms)}/step, "
             f"device busy {format_percent(h.device_busy_fraction)}, "
             f"recording hidden {format_percent(h.overlap_fraction)}, "
             f"{format_number(h.syncs_per_step)} sync{'s' * (h.syncs_per_step != 1)}/step{doubt})"
         )
+
+    def _chosen(self) -> str:
+        """The mode, and what else differs from kit's defaults: it tells runs of a sweep apart."""
+        s = self.settings
+        rows = (row for row in knobs_of(s) if not row.is_measuring and row.name != "mode")
+        others = ((row.name, getattr(s, row.name), row.default) for row in rows)
+        changed = [f"{name} {value!r}" for name, value, default in others if value != default]
+        return ", ".join([f"mode {s.mode!r}", *changed])

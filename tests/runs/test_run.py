@@ -25,6 +25,12 @@ def test_a_run_prints_as_one_readable_line():
         "1 sync/step)"
     )
     assert "unknown/step" in repr(empty_run())
+    four = replace(
+        make_run(), settings=Settings(mode="lazy", batch_size=4, dtype="float16", steps=9)
+    )
+    assert repr(four).startswith(
+        "Run('synthetic', mode 'lazy', batch_size 4, dtype 'float16', 1.55"
+    )
     assert "\n" not in repr(make_run(hostile=True))
     assert len(repr(make_run(hostile=True))) < 250
 
