@@ -111,6 +111,8 @@ class Events:
         self._settle_gradients()
         if left := self._halves.close():
             self.repairs["event", "with a begin and no end: left out"] += left
+        if twice := self.allocations.drop_twins():
+            self.repairs["allocation", _TWICE] += twice
 
     def column(self, name: str) -> NDArray[Any]:
         """One of the columns as numpy sees it."""

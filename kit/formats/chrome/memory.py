@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
+from kit.formats.chrome.twins import alike, are_copies
 from kit.trace.imported import Held, MeasuredMemory, few_points
 
 __all__ = ["MEMORY", "Allocations", "measured_memory"]
@@ -25,6 +26,7 @@ _MAX_DEVICES = 64
 _MAX_BYTES = 1 << 50
 _MAX_ADDRESS = 1 << 62
 _MAX_HELD = 50  # places of a peak
+_COLUMNS = ("device", "thread", "time_us", "bytes", "address", "total")
 _CPU = 0  # torch's number of the type
 Place = tuple[str, str]  # the op, the line
 Where = Callable[[int, int], Place]  # of a thread's number and a time
@@ -64,6 +66,17 @@ class Allocations:
         self.address.append(address)
         self.total.append(total)
         return True
+
+    def drop_twins(self) -> int:
+        """Keep once what a file has twice; says how many were left out."""
+        columns = {name: np.asarray(getattr(self, name)) for name in _COLUMNS}
+        twins = alike(list(columns.values()))
+        if not are_copies(len(twins), len(self.bytes)):
+            return 0
+        for name, values in columns.items():
+            kept = np.delete(values, twins).tobytes()
+            setattr(self, name, array(getattr(self, name).typecode, kept))
+        return len(twins)
 
 
 def _device(args: Mapping[str, Any]) -> str:

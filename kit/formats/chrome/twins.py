@@ -7,7 +7,7 @@ where a file counts whole microseconds, so of these only many together are taken
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kit.formats.chrome.roles import Role
 
-__all__ = ["COLUMNS", "find_twins"]
+__all__ = ["COLUMNS", "alike", "are_copies", "find_twins"]
 
 COLUMNS = ("role", "name", "thread", "start_us", "length_us", "link", "node")
 MANY = 0.1  # of the events that were looked at
@@ -28,20 +28,27 @@ def find_twins(columns: Mapping[str, NDArray[Any]], usable: NDArray[np.bool_]) -
     role = columns["role"]
     # A function of Python's within itself is no harm, and there are millions.
     chosen = np.flatnonzero(usable & (role != Role.PYTHON) & (role < Role.OWN))
-    if len(chosen) < 2:
-        return chosen[:0]
-    key = np.zeros(len(chosen), np.uint64)
-    for name in COLUMNS:
-        column = columns[name][chosen]
+    twins = chosen[alike([columns[name][chosen] for name in COLUMNS])]
+    is_sure = np.isin(role[twins], _NUMBERED) & (columns["link"][twins] > 0)
+    return twins if are_copies(len(twins), len(chosen)) else twins[is_sure]
+
+
+def are_copies(alike: int, count: int) -> bool:
+    """Are so many events that are alike to others too many for chance?"""
+    return alike > MANY * count
+
+
+def alike(columns: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
+    """The rows that are equal to one before them, in order."""
+    key = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
         bits = column.view(np.uint64) if column.dtype.kind == "f" else column.astype(np.uint64)
         key = (key ^ bits) * _ODD
         key ^= key >> np.uint64(29)
     order = np.argsort(key, kind="stable")
-    alike = np.flatnonzero(key[order[1:]] == key[order[:-1]])  # few: the columns are for these
-    first, second = chosen[order[alike]], chosen[order[alike + 1]]
-    is_twin = np.ones(len(alike), bool)
-    for name in COLUMNS:
-        is_twin &= columns[name][first] == columns[name][second]
-    twins = np.sort(second[is_twin])
-    is_sure = np.isin(role[twins], _NUMBERED) & (columns["link"][twins] > 0)
-    return twins if len(twins) > MANY * len(chosen) else twins[is_sure]
+    same = np.flatnonzero(key[order[1:]] == key[order[:-1]])  # few: the columns are for these
+    first, second = order[same], order[same + 1]
+    is_twin = np.ones(len(same), bool)
+    for column in columns:
+        is_twin &= column[first] == column[second]
+    return np.sort(second[is_twin])

@@ -27,7 +27,8 @@ def _run(path: Path, trace: dict[str, Any]) -> Run:
 def _same(one: Run, other: Run) -> bool:
     a, b = one.timeline, other.timeline
     is_same = all(np.array_equal(getattr(a, c), getattr(b, c)) for c in COLUMNS)
-    return is_same and one.callers == other.callers and one.copies == other.copies
+    is_same &= one.callers == other.callers and one.copies == other.copies
+    return is_same and one.memory == other.memory
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -52,6 +53,41 @@ def test_a_trace_of_a_cpu_merged_with_itself_says_what_it_says_alone(tmp_path: P
     alone = _run(tmp_path / "alone.json", trace)
     trace["traceEvents"] *= 2
     assert _same(_run(tmp_path / "twice.json", trace), alone)
+
+
+def _took(at: float, size: int, address: int, total: int) -> dict[str, Any]:
+    args = {"Bytes": size, "Addr": address, "Total Allocated": total, "Device Type": 1,
+            "Device Id": 0}  # fmt: skip
+    return {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": at, "args": args}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_allocations_of_a_trace_merged_with_itself_count_once(tmp_path: Path, seed: int):
+    trace = cuda_trace()
+    at = sorted({e["ts"] for e in trace["traceEvents"] if e["ph"] == "X"})
+    trace["traceEvents"] += [_took(x, 64, i, 64 * (i + 1)) for i, x in enumerate(at[:9])]
+    if seed:
+        random.Random(seed).shuffle(trace["traceEvents"])
+    alone = _run(tmp_path / "alone.json", trace)
+    assert [memory.events for memory in alone.memory] == [9]
+    trace["traceEvents"] *= 2
+    twice = _run(tmp_path / "twice.json", trace)
+    assert _same(twice, alone)
+    assert any(note.startswith("9 allocations that the file has twice")
+               for note in twice.timeline.notes)  # fmt: skip
+
+
+def test_allocations_that_are_alike_by_chance_are_not_taken_for_copies(tmp_path: Path):
+    """Within one microsecond a block is taken, given back, and taken again."""
+    trace = cuda_trace()
+    first = min(e["ts"] for e in trace["traceEvents"] if e["ph"] == "X")
+    again = [_took(first + 1, 64, 7, 128), _took(first + 1, -64, 7, 64)]
+    steady = [_took(first + 2 + i, 1, 100 + i, 129 + i) for i in range(20)]
+    trace["traceEvents"] += [*again, again[0], *steady]
+    found = _run(tmp_path / "a.json", trace)
+    assert [memory.events for memory in found.memory] == [23]
+    assert sum(held.bytes for held in found.memory[0].held) == 64 + 20
+    assert not any("allocations that the file has twice" in note for note in found.timeline.notes)
 
 
 def test_some_kernels_that_are_there_twice_count_once(tmp_path: Path):
