@@ -207,7 +207,7 @@ def hta_says(path: Path) -> dict[str, float]:
 
 def kit_says(path: Path) -> dict[str, float]:
     import kit
-    from kit.trace import hta_idle, hta_launches, hta_overlap, hta_queue, kernel_table
+    from kit.trace import Timeline, hta_idle, hta_launches, hta_overlap, hta_queue, kernel_table
     from kit.trace.kinds import ON_DEVICE
     from kit.trace.metrics import union_ns
 
@@ -219,6 +219,8 @@ def kit_says(path: Path) -> dict[str, float]:
     times = timeline.intervals(kind=ON_DEVICE)
     busy = union_ns(times)
     launched = hta_launches(timeline)
+    # HTA has the kernels, too, that run after the end of the last step
+    kernels = kernel_table(Timeline.of([s for s in timeline.spans if s.kind != "step"]))
     causes = {
         f"{lane.rsplit(' ', 1)[1]} {cause.replace(' ', '_')}": ns / 1e3
         for lane, parts in hta_idle(timeline).items()
@@ -236,7 +238,7 @@ def kit_says(path: Path) -> dict[str, float]:
         "cpu_duration of launches": float(launched.call_ns.sum()) / 1e3,
         "gpu_duration of launches": float(launched.kernel_ns.sum()) / 1e3,
         "launch_delay of launches": float(launched.delay_ns.sum()) / 1e3,
-        **{f"{row.name} mean": row.mean_us for row in kernel_table(timeline)},
+        **{f"{row.name} mean": row.mean_us for row in kernels},
     }
 
 
