@@ -94,7 +94,7 @@ READERS = (
         (DIRECTORY, ".pb"),
         "a directory, or `*.xplane.pb`",
         "jax",
-        "`jax.profiler.trace(directory)`, CPU and GPU; TPU: no whole real file was met yet",
+        "`jax.profiler.trace(directory)`, CPU and GPU; of TPUs one real file was met",
         _by("kit.formats.xplane", "read_xplane"),
     ),
     Reader(

@@ -58,7 +58,7 @@ _NO_PROFILE = (
     "suffix, .json or .json.gz"
 )
 _OF_A_TPU = (
-    "of a TPU: the reader of such profiles has met no whole real one, so compare a number or two "
+    "of a TPU: the reader of such profiles has met one real profile, so compare a number or two "
     "with XProf before you trust it"
 )
 _BLOCKS = re.compile(r"\$api\.py:\d+ block_until_ready")  # jax.block_until_ready, in Python

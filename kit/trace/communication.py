@@ -52,7 +52,10 @@ _LIBRARY = re.compile(
 )
 BYTES_UNKNOWN = -1
 _COPY = re.compile(r"Mem(cpy [A-Z]to[A-Z]|set)")
-_MEMORY = re.compile(r"Mem(cpy|set)\b|memcpy|memset|CopyHostToDevice|CopyDeviceToHost")
+_MEMORY = re.compile(
+    r"Mem(cpy|set)\b|memcpy|memset|CopyHostToDevice|CopyDeviceToHost"
+    r"|copy-(start|done)(\.\d+)*$"  # XLA's, beside which other ops run
+)
 # The first whose letters occur in a name, without its underscores and capitals, is its operation.
 _OPERATIONS = {
     "reducescatter": "reduce_scatter",

@@ -182,7 +182,7 @@ def test_streams_of_a_gpu_and_ops_of_a_tpu_are_lanes(tmp_path: Path) -> None:
         ("device/0 XLA Ops", "communication", "all-reduce.3", 1_500),
     }
     assert (run.environment["device"], run.settings.device) == ("tpu", "auto")
-    assert any("met no whole real one" in note for note in run.timeline.notes)
+    assert any("has met one real profile" in note for note in run.timeline.notes)
 
 
 def test_events_beyond_what_xla_writes_are_said_to_be_missing(
