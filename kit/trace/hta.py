@@ -30,6 +30,10 @@ HTA_CAUSES = ("host wait", "kernel wait", "other")
 HTA_DELAY_NS = 30_000
 _SENT = re.compile(r"nccl|hip|hccl|.*ncclKernel")  # names of kernels that communicate
 _CALLS = re.compile(r"cudaLaunchKernel(ExC)?$|cudaMem(cpy|set)Async$")
+_QUEUED = re.compile(
+    r"(cudaLaunchKernel(ExC)?|cuLaunchKernel(Ex)?|hip(ExtModule)?LaunchKernel"
+    r"|(cuda|hip)Mem(cpy|set)Async)$"
+)
 _EVERY_CALL = re.compile(r"(?!.*Graph)")  # the driver's and AMD's, too
 _NOT_COMPUTED = re.compile(
     r"nccl|hip|hccl|.*Memcpy|.*Memset|.*dma|.*Sync|Stream Wait Event|cuda.*LaunchKernel|runFunction"
@@ -91,7 +95,8 @@ def hta_queue(timeline: Timeline, *, every: bool = False) -> dict[str, Ints]:
     begins. Only of files that say which call launched what.
 
     Args:
-        every: as of `hta_launches`.
+        every: calls of any library; HTA counts here those of CUDA's driver and of AMD, too, and
+            also `hipMemcpyWithStream`, which waits for what it launches.
 
     Shape:
         lane -> (n, 2): a time in nanoseconds, and the length from then on
@@ -99,7 +104,7 @@ def hta_queue(timeline: Timeline, *, every: bool = False) -> dict[str, Ints]:
     Source:
         https://hta.readthedocs.io/en/latest/source/features/trace_counters.html
     """
-    call, kernel = _pairs(timeline, every=every)
+    call, kernel = _pairs(timeline, _EVERY_CALL if every else _QUEUED)
     found = {}
     for lane in np.unique(timeline.lane[kernel]).tolist():
         mine = timeline.lane[kernel] == lane
@@ -132,7 +137,7 @@ def hta_launches(timeline: Timeline, *, every: bool = False) -> HtaLaunches:
     Source:
         https://hta.readthedocs.io/en/latest/source/features/cuda_kernel_launch_stats.html
     """
-    call, kernel = _pairs(timeline, every=every)
+    call, kernel = _pairs(timeline, _EVERY_CALL if every else _CALLS)
     order = np.lexsort((timeline.start_ns[kernel], timeline.start_ns[call]))
     call, kernel = call[order], kernel[order]
     start, stop = timeline.start_ns, timeline.stop_ns
@@ -143,10 +148,10 @@ def hta_launches(timeline: Timeline, *, every: bool = False) -> HtaLaunches:
     )
 
 
-def _pairs(timeline: Timeline, *, every: bool) -> tuple[Ints, Ints]:
+def _pairs(timeline: Timeline, names: re.Pattern[str]) -> tuple[Ints, Ints]:
     """The call and the kernel of each launch; of none that launches a graph of CUDA's."""
     call = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < NONE))
-    call = call[named(timeline, (_EVERY_CALL if every else _CALLS).match)[call]]
+    call = call[named(timeline, names.match)[call]]
     kernel = np.flatnonzero(timeline.where(kind=ON_DEVICE) & (timeline.segment < NONE))
     call = call[np.argsort(timeline.segment[call], kind="stable")]
     numbers = timeline.segment[call]

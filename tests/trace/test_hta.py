@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kit
 from kit.trace import Span, Timeline, hta_launches, hta_overlap, hta_queue
 
+PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 NAMES = ("gemm", "ncclDevKernel_AllReduce", "Memcpy HtoD (Pinned -> Device)", "relu")
 times = st.tuples(st.integers(0, 40), st.integers(1, 15))
 
@@ -53,6 +56,27 @@ def test_a_queue_holds_what_was_called_and_has_not_begun(t: Timeline) -> None:
             mine = [s for s in kernels if s.lane == lane]
             begun = sum(s.start_ns <= now for s in mine)
             assert length == sum(calls[s.segment].start_ns <= now for s in mine) - begun
+
+
+@pytest.mark.parametrize(("name", "queued", "launched"), [
+    ("cudaLaunchKernelExC", 1, 1), ("cudaMemsetAsync", 1, 1), ("cuLaunchKernelEx", 1, 0),
+    ("hipLaunchKernel", 1, 0), ("hipExtModuleLaunchKernel", 1, 0), ("hipMemcpyAsync", 1, 0),
+    ("hipModuleLaunchKernel", 0, 0), ("cudaGraphLaunch", 0, 0),
+])  # fmt: skip
+def test_calls_that_count_are_those_of_htas_source(name: str, queued: int, launched: int) -> None:
+    """Its queue takes those of the driver and of AMD, too, its times of launches do not."""
+    call, kernel = Span("host/main", name, "dispatch", 0, 5, -7), Span("device/0", "k", "kernel",
+                                                                       9, 12, -7)  # fmt: skip
+    timeline = Timeline.of([call, kernel])
+    assert len(hta_queue(timeline)) == queued
+    assert len(hta_launches(timeline).call_ns) == launched
+
+
+@pytest.mark.parametrize(("file", "longest"), [("mi250", 1), ("mi300_bert", 2), ("b200_vllm", 2)])
+def test_the_longest_queue_of_a_published_trace_is_that_of_hta(file: str, longest: int) -> None:
+    """As HTA 0.5.0 gives it."""
+    timeline = kit.open_trace(PUBLISHED / f"{file}.json.gz").timeline
+    assert [series[:, 1].max() for series in hta_queue(timeline).values()] == [longest]
 
 
 @given(timelines())
