@@ -93,6 +93,15 @@ class Capture:
         self._seen = written
         return is_new
 
+    def condition(self) -> str:
+        """What has to happen before anything is recorded, in words."""
+        if self.signal is not None:
+            return f"a step has to begin after signal {int(self.signal)}"
+        return (
+            f"the file {self.file!r} has to be written while the loop runs; it is looked for "
+            f"between two steps, at most every {LOOK_S:g} s"
+        )
+
     def _written(self) -> int:
         try:
             return os.stat(self.file).st_mtime_ns if self.file is not None else 0

@@ -193,6 +193,8 @@ class LoopWatch:
             return self._runs[-1]
         recording = self._recording
         if recording is None or not recording.recorded.steps:
+            if self._capture and recording is None and not self._ended:
+                raise SettingsError(f"nothing was recorded: {self._capture.condition()}")
             why = f" ({self._ended})" if self._ended else ""
             raise SettingsError(f"the watch has seen no step: {_BOUNDARY}{why}")
         return recording.run_so_far()

@@ -327,6 +327,23 @@ def test_a_run_that_cannot_be_written_ends_no_loop(tmp_path: Path):
     assert len(watch.run.step_times_ns) == 2
 
 
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        ("capture.now", "the file 'capture.now' has to be written"),
+        (signal.SIGINT, "after signal 2"),
+    ],
+)
+def test_a_loop_that_nobody_asked_to_record_says_what_begins_a_recording(
+    when: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with kit.watch(1, when=when) as watch:
+        Loop().train(5)
+    with pytest.raises(SettingsError, match=f"nothing was recorded: .*{said}"):
+        _ = watch.run
+
+
 def test_what_cannot_ask_is_a_clear_error(tmp_path: Path):
     with pytest.raises(SettingsError, match="a signal or the path"):
         kit.watch(when=1.5)  # type: ignore[arg-type]
