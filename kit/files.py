@@ -35,14 +35,25 @@ def check_plain(path: str | os.PathLike[str]) -> None:
 def check_target(path: str | os.PathLike[str]) -> None:
     """Refuse to write where something else than a plain file stands: the new one would replace it.
 
+    So it would a file that is read-only; `open` and `cp` refuse that, too.
+
     Raises:
-        OSError: as `check_plain`; but a file may be missing, though not its folder.
+        OSError: as `check_plain`; but a file may be missing, though not its folder. Or the file or
+            the folder may not be written to.
     """
     folder = os.path.dirname(_behind_links(path)) or os.curdir
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", folder)
     with contextlib.suppress(FileNotFoundError):
         check_plain(path)
+        if not _is_allowed(path, os.W_OK):
+            raise PermissionError(errno.EACCES, "the file that is there is read-only", path)
+    if not _is_allowed(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "no file may be made in this folder", folder)
+
+
+def _is_allowed(path: str | os.PathLike[str], mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _behind_links(path: str | os.PathLike[str]) -> str:

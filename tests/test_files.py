@@ -14,7 +14,7 @@ import pytest
 import kit
 from kit.cli.main import main
 from kit.errors import SettingsError
-from kit.files import write_whole
+from kit.files import check_target, write_whole
 from kit.runs.run import Run
 from tests.factories import make_run
 
@@ -43,7 +43,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     write_whole(file, b"older")
     write = """
 import resource, signal, sys
-from kit.files import write_whole
+from kit.files import check_target, write_whole
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # as if the disk had no more
 try:
@@ -178,3 +178,40 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(tmp_path
     with pytest.raises(FileNotFoundError, match=r"no such folder to write to: .*/missing'"):
         kit.report(never, path=tmp_path / "missing" / "report.html")
     assert not built
+
+
+@pytest.fixture
+def bound_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder, whose permissions hold: root is somebody else there."""
+    monkeypatch.chdir(tmp_path)
+    if sys.platform == "win32" or os.geteuid():
+        yield tmp_path
+        return
+    os.chown(tmp_path, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield tmp_path
+    finally:
+        os.seteuid(0)
+
+
+def test_a_read_only_file_stays_as_it_is(bound_folder: Path) -> None:
+    """A rename replaced it, without a word, where `open` and `cp` refuse."""
+    file = Path("mine.kitrun")
+    file.write_bytes(b"older")
+    file.chmod(0o444)
+    with pytest.raises(PermissionError, match=r"the file that is there is read-only: 'mine"):
+        write_whole("mine.kitrun", b"newer")
+    file.chmod(0o644)
+    assert file.read_bytes() == b"older"
+    write_whole("mine.kitrun", b"newer")
+    assert file.read_bytes() == b"newer"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder has no such permissions")
+def test_a_folder_that_takes_no_file_is_told_before_anything_is_measured(
+    bound_folder: Path,
+) -> None:
+    Path("closed").mkdir(mode=0o555)
+    with pytest.raises(PermissionError, match="no file may be made in this folder: 'closed'"):
+        check_target("closed/report.html")
