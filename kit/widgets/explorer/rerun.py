@@ -266,11 +266,9 @@ class Reruns:
             with self._changed:
                 self._running = job = self._next()
             if job is not None:
-                with _awaited():
-                    self._run(job)
+                self._run(job)
             elif not self._is_closed and self._spare is not None:
-                with _awaited():
-                    self._tell(self._spare, lambda: self._stop_spare.is_set() or _has_ended())
+                self._tell(self._work_ahead, self._spare)
                 continue
             with self._changed:
                 self._running = None
@@ -296,18 +294,23 @@ class Reruns:
         if job.stop.is_set():
             return
         try:
-            run = self._run_step(job.settings, progress=progress, cancelled=cancelled)
-            if not isinstance(run, Run):
-                raise TypeError(f"the step must return a kit.Run, not {type(run).__name__}")
-            if not job.stop.is_set():
-                self._on_result(run)
-                job.outcome = run
+            with _awaited():
+                run = self._run_step(job.settings, progress=progress, cancelled=cancelled)
+                if not isinstance(run, Run):
+                    raise TypeError(f"the step must return a kit.Run, not {type(run).__name__}")
+                if not job.stop.is_set():
+                    self._on_result(run)
+                    job.outcome = run
         except Cancelled:
             return
         except BaseException as error:  # noqa: BLE001 - SystemExit must not end the worker
             if not job.stop.is_set():
                 job.outcome = error
                 self._tell(self._on_error, error, "".join(traceback.format_exception(error)))
+
+    def _work_ahead(self, spare: Callable[[Callable[[], bool]], None]) -> None:
+        with _awaited():
+            spare(lambda: self._stop_spare.is_set() or _has_ended())
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
         """Call back; a callback that fails is logged, since the worker has no caller."""
