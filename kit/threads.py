@@ -1,4 +1,5 @@
-"""Start a thread, or say clearly that there are too many; read another one's stack; time limits.
+"""Start a thread, or say clearly that there are too many; read another one's stack; time limits;
+how a forked child ends, in which there are none of its parent's threads.
 
 A thread that could not start must not be remembered as one that runs: whoever waits for its work
 would wait for ever. So threads are started here, and kept by their owner afterwards.
@@ -6,17 +7,26 @@ would wait for ever. So threads are started here, and kept by their owner afterw
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from kit.errors import EngineError, SettingsError
 
-__all__ = ["check_timeout", "forked", "read_stacks", "start_thread"]
+__all__ = [
+    "check_timeout",
+    "end_child",
+    "exit_status",
+    "forked",
+    "read_stacks",
+    "start_thread",
+]
 
 R = TypeVar("R")
 
@@ -76,6 +86,29 @@ def forked(owner: str) -> EngineError:
         f"this process was forked from the one that owns {owner}, and threads do not survive a "
         "fork: read what the child needs before forking, or start the child with the 'spawn' method"
     )
+
+
+def exit_status(code: Any) -> int:
+    """What a process that ends with `SystemExit(code)` gives to its shell; a text is written."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    with contextlib.suppress(OSError):  # a full disk
+        sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def end_child(status: int) -> NoReturn:
+    """End this forked child as Python does, but for what libraries do after it.
+
+    Torch's profiler and libgomp wait there for threads that only the parent has.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed, or a program's own kind
+            stream.flush()
+    os._exit(status)
 
 
 def read_stacks(read: Callable[[], R]) -> R:

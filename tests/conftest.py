@@ -59,6 +59,7 @@ LONG_FILES = (
     "tests/torch/ops/test_collectives.py",
     "tests/cli/test_demo.py",
     "tests/reliability/test_growth.py",
+    "tests/reliability/test_forks.py",
 )
 # The marks of the tests whose programs XLA compiles as for a user, each one anew.
 AS_FOR_A_USER = ("gpu", "alone", "as_shipped")

@@ -21,6 +21,7 @@ from kit.cli.script import error_text
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams
 from kit.errors import SettingsError
 from kit.text import safe_terminal
+from kit.threads import end_child, exit_status
 
 if TYPE_CHECKING:
     from kit.measure.attached.loop import LoopWatch
@@ -114,6 +115,8 @@ def run_program(
 
     watching = WithTorch(begin)
     status = _run_watched(watching, options, settings)
+    if watching.is_forked:
+        end_child(status)
     try:
         made = watching.run
     except SettingsError:
@@ -156,6 +159,7 @@ class WithTorch:
 
     def __init__(self, begin: Callable[[], LoopWatch]) -> None:
         self._begin = begin
+        self._process = os.getpid()
         self._path = sys.path[:]  # ours, without the script's folder
         self._threads = set(threading.enumerate())
         self._watch: LoopWatch | None = None
@@ -179,6 +183,11 @@ class WithTorch:
         if self._watch is None:
             raise SettingsError("the script has not loaded torch")
         return self._watch.run
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child that the script has forked; it is not watched."""
+        return os.getpid() != self._process
 
     @property
     def has_run(self) -> bool:
@@ -208,6 +217,8 @@ class WithTorch:
 
     def _loaded(self) -> None:
         self._leave_imports()
+        if self.is_forked:
+            return
         path = sys.path[:]
         try:
             # The script's folder comes last: other threads of it may import from there meanwhile.
@@ -259,7 +270,7 @@ def _ended(watching: WithTorch, options: argparse.Namespace) -> int:
     except _Enough:
         return 0
     except SystemExit as error:
-        return _status(error.code)
+        return exit_status(error.code)
     except KeyboardInterrupt:
         complain("interrupted")
         return INTERRUPTED
@@ -285,17 +296,6 @@ def _run_file(path: str) -> None:
 
 def _as_it_was(main: ModuleType, path: Sequence[str]) -> None:
     sys.modules["__main__"], sys.path[:] = main, path
-
-
-def _status(code: Any) -> int:
-    """What a process that ends so would give to its shell."""
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code & 0xFF
-    with contextlib.suppress(OSError):  # a full disk
-        sys.stderr.write(f"{code}\n")
-    return 1
 
 
 @contextlib.contextmanager

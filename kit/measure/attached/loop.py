@@ -107,7 +107,7 @@ class LoopWatch:
                 self._is_closed = False
                 self._look = self._capture.is_asked if self._capture.file is not None else None
                 self._capture.open(self._asked)
-                FOLLOWED.follow(self, self._after_optimizer)
+                FOLLOWED.follow(self)
             elif not self._requests:
                 self.start()
             return self
@@ -145,7 +145,7 @@ class LoopWatch:
             before.steps if steps is None else steps, before.skip if skip is None else skip
         )
         self._requests.append(self._wanted)
-        FOLLOWED.follow(self, self._after_optimizer)
+        FOLLOWED.follow(self)
 
     def _asked(self) -> None:
         """A signal asks for a recording; one that goes on is not begun again."""
@@ -238,6 +238,13 @@ class LoopWatch:
             self._begin_again()
         self._step_ended(EXPLICIT, None, loss)
 
+    def leave_behind(self) -> None:
+        """In a forked child: its steps are others, and torch's profiler cannot be stopped there."""
+        self._is_closed, self._look = True, None
+        self._recording, self._runs, self._unsaved = None, (), ()
+        self._requests.clear()
+        self._ended = "a forked child is not watched"
+
     def _begin_again(self) -> None:
         """The steps that an optimizer has ended until now are others: forget them."""
         if self._recording is not None:
@@ -246,7 +253,7 @@ class LoopWatch:
             if not self._requests:
                 self._requests.append(self._wanted)
 
-    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._look is not None and not self.is_recording and self._look():
             self.start()
         if self._recording is None and self._marks is None and not self._requests:

@@ -6,15 +6,23 @@ a hook comes or goes meanwhile. So the kit puts one in, once a process, and neve
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import os
+from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 __all__ = ["FOLLOWED", "OptimizerSteps"]
 
-Heard = Callable[[Any, Any, Any], None]  # (optimizer, args, kwargs), in the thread of the step
+
+class Watch(Protocol):
+    """Who follows the steps."""
+
+    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """A step has ended; called in its thread."""
+
+    def leave_behind(self) -> None:
+        """This is a forked child of the process whose steps are followed."""
 
 
 class OptimizerSteps:
@@ -25,18 +33,20 @@ class OptimizerSteps:
     """
 
     def __init__(self) -> None:
-        self._watches: dict[int, Heard] = {}  # only by a dict's own methods, which are atomic
+        self._watches: dict[int, Watch] = {}  # only by a dict's own methods, which are atomic
         self._tell = torch.compiler.disable(self._tell_all)
         register_optimizer_step_post_hook(self._ended)
+        if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+            os.register_at_fork(after_in_child=self._leave_behind)
 
     def __len__(self) -> int:
         return len(self._watches)
 
-    def follow(self, watch: object, heard: Heard) -> None:
-        """Call `heard` after each step from now on, for this watch."""
-        self._watches[id(watch)] = heard
+    def follow(self, watch: Watch) -> None:
+        """Tell this watch of each step from now on."""
+        self._watches[id(watch)] = watch
 
-    def leave(self, watch: object) -> None:
+    def leave(self, watch: Watch) -> None:
         """Call this watch no more, but perhaps for a step that ends now."""
         self._watches.pop(id(watch), None)
 
@@ -45,8 +55,13 @@ class OptimizerSteps:
             self._tell(optimizer, args, kwargs)
 
     def _tell_all(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        for heard in list(self._watches.values()):
-            heard(optimizer, args, kwargs)
+        for watch in list(self._watches.values()):
+            watch.after_optimizer(optimizer, args, kwargs)
+
+    def _leave_behind(self) -> None:
+        for watch in list(self._watches.values()):
+            watch.leave_behind()
+        self._watches.clear()
 
 
 FOLLOWED = OptimizerSteps()

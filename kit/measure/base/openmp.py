@@ -10,6 +10,7 @@ own go; torch makes new ones at its next op.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,14 @@ from kit.runtime.profiling.libraries import loaded
 __all__ = ["let_go", "let_go_after_cells"]
 
 _SOFT = 1  # omp_pause_soft: what was set stays
+_PROCESS = os.getpid()  # a forked child has none of its parent's threads, and would wait for them
 
 
 def let_go() -> None:
     """End the threads that torch's ops of the calling thread have started; none of a running op."""
-    if "torch" in sys.modules and (library := _library()) is not None:
+    if os.getpid() != _PROCESS or "torch" not in sys.modules:
+        return
+    if (library := _library()) is not None:
         library.omp_pause_resource_all(_SOFT)
 
 

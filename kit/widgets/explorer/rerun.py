@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from kit.errors import Cancelled, ExecutionError, SessionError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.threads import start_thread
+from kit.threads import end_child, exit_status, start_thread
 
 __all__ = ["Newest", "PrepareStep", "Reruns", "RunStep"]
 
@@ -139,6 +140,7 @@ class Reruns:
         self._is_busy = False
         self._is_closed = False
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
         self._has_spare = False  # there may be spare work
         self._is_paused = False
         self._stop_spare = threading.Event()
@@ -304,6 +306,8 @@ class Reruns:
         except Cancelled:
             return
         except BaseException as error:  # noqa: BLE001 - SystemExit must not end the worker
+            if os.getpid() != self._process:
+                _end_child(error)
             if not job.stop.is_set():
                 job.outcome = error
                 self._tell(self._on_error, error, "".join(traceback.format_exception(error)))
@@ -318,6 +322,13 @@ class Reruns:
             callback(*args)
         except BaseException:  # noqa: BLE001 - SystemExit of the user's step must not end the worker
             _log.exception("a callback of the rerun failed")
+
+
+def _end_child(error: BaseException) -> NoReturn:
+    """The step has forked a child, which comes out of it; the explorer is its parent's."""
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    end_child(exit_status(error.code) if isinstance(error, SystemExit) else 1)
 
 
 class Newest:
