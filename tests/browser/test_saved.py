@@ -9,6 +9,7 @@ import nbformat
 import pytest
 from nbconvert import HTMLExporter
 
+from kit.widgets.base.stored import REST_S
 from tests.browser.labserver import Browser, Lab, Opener
 from tests.browser.test_smoke import write_notebook
 
@@ -108,6 +109,21 @@ def test_a_saved_notebook_shows_the_last_run_of_each_view_without_kernel_and_net
         assert timeline == ""
         own = "cdnjs.cloudflare.com"  # what a page of nbconvert loads for itself
         assert [error for error in offline.errors() if own not in error] == []
+
+
+def test_a_notebook_keeps_what_a_slider_was_moved_to(lab: Lab, browser: Browser):
+    file = lab.root / "views.ipynb"
+    write_notebook(file, f"{TIMELINE}\nview = kit.WhatIfView(make_run())\nview")
+    assert lab.open_and_run(browser, "views.ipynb") == []
+    browser.wait_for_canvases(1)
+    browser.page.locator("[role=slider], .noUi-handle").nth(2).focus()  # device speed
+    browser.page.keyboard.press("ArrowRight")
+    browser.page.get_by_text("times as fast").first.wait_for()
+    browser.page.wait_for_timeout(1000 * (REST_S + 2))
+    lab.save(browser)
+    browser.page.wait_for_timeout(1000)
+    assert "device speed: 2 x" in file.read_text()
+    assert browser.errors() == []
 
 
 def test_a_view_is_drawn_when_the_page_is_loaded_again_without_the_cell_that_keeps_bokehjs(

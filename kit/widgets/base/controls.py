@@ -25,6 +25,7 @@ from kit.runs.knob import Knob, knobs_of
 from kit.runs.settings import BULK_STOPS, KIT_MODES, Settings
 from kit.text import safe_html
 from kit.widgets.base.flag import Flag
+from kit.widgets.base.stored import Labelled
 from kit.widgets.base.tables import FONT, MUTED
 
 # Four columns, two where there is less room than 760 pixels, one below 400: kit's eight controls
@@ -129,11 +130,9 @@ class Controls(VBox):
     def _rows(self, beside: Sequence[Widget]) -> list[Any]:
         """The buttons, below them kit's controls in columns, then the builder's."""
         cells = {
-            name: VBox([self._labels[name], control]) for name, control in self._by_name.items()
+            name: Labelled(self._labels[name], control, self._knobs[name].label)
+            for name, control in self._by_name.items()
         }
-        for cell in cells.values():
-            cell.layout.overflow = "visible"
-            cell.add_class("kit-labelled")
         kinds = {name: k.widget == "buttons" for name, k in self._knobs.items()}
         wide = [cells[name] for name, is_wide in kinds.items() if is_wide]
         rest = {name: cells[name] for name, is_wide in kinds.items() if not is_wide}
@@ -257,12 +256,14 @@ def bulk_slider(value: int) -> SelectionSlider:
     )
 
 
-def labelled(label: str, control: Any, tip: str = "") -> VBox:
-    """A control under its label, which `page.js` makes its name for screen readers."""
-    name = HTML(_label_html(label, tip and f"{label}, {tip}"))
-    box = VBox([name, control], layout=Layout(overflow="visible"))
-    box.add_class("kit-labelled")
-    return box
+def labelled(label: str, control: Any, tip: str = "", *, is_said: bool = True) -> Labelled:
+    """A control under its label.
+
+    Args:
+        is_said: a stored page says what it is set to.
+    """
+    text = HTML(_label_html(label, tip and f"{label}, {tip}"))
+    return Labelled(text, control, label if is_said else "")
 
 
 def _label_html(label: str, tip: str = "", note: str = "") -> str:

@@ -1,8 +1,9 @@
 """A view as a page of its own: what a notebook shows where no kernel and no network is.
 
 `static_page(view)` walks a view's tree: its texts and figures stay, its controls are left out,
-since no kernel answers them. What a figure does in the browser still works. `View` puts the page
-under the live widget, as an output of its own that is hidden while the live one is there: for saved
+since no kernel answers them, and a line says what they are set to. What a figure does in the
+browser still works. `View` puts the page under the live widget, as an output of its own that is
+hidden while the live one is there, and makes it again when the view has changed: for saved
 notebooks, exports of them to HTML, and sites that show them.
 """
 
@@ -15,7 +16,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from bokeh.document import Document
 from bokeh.embed import components
@@ -28,6 +29,7 @@ from kit.text import WHOLE, quoted_page, safe_html
 from kit.widgets.base.bokehjs import bokehjs, bokehjs_code, bokehjs_version
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.live_plot import LivePlot
+from kit.widgets.base.stored import Follower, is_hidden, set_to
 
 __all__ = ["POLICY", "View", "framed", "packed", "page_scripts", "static_page", "unwarned"]
 
@@ -124,7 +126,7 @@ def static_page(view: Widget, title: str = "kit", *, in_notebook: bool = False) 
         in_notebook: it is a frame of a notebook, one cell of which has BokehJS for all.
     """
     plots: list[Plot] = []
-    body = _static(view, plots)
+    body = set_to(view) + _static(view, plots)
     scripts = ""
     if plots:
         with unwarned():
@@ -159,8 +161,7 @@ def framed(page: str, height: int, text: str = "") -> str:
 
 
 def _static(widget: Widget, plots: list[Plot]) -> str:
-    layout = getattr(widget, "layout", None)
-    if layout is not None and layout.display == "none":
+    if is_hidden(widget):
         return ""
     if isinstance(widget, LivePlot):
         plots.append(widget.plot)
@@ -229,16 +230,13 @@ def _height(widget: Widget) -> int:
 class View(VBox):
     """Base of the views: live where there is a kernel, a page of their own where there is none.
 
-    A notebook stores the page in an output of its own, which follows each new `run`.
+    A notebook stores the page in an output of its own, which follows what is shown: each new `run`,
+    each move of a control.
     """
 
+    drawn_from: ClassVar[tuple[str, ...]] = ("run",)  # traits whose change no text may show
     _root: VBox | None = None  # what a cell shows: the view, and BokehJS before it
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self._is_stored = False  # a cell has the output that follows
-        super().__init__(*args, **options)
-        if self.has_trait("run"):
-            self.observe(lambda _: self.store(), "run")
+    _follower: Follower | None = None  # if a cell has an output that follows
 
     def page(self) -> str:
         """What is shown now, as one HTML document: write it to a file, or put it into a report."""
@@ -246,6 +244,8 @@ class View(VBox):
 
     def close(self) -> None:
         """Remove the view and the widgets in it."""
+        if self._follower is not None:
+            self._follower.rest()
         for part in (*self.children, self.layout):
             close_widget(part)
         if self._root is not None:  # BokehJS is for other views, too
@@ -255,7 +255,8 @@ class View(VBox):
 
     def store(self) -> None:
         """Have the notebook keep what is shown now, if a cell shows this view."""
-        if self._is_stored:
+        if self._follower is not None:
+            self._follower.rest()
             self._publish_stored(update=True)
 
     def __repr__(self) -> str:
@@ -271,7 +272,7 @@ class View(VBox):
             return
         publish_display_data({**self._live(), "text/plain": ""})
         self._publish_stored(update=False)
-        self._is_stored = True
+        self._follower = self._follower or Follower(self, self.store)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """Live and page in one, for an object that shows itself by a view; it follows nothing."""
@@ -290,7 +291,7 @@ class View(VBox):
     def _stored(self) -> dict[str, Any]:
         said = repr(self)
         if not _plots(self):
-            return {"text/plain": said, "text/html": _static(self, [])}
+            return {"text/plain": said, "text/html": set_to(self) + _static(self, [])}
         page = self._page(in_notebook=not _are_outputs_apart())
         html = framed(page, max(_height(self), _EMPTY_HEIGHT), said)
         return {"text/plain": said, "text/html": html}

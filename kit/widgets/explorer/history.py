@@ -108,7 +108,7 @@ class HistoryBar(HBox):
             [self.undo, self.redo, self.reset, self.copy],
             layout=Layout(grid_gap="6px", flex_flow="row wrap"),
         )
-        presets = labelled("preset", self.preset)
+        presets = labelled("preset", self.preset, is_said=False)
         presets.layout.flex, presets.layout.min_width = "0 1 220px", "0"
         text = labelled("settings as text", self.text, "to share: paste others here, then Enter")
         text.layout.flex = "1 1 130px"

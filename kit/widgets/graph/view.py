@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import traitlets
 from bokeh.core.properties import value
@@ -224,6 +224,7 @@ class GraphView(View):
     node = traitlets.Int(None, allow_none=True)
     selection = traitlets.Instance(Selection)
     color_by = traitlets.Enum(COLOR_BY, "phase")
+    drawn_from: ClassVar = ("run", "against", "marks")
 
     def __init__(
         self,

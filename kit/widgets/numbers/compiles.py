@@ -217,7 +217,6 @@ class CompileView(View):
             self.choice.value = again[-1]
         else:
             self._chosen(None)
-        self.store()
 
     def _chosen(self, change: Any) -> None:
         """Show the graphs of what is chosen, or why they cannot be shown; never another's."""

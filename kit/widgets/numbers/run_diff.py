@@ -159,4 +159,3 @@ class RunDiffView(View):
     def _draw(self, change: dict[str, Any]) -> None:
         with ErrorsIn(self.table, "run diff"):
             self.table.value = "" if self.diff is None else run_diff_html(self.diff)
-        self.store()

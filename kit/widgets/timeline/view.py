@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import traitlets
 from bokeh.models import ColumnDataSource, CustomJS, Range1d
@@ -167,6 +167,7 @@ class TimelineView(View):
 
     ghost = traitlets.Instance(Run, allow_none=True)
     axis_ns = traitlets.Float(0.0)
+    drawn_from: ClassVar = ("run", "below", "outline", "ghost", "axis_ns")
 
     def __init__(self, run: Run | Timeline | None = None, *, below: Run | Timeline | None = None,
                  outline: Run | Timeline | None = None,

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 from bokeh.embed import components
-from ipywidgets import HTML, Button, HBox, IntSlider, VBox, Widget
+from ipywidgets import HTML, Button, Dropdown, HBox, IntSlider, Text, VBox, Widget
 
 from kit.ir.plan import OpStream
 from kit.runs.compiles import Compile
+from kit.widgets.base.controls import labelled
 from kit.widgets.base.page import View, framed, packed, static_page
+from kit.widgets.base.stored import LEFT_OUT, set_to
 from kit.widgets.numbers.compiles import CompileView
 from kit.widgets.numbers.gaps import GapView
 from kit.widgets.numbers.plan import PlanView
@@ -40,12 +42,43 @@ def unpacked(page: str) -> dict[str, str]:
 
 
 def test_texts_stay_and_controls_go_with_their_labels():
-    labelled = VBox([HTML("batch size"), IntSlider()])
+    unnamed = VBox([HTML("batch size"), IntSlider()])
     bar = HBox([Button(description="Run again"), HTML("not run yet")])
-    page = static_page(VBox([HTML("<b>a heading</b>"), labelled, bar]))
+    page = static_page(VBox([HTML("<b>a heading</b>"), unnamed, bar]))
     assert "<b>a heading</b>" in page
     assert "batch size" not in page
     assert "Run again" not in page
+
+
+def test_a_page_says_that_controls_are_left_out_and_what_they_are_set_to():
+    view = WhatIfView(make_run())
+    view.speed.value = 2.0
+    view.without[0].value = True
+    page = unescape(view.page())
+    for said in ("device speed: 2 x", "bulk size, forward: 15", view.without[0].description):
+        assert f"<b>{said}</b>" in page
+    assert view.is_loading_ahead.description not in page  # it is not ticked
+    assert page.count(LEFT_OUT) == 1
+    assert LEFT_OUT in PlanView(OpStream(make_run().graphs[0], frozenset(range(9)))).page()
+
+
+def test_a_page_of_a_view_without_controls_says_nothing_of_them():
+    for view in (GapView(make_run()), TimelineView(make_run()), SourceView(make_run())):
+        assert LEFT_OUT not in view.page()
+
+
+def test_what_controls_are_set_to_is_no_markup():
+    control = Dropdown(options=[(HOSTILE, 1)], value=1)
+    said = set_to(VBox([labelled(HOSTILE, control), labelled("text", Text(HOSTILE))]))
+    assert "<script" not in said
+    assert said.count("<b>") == 1  # a field for text is none of the picture's
+
+
+def test_a_control_that_has_no_effect_or_is_not_shown_is_not_named():
+    still, hidden = IntSlider(disabled=True), labelled("hidden", IntSlider())
+    hidden.layout.display = "none"
+    assert "Set to" not in set_to(VBox([labelled("still", still), hidden]))
+    assert set_to(hidden) == ""
 
 
 def widgets_of(widget: Widget) -> list[Widget]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+from base64 import b64decode
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,44 @@ diffs = kit.RunDiffView(kit.diff_runs(make_run(), make_run(seed=1)))
 diffs
 """
 DIFFED = "diffs.diff = kit.diff_runs(make_run(), make_run(Settings(batch_size=3)))"
+WHAT_IF = """
+what_if = kit.WhatIfView(make_run())
+what_if
+"""
+ASKED = "what_if.speed.value = 4.0"
+PLAN = """
+from kit.ir.plan import OpStream
+plan = kit.PlanView(OpStream(make_run().graphs[0], frozenset(range(9))))
+plan
+"""
+PLANNED = "plan.forward.value = 1"
+PARALLEL = """
+from kit.runs.gradients import Backward
+parallel = kit.ParallelView(Backward(8, ((4, 1_000_000),), 1e5, 1e5))
+parallel
+"""
+TRAVELLED = "parallel.latency.value = 1000.0"
+OUTLINED = """
+view.below = replace(make_run(seed=7), name="the run below")
+"""
+# Each move restarts the wait for the next one; only a change of the last cell is stored at its end.
+DRAGGED = """
+import asyncio
+published = []
+what_if._publish_stored = lambda update: published.append(what_if.host_speed.value)
+async def drag():
+    for value in (0.5, 1.0, 2.0):
+        what_if.host_speed.value = value
+        await asyncio.sleep(0.05)
+dragging = asyncio.get_running_loop().create_task(drag())
+"""
+RESTED = """
+for _ in range(200):
+    await asyncio.sleep(0.05)
+    if 2.0 in published: break
+del what_if._publish_stored
+published
+"""
 PROGRESS = """
 from kit.widgets.base.progress import progress_bar
 with progress_bar("sweep") as report:
@@ -71,7 +111,10 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     cells = {"explorer": EXPLORER, "move": MOVE, "timeline": TIMELINE, "comparison":
              "kit.compare([make_run(), make_run(Settings(mode='lazy'))])", "compiles": COMPILES,
              "compiled": COMPILED, "diff": DIFF,
-             "diffed": DIFFED, "progress": PROGRESS, "failed": FAILED}  # fmt: skip
+             "diffed": DIFFED, "what if": WHAT_IF, "asked": ASKED, "plan": PLAN,
+             "planned": PLANNED, "parallel": PARALLEL, "travelled": TRAVELLED,
+             "outlined": OUTLINED, "dragged": DRAGGED, "rested": RESTED,
+             "progress": PROGRESS, "failed": FAILED}  # fmt: skip
     book = new_notebook(cells=[new_code_cell(source) for source in cells.values()])
     folder = tmp_path_factory.mktemp("stored")
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +139,8 @@ def test_the_stored_page_of_an_explorer_is_of_its_last_run(outputs: dict[str, li
     assert text.startswith("Explorer(Run('batch 6'")
     page = unescape(stored(outputs["explorer"]))
     assert "no run yet" not in page
-    assert "measured in" not in page  # of the controls, nothing
+    assert "measured in" not in page  # of the controls, only what they are set to
+    assert "<b>batch size: 6</b>" in page
     assert "step time" in page
 
 
@@ -129,6 +173,30 @@ def test_the_page_of_compiles_is_not_empty(outputs: dict[str, list[Any]]):
 
 def test_the_page_of_a_diff_is_of_the_last_one(outputs: dict[str, list[Any]]):
     assert "batch_size" in stored(outputs["diff"])
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [("what if", "device speed: 4 x"), ("plan", "bulk size, forward: 1"),
+     ("parallel", "link: latency: 1000 µs")],
+)  # fmt: skip
+def test_the_page_of_a_view_is_of_the_last_move(
+    outputs: dict[str, list[Any]], cell: str, said: str
+):
+    page = unescape(stored(outputs[cell]))
+    assert f"<b>{said}</b>" in page
+
+
+def test_a_view_is_stored_again_when_a_trait_of_its_own_changed(outputs: dict[str, list[Any]]):
+    page = unescape(stored(outputs["timeline"]))
+    [models] = re.findall(r'id="models">([^<]*)<', page)
+    assert "the run below" in gzip.decompress(b64decode(models)).decode()
+
+
+def test_many_moves_are_stored_once_when_they_rest(outputs: dict[str, list[Any]]):
+    published = json.loads(stored(outputs["rested"], "text/plain"))
+    assert published[-1] == 2.0
+    assert len(published) < 3  # one, if the machine lets the drag go on without a rest
 
 
 def test_no_progress_bar_is_left_as_text(outputs: dict[str, list[Any]]):

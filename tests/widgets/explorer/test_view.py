@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from html import unescape
 
 import pytest
 
@@ -162,6 +163,8 @@ def test_a_failed_run_is_shown_escaped_the_picture_stays_and_the_next_run_works(
     assert "the run failed" in explorer.actions.status.value
     assert shown(explorer) == pictures
     assert explorer.run is run
+    assert f"measured with: <b>{run.settings.to_string()}</b>" in unescape(explorer.page())
+    assert "batch size: 32" not in explorer.page()
     explorer.set(batch_size=16)
     assert explorer.wait(LONG_S).settings.batch_size == 16
     assert explorer.failure.value == ""

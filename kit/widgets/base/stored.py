@@ -1,0 +1,138 @@
+"""What a page without a kernel says of a view's controls, and when it is stored again.
+
+A control that no kernel answers is left out of such a page, but what it is set to belongs to the
+picture: `set_to` says it. `Follower` has a notebook's page made again after a move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ipywidgets import HTML, Box, Button, Checkbox, FloatProgress, Layout, Text, VBox, Widget
+
+from kit.notebook import notebook_events
+from kit.text import safe_html
+from kit.widgets.base.live_plot import LivePlot
+from kit.widgets.base.tables import sentence
+
+__all__ = ["LEFT_OUT", "REST_S", "Follower", "Labelled", "is_hidden", "set_to"]
+
+REST_S = 0.5  # without a further move: to make a page takes longer than to draw what has moved
+LEFT_OUT = "Controls are left out of this page: they need a running kernel."
+
+
+class Labelled(VBox):
+    """A control under its label, which `page.js` makes its name for screen readers.
+
+    Args:
+        name: what a stored page calls the control; "" if it does not say what it is set to.
+    """
+
+    def __init__(self, label: HTML, control: Widget, name: str) -> None:
+        self.name = name
+        super().__init__([label, control], layout=Layout(overflow="visible"))
+        self.add_class("kit-labelled")
+
+
+def is_hidden(widget: Widget) -> bool:
+    """Whether a widget is not shown now."""
+    layout = getattr(widget, "layout", None)
+    return layout is not None and layout.display == "none"
+
+
+def set_to(view: Widget) -> str:
+    """What the controls of a view are set to, and that they are left out; "" if it has none.
+
+    After a run that failed or was cancelled, they are not set to what the picture shows.
+    """
+    controls = _controls(view)
+    if not controls:
+        return ""
+    run, asked = getattr(view, "run", None), getattr(view, "settings", None)
+    if run is not None and asked is not None and run.settings != asked:
+        shown = safe_html(run.settings.to_string() or "the defaults", 300)
+        return sentence(f"The picture was measured with: <b>{shown}</b>. {LEFT_OUT}")
+    said = [text for name, control in controls if (text := _said(name, control))]
+    shown = f"Set to: {'; '.join(f'<b>{safe_html(text, 200)}</b>' for text in said)}. " * bool(said)
+    return sentence(shown + LEFT_OUT)
+
+
+def _controls(widget: Widget, name: str | None = None) -> list[tuple[str | None, Widget]]:
+    """The controls that can be seen, each with the name that its label gives."""
+    if is_hidden(widget) or isinstance(widget, HTML | LivePlot):
+        return []
+    if not isinstance(widget, Box):
+        return [(name, widget)]
+    of = widget.name if isinstance(widget, Labelled) else None
+    return [found for child in widget.children for found in _controls(child, of)]
+
+
+def _said(name: str | None, control: Any) -> str:
+    """`device speed: 2 x`; of a box without a label what is ticked; "" if nothing is chosen."""
+    if control.disabled or name == "" or isinstance(control, Text | Button | FloatProgress):
+        return ""
+    value = getattr(control, "value", None)
+    if isinstance(control, Checkbox):
+        return f"{name}: {'on' if value else 'off'}" if name else control.description * bool(value)
+    shown = getattr(control, "label", value)  # of a choice, its words
+    return f"{name or control.description or 'chosen'}: {shown}"
+
+
+class Follower:
+    """Calls `store` when what a view shows has changed and then rests: soon, or at a cell's end.
+
+    A move comes as a message between two cells, or from a cell, and who executes a notebook ends
+    the kernel right after the last one. A run may end on another thread.
+    """
+
+    def __init__(self, view: Widget, store: Callable[[], None]) -> None:
+        self._store, self._is_due, self._changed_s = store, False, 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        with contextlib.suppress(RuntimeError):  # shown from a thread of the user's
+            self._loop = asyncio.get_running_loop()
+        self._watch(view)
+
+    def rest(self) -> None:
+        """Store nothing until something changes again."""
+        self._is_due = False
+        events = notebook_events()
+        if events is not None and self._at_cells_end in events.callbacks["post_run_cell"]:
+            events.unregister("post_run_cell", self._at_cells_end)
+
+    def _watch(self, widget: Widget) -> None:
+        """Follow the texts, the controls, and what views are drawn from; not a hidden box."""
+        if isinstance(widget, Box) and is_hidden(widget):
+            return
+        names = ("value", "children", *getattr(widget, "drawn_from", ()))
+        widget.observe(self._changed, [name for name in names if widget.has_trait(name)])
+        for child in getattr(widget, "children", ()):
+            self._watch(child)
+
+    def _changed(self, change: Any) -> None:
+        if change["name"] == "children":
+            self._watch(change["owner"])
+        self._changed_s = time.monotonic()
+        if self._is_due:
+            return
+        self._is_due = True
+        events = notebook_events()
+        if events is not None:
+            events.register("post_run_cell", self._at_cells_end)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        if not self._is_due or self._loop is None:
+            return
+        left_s = self._changed_s + REST_S - time.monotonic()
+        if left_s > 0:
+            self._loop.call_later(left_s, self._look)
+        else:
+            self._store()
+
+    def _at_cells_end(self, *_: Any) -> None:
+        self._store()
