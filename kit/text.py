@@ -33,6 +33,8 @@ __all__ = [
     "format_ns",
     "format_number",
     "format_percent",
+    "format_share",
+    "is_nothing",
     "is_whole_number",
     "markdown_table",
     "no_formula",
@@ -79,6 +81,8 @@ _PLAIN = {
 }
 _PLAIN_ERRORS = "kit.plain"  # the name under which Python's codecs know `_in_plain_letters`
 _NS_UNITS = ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
+_EXACT = 1e-9  # a sum of fractions that is as far from 1 is 1
+_HALF = 0.5
 _BYTE_UNITS = ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
 
 
@@ -243,9 +247,41 @@ def format_number(value: float, unknown: str = UNKNOWN, *, figures: int = 3) -> 
     return f"{value:.3g}" if abs(value) >= 0.001 or not value else "≈0"
 
 
-def format_percent(fraction: float, unknown: str = UNKNOWN, *, form: str = ".0%") -> str:
-    """A fraction of one as `43%`; `form` as in `format`, "+.1%" among others."""
-    return unknown if math.isnan(fraction) else format(fraction, form)
+def format_percent(
+    fraction: float,
+    unknown: str = UNKNOWN,
+    *,
+    decimals: int = 0,
+    figures: int = 0,
+    signed: bool = False,
+) -> str:
+    """A fraction of one as `43%`; `≈0%` and `≈100%` of what rounds to these and is not.
+
+    Args:
+        decimals: as many in each row of a column: `43.2%`.
+        figures: as many and no fixed decimals, for a spread or a bound: `0.3%`.
+        signed: of a change, with `+` or `−` before it.
+    """
+    if not math.isfinite(fraction):
+        return unknown
+    size = abs(fraction)
+    sign = "−" if fraction < 0 else "+" if signed else ""
+    if figures:
+        return f"{sign}{format_number(100 * size, figures=figures)}%"
+    shown = f"{size:,.{decimals}%}"
+    if any(shown == f"{whole:.{decimals}%}" and abs(size - whole) > _EXACT for whole in (0, 1)):
+        return f"≈{sign if size > _HALF else ''}{shown}"
+    return f"{sign if size else ''}{shown}"
+
+
+def format_share(fraction: float, unknown: str = UNKNOWN) -> str:
+    """A fraction in a column of shares, which add up: `43.2%`."""
+    return format_percent(fraction, unknown, decimals=1)
+
+
+def is_nothing(shown: str, form: Callable[[float], str]) -> bool:
+    """Whether an amount is shown as none, or as about none."""
+    return shown.removeprefix("≈") == form(0.0)
 
 
 def format_count(count: int, word: str) -> str:

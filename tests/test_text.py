@@ -25,6 +25,7 @@ from kit.text import (
     format_ns,
     format_number,
     format_percent,
+    format_share,
     markdown_table,
     safe_html,
     safe_label,
@@ -200,11 +201,54 @@ def test_numbers_percentages_and_counts():
         "1,240",
         "unknown",
     ]
-    assert format_percent(0.426) == "43%"
-    assert format_percent(0.0512, form="+.1%") == "+5.1%"
-    assert format_percent(math.nan, "?") == "?"
     assert format_count(1, "op") == "1 op"
     assert format_count(2000, "op") == "2,000 ops"
+
+
+def test_a_percentage_is_none_or_all_only_where_it_is():
+    edges = (0, 0.004, 0.005001, 0.426, 0.994, 0.997, 1, 1.004, 12.5)
+    assert [format_percent(x) for x in edges] == [
+        "0%", "≈0%", "1%", "43%", "99%", "≈100%", "100%", "≈100%", "1,250%",
+    ]  # fmt: skip
+    assert [format_share(x) for x in (0, 0.0004, 0.0512, 0.9996, sum([0.1] * 10))] == [
+        "0.0%", "≈0.0%", "5.1%", "≈100.0%", "100.0%",
+    ]  # fmt: skip
+    changes = (0.0, 0.004, -0.004, 0.12, -0.12, -0.997, -1.0)
+    assert [format_percent(x, signed=True) for x in changes] == [
+        "0%", "≈0%", "≈0%", "+12%", "−12%", "≈−100%", "−100%",
+    ]  # fmt: skip
+    assert [format_percent(x, figures=1) for x in (0.0032, 0.047, 0.5)] == ["0.3%", "5%", "50%"]
+    assert [format_percent(x, "?") for x in (math.nan, math.inf, -math.inf)] == ["?"] * 3
+
+
+@given(st.floats(0, 2))
+def test_a_percentage_is_right_to_half_of_its_last_digit(fraction: float):
+    assert float(format_percent(fraction).strip("≈%")) == pytest.approx(100 * fraction, abs=0.501)
+    assert (format_percent(fraction) == "0%") == (fraction < 1e-9)
+
+
+# A percentage that is made by hand, and lines that say how wide or where something is drawn.
+BY_HAND, DRAWN = re.compile(r"\.\d%|\}\s?%(?!\?)"), re.compile(r"width:|left:|stops")
+
+
+def by_hand(folder: Path) -> list[str]:
+    """The lines of a folder that write a percentage without `format_percent`."""
+    return [
+        f"{file.name}: {line.strip()}"
+        for file in (*folder.rglob("*.py"), *folder.rglob("*.js"))
+        if file.name != "graphviz.js"
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if BY_HAND.search(line) and not DRAWN.search(line)
+    ]
+
+
+def test_percentages_are_written_in_one_place(tmp_path: Path):
+    """So that each has the same sign, space and edge: `format_percent`, `formatPercent`."""
+    only = ("text.py", "format.js")
+    assert [line for line in by_hand(Path(kit.__file__).parent) if not line.startswith(only)] == []
+    bad = ('f"{x:.0%}"', '"{:.1%}".format', 'f"{x:+.1%} more"', "`${x.toFixed(0)} %`", 'f"{n} %"')
+    (tmp_path / "bad.py").write_text("\n".join(bad))
+    assert len(by_hand(tmp_path)) == len(bad)
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "3", None, math.nan])

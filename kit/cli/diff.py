@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kit.cli.terminal import say
 from kit.errors import KitError
-from kit.text import format_number, markdown_table, safe_markdown, safe_terminal
+from kit.text import format_percent, markdown_table, safe_markdown, safe_terminal
 
 if TYPE_CHECKING:
     from kit.runs.analysis.diff import RunDiff
@@ -118,7 +118,7 @@ def _verdict(
     safe: Callable[[str], str],
 ) -> str:
     """What decides the exit status, in words; `safe` makes names fit for where they are shown."""
-    rule = f"slower by more than {format_number(100 * bar)}% and than the spread"
+    rule = f"slower by more than {format_percent(bar, figures=3)} and than the spread"
     if failed:
         return f"FAILED: {rule}: " + "; ".join(safe(name) or "the step" for name in failed)
     unknown = [safe(n) or "the step" for n, d in diffs if _kind(d) in ("unclear", "unknown")]

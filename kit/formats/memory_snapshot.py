@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 
 from kit.errors import TraceFileError
 from kit.files import in_packages, open_plain
-from kit.text import format_bytes, format_count, safe_terminal, terminal_table
+from kit.text import format_bytes, format_count, format_share, safe_terminal, terminal_table
 from kit.trace.imported import cut_name, naming, whole
 
 __all__ = ["SNAPSHOT_SUFFIXES", "MeasuredMemory", "PeakHolder", "open_memory"]
@@ -84,7 +84,7 @@ class MeasuredMemory:
                     safe_terminal(holder.line, 60),
                     safe_terminal(holder.function, 40),
                     format_bytes(holder.bytes),
-                    f"{holder.bytes / peak:.1%}" if peak else "",
+                    format_share(holder.bytes / peak) if peak else "",
                     f"{holder.blocks:,}",
                 ]
                 for holder in held[:rows]

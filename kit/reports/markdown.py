@@ -12,7 +12,7 @@ from kit.errors import SettingsError
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.change import step_difference, step_text, traced_text
 from kit.runs.run import Run
-from kit.text import markdown_table, safe_markdown
+from kit.text import format_share, markdown_table, safe_markdown
 from kit.widgets.compare.view import comparison_markdown
 
 __all__ = ["breakdown_by_batch_table", "breakdown_table", "report_markdown", "step_time_table"]
@@ -43,10 +43,15 @@ def breakdown_table(run: Run) -> str:
     rows, total = [], 0.0
     for row in run.breakdown():
         total += row.share
-        numbers = f"{row.exposed_ms:.2f}", f"{row.share:.1%}", f"{total:.1%}", f"{row.total_ms:.2f}"
+        numbers = (
+            f"{row.exposed_ms:.2f}",
+            format_share(row.share),
+            format_share(total),
+            f"{row.total_ms:.2f}",
+        )
         rows.append((safe_markdown(row.category), *numbers))
     step = sum(row.exposed_ms for row in run.breakdown())
-    rows.append(("**traced step**", f"{step:.2f}", "100.0%", "", ""))
+    rows.append(("**traced step**", f"{step:.2f}", format_share(1.0), "", ""))
     head = ("category", "charged to the step (ms)", "share", "accumulated", "in all (ms)")
     return markdown_table(head, rows)
 

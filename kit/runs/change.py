@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kit.runs.conditions import doubt
 from kit.runs.labels import cell_of, samples_of
 from kit.runs.spread import SURE, TURNS, Rerun, Side, interval, middle_of, student
-from kit.text import format_ms, format_number, format_percent
+from kit.text import format_ms, format_number, format_percent, is_nothing
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
@@ -126,8 +126,8 @@ class Difference:
             low, high = (format_number(end, figures=2) for end in (self.low, self.high))
             return f"({low} to {high} times)"
         said = form(self.spread)
-        if said == form(0.0) and self.spread > 0:  # no measurement is surer than any number
-            said = f"{format_number(100 * self.spread, figures=1)}%" if self.is_ratio else said
+        if is_nothing(said, form) and self.spread > 0:  # no measurement is surer than any number
+            said = format_percent(self.spread, figures=1) if self.is_ratio else said
         return f"± {said}"
 
     def text(
@@ -149,13 +149,13 @@ class Difference:
             return "not measured in both"
         word = more if self.amount > 0 else less
         amount = form(abs(self.amount)) if math.isfinite(self.amount) else "from 0"
-        is_none = amount == form(0.0)
+        is_none = is_nothing(amount, form)
         if math.isnan(self.spread):
             seen = "no change seen" if is_none else f"maybe {amount} {word}"
             return f"{seen}: too few steps to know the spread"
         spread = self.margin(form)
         if kind == "same":
-            sign = "+" if self.amount >= 0 else "−"
+            sign = "" if is_none else "+" if self.amount > 0 else "−"
             return f"no change beyond the spread ({sign}{amount} {spread})"
         why = f": {self.doubt}" if self.doubt and says_doubt else ""
         if kind == "unclear" and is_none:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from kit.text import format_percent
+
 __all__ = [
     "ALIKE",
     "ENOUGH_S",
@@ -60,8 +62,9 @@ def drift_text(times: Sequence[float]) -> str:
         return ""
     how = "slower" if change > 0 else "faster"
     return (
-        f"the measured steps were still getting {how}: the later half took {abs(change):.0%} "
-        f"{'more' if change > 0 else 'less'} than the earlier one. Measure again, or raise warmup"
+        f"the measured steps were still getting {how}: the later half took "
+        f"{format_percent(abs(change))} {'more' if change > 0 else 'less'} than the earlier "
+        "one. Measure again, or raise warmup"
     )
 
 

@@ -32,7 +32,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kit.text import Column, Rows, format_ms, format_percent
+from kit.text import Column, Rows, format_ms, format_share
 from kit.trace.active import NONE, Active, Gaps, Kernels, Pieces, grouped, hull, launches, steps_of
 from kit.trace.devices import by_device, count_devices
 from kit.trace.hta import HTA_CAUSES, hta_places
@@ -151,7 +151,7 @@ class IdleRows(Rows[IdleRow]):
         Column("why the devices were idle", lambda r: r.cause, is_number=False),
         Column("line", lambda r: r.site, is_number=False),
         Column("in all steps", lambda r: format_ms(r.total_ms)),
-        Column("share", lambda r: format_percent(r.share, form=".1%")),
+        Column("share", lambda r: format_share(r.share)),
         Column("pieces", lambda r: f"{r.count:,}"),
         Column("longest", lambda r: format_ms(r.longest_ms)),
     )

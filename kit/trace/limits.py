@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kit.errors import TimelineError
+from kit.text import format_percent
 from kit.trace.gaps import CAUSES, idle_of
 from kit.trace.kinds import CATEGORY_ROWS, LIMITS
 from kit.trace.metrics import breakdown_ns
@@ -35,7 +36,7 @@ class Limit:
     def __str__(self) -> str:
         if self.doubt:
             return f"not said: {self.doubt}"
-        return f"{self.what}-bound ({self.share:.0%} of the step)"
+        return f"{self.what}-bound ({format_percent(self.share)} of the step)"
 
 
 def limit_shares(

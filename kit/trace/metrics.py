@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from kit.errors import TimelineError
-from kit.text import Column, Rows, format_count, format_ms, format_percent
+from kit.text import Column, Rows, format_count, format_ms, format_share
 from kit.trace.active import LOADER, hull
 from kit.trace.intervals import Ints, Mask, covered
 from kit.trace.kinds import (
@@ -70,7 +70,7 @@ class BreakdownRows(Rows[BreakdownRow]):
     columns = (
         Column("where the mean traced step went", lambda r: r.category, is_number=False),
         Column("charged", lambda r: format_ms(r.exposed_ms)),
-        Column("share", lambda r: format_percent(r.share, form=".1%")),
+        Column("share", lambda r: format_share(r.share)),
         Column("in all", lambda r: format_ms(r.total_ms)),
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.text import format_percent
 from kit.trace import Span, Timeline
 from kit.widgets.base.scripts import script
 from kit.widgets.timeline.range import range_metrics
@@ -90,7 +91,7 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     marked = state(offline)
     wanted = range_metrics(run.timeline, round(marked["mark"][0]), round(marked["mark"][1]))
     busy = wanted.busy_ns["device/0"] / wanted.length_ns
-    assert f"{busy:.0%}".replace("%", " %") in marked["range"]
+    assert format_percent(busy) in marked["range"]
     assert f"idle: {next(iter(wanted.idle_ns))}" in marked["range"]
     names = page.locator(".names tbody tr")
     names.first.wait_for()

@@ -3,12 +3,14 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {DarkTwins, inkOn, tint} from "../../kit/widgets/base/js/colors.js";
-import {formatAt, formatBytes, formatNs, plural} from "../../kit/widgets/base/js/format.js";
+import {formatAt, formatBytes, formatNs, formatPercent, plural} from "../../kit/widgets/base/js/format.js";
 
 test("times and sizes have three digits and the unit that reads best", () => {
   assert.deepEqual([850, 12_345, 999_700, 4.56e6, 1.234e9, 5e12].map(formatNs),
     ["850 ns", "12.3 µs", "1 ms", "4.56 ms", "1.23 s", "5,000 s"]);
   assert.deepEqual([64, 1500, 12e6].map(formatBytes), ["64 B", "1.5 kB", "12 MB"]);
+  assert.deepEqual([0, 0.004, 0.426, 0.997, 1, 1.002, 12.5].map(formatPercent),
+    ["0%", "≈0%", "43%", "≈100%", "100%", "≈100%", "1,250%"]);
   assert.equal(formatAt(1_234_567), "1.234567 ms");
   assert.deepEqual([plural(1, "op"), plural(1200, "op")], ["1 op", "1,200 ops"]);
 });

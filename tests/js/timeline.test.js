@@ -302,7 +302,7 @@ test("of very many devices a range names the first, and how busy the others are"
   const table = tableOf(Array.from({length: 300}, (_, lane) => kernels([0, 10 + lane % 50])));
   const rows = rowsOf(table, 0, 100, 0, "").filter(([name]) => name.endsWith("busy"));
   assert.equal(rows.length, 9);
-  assert.deepEqual(rows[8], ["292 more devices busy", "10 % to 59 % each"]);
+  assert.deepEqual(rows[8], ["292 more devices busy", "10% to 59% each"]);
 });
 
 test("a range is measured: busy devices, hidden recording, waits, idle time", () => {
@@ -314,8 +314,8 @@ test("a range is measured: busy devices, hidden recording, waits, idle time", ()
   assert.deepEqual([found.recording, found.hidden], [35, 20]);
   assert.deepEqual([found.waits, found.waited], [1, 10]);
   assert.deepEqual(found.idle, [["late dispatch", 20]]);
-  assert.deepEqual(rowsOf(table, 5, 65, 0, ""), [["lane 1 busy", "58 %, 35 ns"],
-    ["recording hidden", "57 % of 35 ns"], ["sync points", "1, 10 ns waited"], ["idle: late dispatch", "20 ns"]]);
+  assert.deepEqual(rowsOf(table, 5, 65, 0, ""), [["lane 1 busy", "58%, 35 ns"],
+    ["recording hidden", "57% of 35 ns"], ["sync points", "1, 10 ns waited"], ["idle: late dispatch", "20 ns"]]);
   const two = {...table, gaps: {start: [0, 0], length: [9, 9], part: [0, 0], cause: [0, 0], device: ["device/0", "device/1"]}};
   assert.deepEqual(rowsOf(two, 0, 9, 0, "").at(-1), ["idle, all devices: late dispatch", "18 ns"]);
 });

@@ -21,7 +21,7 @@ from kit.runs.change import median_run
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
-from kit.text import format_count
+from kit.text import format_count, format_percent
 from kit.trace.kinds import LIMITS
 
 __all__ = ["Cell", "Measured", "measure_cells"]
@@ -81,7 +81,9 @@ class Measured:
             "recording hidden": head.overlap_fraction,
             "syncs a step": head.syncs_per_step,
             "waits (ms a step)": head.sync_wait_ms,
-            "bound by": f"{limit.what} ({limit.share:.0%})" if limit.what in LIMITS else "unknown",
+            "bound by": f"{limit.what} ({format_percent(limit.share)})"
+            if limit.what in LIMITS
+            else "unknown",
             "compiles": middle.metrics.get("compile.count"),
             "compiling (s)": _seconds(runs[0].metrics.get("compile.ns")),
             "runs": len(runs),

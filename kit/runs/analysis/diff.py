@@ -44,7 +44,7 @@ __all__ = ["Change", "NodeChange", "RunDiff", "diff_runs", "kernel_kind"]
 
 _NAMED = {COMMIT, TIME}  # of the environment: these tell the runs apart, and slow nothing down
 _HEAD = ("", "old", "new", "change")
-_SPREAD = "± is half of the 95 % interval; 99 % of the step's parts, because there are many."
+_SPREAD = "± is half of the 95% interval; 99% of the step's parts, because there are many."
 K = TypeVar("K", bound=Hashable)
 
 

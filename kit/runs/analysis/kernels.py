@@ -15,7 +15,7 @@ from kit.runs.ceilings import Ceilings
 from kit.runs.device.flops import node_flops
 from kit.runs.device.shapes import call_cost
 from kit.runs.run import Run
-from kit.text import Column, Rows, format_ns, format_number, format_percent
+from kit.text import Column, Rows, format_ns, format_number, format_percent, format_share
 from kit.trace import KernelRow, count_devices
 from kit.trace.imported import Caller
 from kit.trace.kernels import in_steps
@@ -63,7 +63,7 @@ class KernelRows(Rows[KernelCost]):
     columns = (
         Column("kernel", lambda k: k.kernel.name, is_number=False),
         Column("segment", lambda k: str(k.kernel.segment) if k.kernel.segment >= 0 else "-"),
-        Column("of kernel time", lambda k: format_percent(k.kernel.share, form=".1%")),
+        Column("of kernel time", lambda k: format_share(k.kernel.share)),
         Column("runs", lambda k: f"{k.kernel.count:,}"),
         Column("mean of one", lambda k: format_ns(k.kernel.mean_us * 1e3)),
         Column("GB/s", lambda k: format_number(k.gb_s)),

@@ -6,7 +6,7 @@ from kit.runs.analysis.headline import headline_text
 from kit.runs.analysis.verdict import verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import time_notes
 from kit.runs.run import Run
-from kit.text import format_ns, format_number, markdown_table, safe_markdown
+from kit.text import format_ns, format_number, format_share, markdown_table, safe_markdown
 from kit.trace import sync_table
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
@@ -56,7 +56,12 @@ def _verdict(run: Run) -> list[str]:
 
 def _breakdown(run: Run) -> str:
     rows = [
-        (safe_markdown(r.category), f"{r.exposed_ms:.3f}", f"{r.share:.1%}", f"{r.total_ms:.3f}")
+        (
+            safe_markdown(r.category),
+            f"{r.exposed_ms:.3f}",
+            format_share(r.share),
+            f"{r.total_ms:.3f}",
+        )
         for r in run.breakdown()
     ]
     head = ("category", "charged (ms)", "share", "in all (ms)")
@@ -72,7 +77,7 @@ def _kernels(run: Run) -> str:
             format_number(r.count / steps),
             f"{r.charged_ms / steps:.3f}",
             f"{r.mean_us:.2f}",
-            f"{r.share:.1%}",
+            format_share(r.share),
         )
         for r in kernel_table(run.timeline)[:_TOP_KERNELS]
     ]

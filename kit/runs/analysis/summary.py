@@ -23,6 +23,7 @@ from kit.text import (
     format_ms,
     format_ns,
     format_number,
+    format_share,
     safe_terminal,
     terminal_table,
 )
@@ -91,11 +92,16 @@ def _breakdown(run: Run) -> str:
     if not rows:
         return "No step was traced."
     cells = [
-        [r.category, format_number(r.exposed_ms), f"{r.share:.1%}", format_number(r.total_ms)]
+        [
+            r.category,
+            format_number(r.exposed_ms),
+            format_share(r.share),
+            format_number(r.total_ms),
+        ]
         for r in rows
     ]
     whole = sum(r.exposed_ms for r in rows)
-    cells.append(["step", format_number(whole), f"{sum(r.share for r in rows):.1%}", ""])
+    cells.append(["step", format_number(whole), format_share(sum(r.share for r in rows)), ""])
     heads = ("where the mean traced step goes", "charged ms", "share", "in all ms")
     return terminal_table(heads, cells)
 
@@ -132,7 +138,12 @@ def _gaps(run: Run) -> str:
     if (devices := count_devices(run.timeline)) > 1:
         steps, unit = steps * devices, f"{unit}, mean of {devices} devices"
     cells = [
-        [r.cause, safe_terminal(r.site, 40), format_number(r.total_ms / steps), f"{r.share:.1%}"]
+        [
+            r.cause,
+            safe_terminal(r.site, 40),
+            format_number(r.total_ms / steps),
+            format_share(r.share),
+        ]
         for r in rows[:_FEW]
     ]
     if not cells:
@@ -149,7 +160,7 @@ def _kernels(run: Run, limit: int) -> str:
             safe_terminal(r.name, 60),
             format_number(r.count / steps),
             format_number(r.charged_ms / steps),
-            f"{r.share:.1%}",
+            format_share(r.share),
         ]
         for r in rows[:limit]
     ]

@@ -22,7 +22,7 @@ from kit.text import (
     format_count,
     format_ms,
     format_number,
-    format_percent,
+    format_share,
     safe_terminal,
     terminal_table,
 )
@@ -103,7 +103,7 @@ class CallerRows(Rows[CallerRow]):
     columns = (
         Column("launched by", lambda r: "  " * r.depth + r.name, is_number=False),
         Column("a step", lambda r: format_ms(r.total_ms)),
-        Column("of kernel time", lambda r: format_percent(r.share, form=".1%")),
+        Column("of kernel time", lambda r: format_share(r.share)),
         Column("of its own", lambda r: format_ms(r.self_ms)),
         Column("backward", lambda r: format_ms(r.backward_ms) if r.backward_ms else ""),
         Column("kernels a step", lambda r: format_number(r.kernels)),
@@ -201,7 +201,7 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
         [
             f"{'  ' * row.depth}{safe_terminal(row.name, 50)}",
             format_number(row.total_ms),
-            f"{row.share:.1%}",
+            format_share(row.share),
             format_number(row.self_ms),
             format_number(row.backward_ms) if row.backward_ms else "",
             format_number(row.kernels),

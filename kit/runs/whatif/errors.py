@@ -13,6 +13,7 @@ from kit.runs.change import step_interval
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.whatif.question import Question
+from kit.text import format_percent
 
 __all__ = ["KNOWN_ERRORS", "KnownError", "interval_ms"]
 
@@ -73,8 +74,8 @@ def interval_ms(
     worst = max(rows, key=lambda row: row.at_most)
     half = math.hypot(math.log1p(worst.at_most), math.log(high / low) / 2)
     said = (
-        f"the interval: nine of ten such predictions are off by at most {worst.at_most:.0%} beside "
-        f"the spread of the run's own steps, {worst.origin}"
+        f"the interval: nine of ten such predictions are off by at most "
+        f"{format_percent(worst.at_most)} beside the spread of the run's own steps, {worst.origin}"
     )
     if _changed(run, asked) and stretch > 1.0:
         half = math.hypot(half, math.log(stretch))

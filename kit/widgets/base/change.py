@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kit.runs.change import Difference
-from kit.text import format_number, format_percent, safe_html
+from kit.text import format_number, format_percent, is_nothing, safe_html
 
 __all__ = ["BETTER", "MUTED", "WORSE", "change_html"]
 
 # As text on white and on the panels of light themes; js/page.css has those of dark ones.
 BETTER, WORSE = "var(--kit-better, #1a7f4b)", "var(--kit-worse, #c23c1e)"
 MUTED = "var(--jp-ui-font-color2, #5b6773)"
-_MANY = 10.0  # beyond, "12 x" reads better than "+1,100 %"
+_MANY = 10.0  # beyond, "12 x" reads better than "+1,100%"
 
 
 def change_html(
@@ -22,7 +22,7 @@ def change_html(
     form: Callable[[float], str] | None = None,
     words: tuple[str, str] = ("better", "worse"),
 ) -> str:
-    """`▼ −12 % ± 4 % better`; in a neutral colour where the spread is not exceeded.
+    """`▼ −12% ± 4% better`; in a neutral colour where the spread is not exceeded.
 
     Args:
         form: shows an amount without its sign, "" of a spread that says nothing; by default percent
@@ -40,8 +40,11 @@ def change_html(
     arrow = "▲" if found.amount > 0 else "▼"
     if kind == "unclear":
         why = spread or ": its spread is not known"
-        is_none = amount[1:] == (form or _percent)(0.0)
-        seen = "no change seen" if is_none else f"maybe {arrow} {amount}"
+        seen = (
+            "no change seen"
+            if is_nothing(amount, form or format_percent)
+            else f"maybe {arrow} {amount}"
+        )
         return _neutral(f"{seen}{why}", found.doubt)
     is_better = (found.amount > 0) == more_is_better
     word, color = (words[0], BETTER) if is_better else (words[1], WORSE)
@@ -58,10 +61,9 @@ def _neutral(text: str, why: str = "") -> str:
 
 def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str, str]:
     """The amount with its sign, and the spread with its own, both in one unit."""
-    sign = "+" if found.amount >= 0 else "−"
     scale = 1.0
     if form is None:
-        form = _percent
+        form = format_percent
         if not found.is_ratio:
             if not (found.old and found.new):
                 ends = f"from {format_number(found.old)} to {format_number(found.new)}"
@@ -69,12 +71,10 @@ def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str,
             scale = 1 / abs(found.old)
         if found.amount * scale >= _MANY:
             return f"{found.amount * scale + 1:,.0f}&#8239;×", ""
-    amount = f"{sign}{form(abs(found.amount) * scale)}"
+    amount = form(abs(found.amount) * scale)
+    if not is_nothing(amount, form):
+        amount = f"{'+' if found.amount > 0 else '−'}{amount}"
     if found.is_ratio:
         return amount, f" {found.margin(form)}" if found.spread > 0 else ""
     spread = form(found.spread * scale) if found.spread > 0 else ""
     return amount, spread and f" ± {spread}"
-
-
-def _percent(fraction: float) -> str:
-    return format_percent(fraction, form=".0%").replace("%", "&#8239;%")

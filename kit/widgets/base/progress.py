@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol
 
 from kit.errors import words_of
 from kit.notebook import in_kernel
-from kit.text import plain_text, safe_terminal
+from kit.text import format_percent, plain_text, safe_terminal
 
 __all__ = [
     "Clock",
@@ -177,7 +177,7 @@ class _Line:
         full = round(fraction * _WIDTH)
         bar = "█" * full + "░" * (_WIDTH - full)
         after = f"  {times}" if times else ""  # before the text, which may be cut off
-        self._write(f"{bar} {fraction:4.0%}{after}  {self._title}: {text}")
+        self._write(f"{bar} {format_percent(fraction):>5}{after}  {self._title}: {text}")
 
     def fail(self, error: str, times: str) -> None:
         self._write(f"{self._title}: {error}  [after {times.split(',')[0]}]", end="\n")
@@ -222,7 +222,7 @@ class _Widget:
 
     def show(self, text: str, fraction: float, times: str) -> None:
         self._bar.value = fraction
-        self._text.value = _html(f"{fraction:.0%}", f"{self._title}: {text}", times)
+        self._text.value = _html(format_percent(fraction), f"{self._title}: {text}", times)
 
     def fail(self, error: str, times: str) -> None:
         self._bar.bar_style = "danger"

@@ -27,7 +27,7 @@ from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, time_notes, traced_text
 from kit.runs.labels import device_of, is_of_strangers
 from kit.runs.run import Run
-from kit.text import format_count, format_ms, format_number, format_percent, safe_html
+from kit.text import format_count, format_ms, format_number, format_percent, format_share, safe_html
 from kit.trace import SyncRow, sync_table
 from kit.trace.kinds import CATEGORY_ROWS
 from kit.trace.metrics import waits_of
@@ -184,14 +184,14 @@ def breakdown_html(run: Run) -> str:
                 f'<span style="white-space:nowrap">{swatch(color)}{safe_html(r.category)}</span>',
                 format_number(r.total_ms),
                 format_number(r.exposed_ms),
-                f"{r.share:.1%}" + bar_html(r.share / most, color),
+                format_share(r.share) + bar_html(r.share / most, color),
             ]
         )
     total = [
         "<b>step</b>",
         "",
         f"<b>{format_number(sum(r.exposed_ms for r in rows))}</b>",
-        f"<b>{sum(r.share for r in rows):.1%}</b>",
+        f"<b>{format_share(sum(r.share for r in rows))}</b>",
     ]
     note = (
         "Means of the traced steps; each instant is charged once, to the device if it is busy. "
@@ -296,17 +296,15 @@ def _tracing(run: Run) -> str:
     change = (traced / run.step_ms - 1) if run.step_ms else math.nan
     return (
         f"timeline: {safe_html(run.timeline.origin)}; a traced step took {format_ms(traced)}, "
-        f"an untraced one {format_ms(run.step_ms)} ({format_percent(change, form='+.0%')})"
+        f"an untraced one {format_ms(run.step_ms)} ({format_percent(change, signed=True)})"
         f"{_coverage(run)}"
     )
 
 
 def _coverage(run: Run) -> str:
     """How much of the kernels' time is known by op; nothing where none was named after one."""
-    known = run.known_fraction
-    if math.isnan(known):
-        return ""
-    return f"; {known:.0%} of the kernels&#x27; time is known by op and line"
+    known = format_percent(run.known_fraction, "")
+    return f"; {known} of the kernels&#x27; time is known by op and line" if known else ""
 
 
 def headline_changes(
@@ -327,7 +325,8 @@ def headline_changes(
 
 def _points(fraction: float) -> str:
     """A difference of two fractions, or its spread; "" of more than all of it."""
-    return f"{100 * fraction:,.0f} points" if fraction <= 1 else ""
+    about = "≈" * (0 < fraction < 0.005)
+    return f"{about}{100 * fraction:,.0f} points" if fraction <= 1 else ""
 
 
 def _card(label: str, value: str, note: str, field: str, change: str) -> str:

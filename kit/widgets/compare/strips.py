@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kit.runs.change import ends_text, step_interval
 from kit.runs.run import Run
-from kit.text import format_ms, format_ns, safe_label
+from kit.text import format_ms, format_ns, format_percent, safe_label
 from kit.trace import KINDS, Timeline
 from kit.widgets.base.theme import COLORS, kind_color
 from kit.widgets.compare.data import ComparisonRow, amount, baseline_tag, comparison_rows
@@ -342,7 +342,7 @@ def _title_lines(
     if not math.isnan(row.step_ms):
         parts = [f"{format_ms(row.step_ms)} a step (a rerun: {ends_text(*step_interval(run))})"]
     if not math.isnan(row.overlap_fraction):
-        parts.append(f"{row.overlap_fraction:.0%} hidden")
+        parts.append(f"{format_percent(row.overlap_fraction)} hidden")
     if not len(run.timeline):
         parts.append("no spans were recorded")
     elif not len(window.steps):

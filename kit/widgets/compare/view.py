@@ -79,7 +79,7 @@ _SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"), (
 _TEXT_HEAD = 9  # letters of a head's line on a terminal
 _LEAST_PX = 690  # narrower, the table scrolls
 _NOTE = (
-    "Step: median of the untraced steps, quartiles below. Of the baseline: ± is half of the 95 % "
+    "Step: median of the untraced steps, quartiles below. Of the baseline: ± is half of the 95% "
     "interval. A sample: "
     "the step over batch size and micro-batches. Recording hidden: the part of the host's "
     "recording that went on while the device worked. Busy, hidden and idle come from traced steps, "
@@ -160,7 +160,7 @@ def comparison_text(
     aligned = [" ".join(t.rjust(w) for t, w in zip(x, widths, strict=True)).rstrip() for x in lines]
     marks = (
         [
-            f"* {_BEST}; in parentheses the quartiles of the steps, and half of the 95 % interval "
+            f"* {_BEST}; in parentheses the quartiles of the steps, and half of the 95% interval "
             "of the ratio"
         ]
         if len(runs) > 1

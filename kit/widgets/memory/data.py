@@ -18,7 +18,7 @@ from kit.runs.analysis.memory import Holder, MemoryReport, memory
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.labels import is_on_cpu
 from kit.runs.run import Run
-from kit.text import format_bytes, format_count, format_ns, safe_label
+from kit.text import format_bytes, format_count, format_ns, format_percent, safe_label
 from kit.trace.intervals import joined
 from kit.widgets.base.theme import COLORS, MUTED, tint
 
@@ -228,7 +228,7 @@ def _bars(
         row = {
             "top": n + 0.5, "bottom": n + 0.82, "right": size / max(report.peak, 1),
             "middle": n + 0.28, "color": HOLDS[kind], "text": text,
-            "size": f"{format_bytes(size)}  ({size / max(report.peak, 1):.0%})",
+            "size": f"{format_bytes(size)}  ({format_percent(size / max(report.peak, 1))})",
             "op": f"{count}{short_op(first.op)}", "site": safe_label(first.site or "unknown"),
             "scope": safe_label(first.scope or "none"), "kind": kind, "life": _life(values),
             "nodes": sorted({h.node for h in values}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kit.runs.run import Run
-from kit.text import format_bytes, format_count, format_ms, safe_html
+from kit.text import format_bytes, format_count, format_ms, format_percent, safe_html
 from kit.trace.imported import MeasuredMemory
 from kit.widgets.base.tables import MUTED, not_shown, place_html, sentence, table
 from kit.widgets.base.theme import COLORS, INK, tint
@@ -58,7 +58,7 @@ def _peak(memory: MeasuredMemory) -> str:
 
 
 def _share(size: int, memory: MeasuredMemory) -> str:
-    part = f" ({size / memory.peak_bytes:.0%})" if memory.peak_bytes > 0 else ""
+    part = f" ({format_percent(size / memory.peak_bytes)})" if memory.peak_bytes > 0 else ""
     return f"{format_bytes(size)}{part}"
 
 

@@ -16,7 +16,7 @@ from kit.runs.analysis.memory import (
     variant_memory,
 )
 from kit.runs.run import Run
-from kit.text import format_bytes, format_count, format_ns, safe_html
+from kit.text import format_bytes, format_count, format_ns, format_percent, safe_html
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.tables import (
     MUTED,
@@ -331,7 +331,7 @@ def _holders(run: Run, report: MemoryReport) -> str:
                 place_html(first.site or first.scope, 60),
                 kind,
                 format_bytes(size),
-                f"{share:.0%}" + bar_html(share, HOLDS[kind]),
+                format_percent(share) + bar_html(share, HOLDS[kind]),
             ]
         )
     return table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",

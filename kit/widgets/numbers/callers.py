@@ -11,6 +11,7 @@ from kit.runs.device.callers import (
     without_callers,
 )
 from kit.runs.run import Run
+from kit.text import format_share
 from kit.trace.timeline import per_step
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import Links, Selection
@@ -98,7 +99,7 @@ def _cells(row: CallerRow, by: str) -> list[str]:
     return [
         name,
         amount(row.total_ms),
-        f"{row.share:.1%}" + bar_html(row.share, COLORS["kernel"]),
+        format_share(row.share) + bar_html(row.share, COLORS["kernel"]),
         amount(row.self_ms),
         amount(row.backward_ms) if row.backward_ms else "",
         amount(row.gflop_s) if row.flops > 0 else "",

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from kit.runs.run import Run
-from kit.text import format_count, safe_html
+from kit.text import format_count, format_percent, format_share, safe_html
 from kit.trace import IdleRow, count_devices, idle_gaps
 from kit.trace.gaps import CAUSES
 from kit.trace.timeline import per_step
@@ -59,7 +59,8 @@ def gaps_html(run: Run) -> str:
 def _strip(rows: Sequence[IdleRow]) -> str:
     """All idle time as one bar, cut by cause."""
     parts = "".join(
-        f'<div title="{safe_html(f"{r.cause} {r.share:.0%}")}" style="width:{r.share:.2%};'
+        f'<div title="{safe_html(f"{r.cause} {format_percent(r.share)}")}" '
+        f'style="width:{100 * r.share:.2f}%;'
         f'background:{CAUSE_COLORS.get(r.cause, COLORS["plan"])}"></div>'
         for r in rows
     )
@@ -82,7 +83,7 @@ def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[
         f'<div style="margin-left:18px">{line}</div></div>',
         amount(row.count / parts),
         amount(row.total_ms / parts),
-        f"{row.share:.1%}" + bar_html(row.total_ms / max(most, 1e-12), color),
+        format_share(row.share) + bar_html(row.total_ms / max(most, 1e-12), color),
     ]
 
 
@@ -102,7 +103,7 @@ def _awaited(run: Run) -> dict[tuple[str, str], list[str]]:
 
 def _hta(times: Mapping[str, int], devices: int, *, has_steps: bool) -> str:
     whole = sum(times.values())
-    parts = ", ".join(f"{name} {time / whole:.0%}" for name, time in times.items())
+    parts = ", ".join(f"{name} {format_percent(time / whole)}" for name, time in times.items())
     of = ["the traced steps"] * has_steps + [f"the {devices} devices"] * (devices > 1)
     means = f"Means of {' and of '.join(of)}; every" if of else "Every"
     return (

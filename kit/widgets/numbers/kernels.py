@@ -9,7 +9,7 @@ from itertools import starmap
 from kit.runs.analysis.kernels import KernelCost, kernel_table
 from kit.runs.ceilings import Ceilings
 from kit.runs.run import Run
-from kit.text import format_bytes, safe_html
+from kit.text import format_bytes, format_percent, format_share, safe_html
 from kit.trace.timeline import per_step
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import Links, Selection
@@ -67,7 +67,7 @@ def kernels_drawn(
     )
     if len(rows) > limit:
         rest = sum(row.kernel.share for row in rows[limit:])
-        note += not_shown(len(rows) - limit, "kernel", f" with {rest:.0%} of the time")
+        note += not_shown(len(rows) - limit, "kernel", f" with {format_percent(rest)} of the time")
     if ceilings is not None:
         note += (
             f" Measured at best on this device: {amount(ceilings.gb_s)} GB/s, "
@@ -102,7 +102,7 @@ def _row(row: KernelCost, steps: int, most: float) -> list[str]:
         f'<div style="font-family:{MONO};font-size:12px;overflow-wrap:anywhere">'
         f'{safe_html(kernel.name, 60)}<div style="color:{MUTED}">{where}</div></div>'
     )
-    best = "" if math.isnan(row.of_ceiling) else f"{row.of_ceiling:.0%}"
+    best = "" if math.isnan(row.of_ceiling) else format_percent(row.of_ceiling)
     if best:
         best += f'<div style="color:{MUTED};font-size:11px">{safe_html(row.limit)}</div>'
     return [
@@ -110,7 +110,7 @@ def _row(row: KernelCost, steps: int, most: float) -> list[str]:
         _computes(row),
         amount(kernel.count / steps),
         amount(kernel.charged_ms / steps),
-        f"{kernel.share:.1%}" + bar_html(kernel.share / max(most, 1e-12), COLORS["kernel"]),
+        format_share(kernel.share) + bar_html(kernel.share / max(most, 1e-12), COLORS["kernel"]),
         format_bytes(row.bytes_read + row.bytes_written, "?"),
         amount(row.gb_s),
         amount(row.gflop_s) if row.flops else "",

@@ -23,7 +23,7 @@ MAX_ROWS = 8
 _WIDTHS = (40, 15, 15, 30)
 _LEAST_PX = 440  # with less, numbers would lie over each other
 _NOTE = (
-    "Milliseconds a step; ± is half of the interval in which the change lies with 95 % (99 % for "
+    "Milliseconds a step; ± is half of the interval in which the change lies with 95% (99% for "
     "parts of the step), and what it does not leave out is no change. Device times are parts of "
     "the busy time: all kernels together differ by what the busy time differs by. Nodes are "
     "aligned by the graphs' structure, lines by their text; a fused kernel's time is divided "

@@ -284,7 +284,7 @@ def _against(row: Row, start: Row | None) -> str:
     if change is None or math.isnan(change.spread):
         return f"maybe {times}"
     said = {"same": "no change", "unclear": "maybe"}.get(change.kind, "")
-    margin = change.margin("{:.0%}".format)
+    margin = change.margin()
     note = f"{said}, {margin}" if said else margin
     return f'{times}<div style="color:{MUTED};font-size:11px">{note}</div>'
 

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import traitlets
@@ -85,11 +86,11 @@ def _error(error: Difference) -> str:
     """How wrong the model was, and whether the measured steps can tell."""
     if error.kind == "unknown":
         return ""
-    amount = format_percent(error.amount, form="+.1%")
+    amount = format_percent(error.amount, decimals=1, signed=True)
     if math.isnan(error.spread):
         return f"{amount}, spread unknown"
     right = ", within the spread" if error.kind == "same" else ""
-    return f"{amount} {error.margin('{:.1%}'.format)}{right}"
+    return f"{amount} {error.margin(partial(format_percent, decimals=1))}{right}"
 
 
 def _alike(a: Settings, b: Settings) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from kit.runs.labels import device_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.text import format_count, format_ns, safe_label
+from kit.text import format_count, format_ns, format_percent, safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, headline
 from kit.trace.gaps import CAUSES
 from kit.widgets.base.theme import COLORS, LABELS
@@ -259,7 +259,7 @@ def _summary(run: Run) -> str:
         f"Timeline of {format_ns(timeline.duration_ns)}, {format_count(steps, 'step')}, "
         f"{format_count(kernels, 'kernel')} among {format_count(len(timeline), 'span')} on "
         f"{format_count(len(timeline.lanes), 'lane')}.",
-        f"The device is busy for {busy:.0%} of {'the steps' if steps else 'it'}."
+        f"The device is busy for {format_percent(busy)} of {'the steps' if steps else 'it'}."
         if not math.isnan(busy)
         else "",
         f"{format_count(len(waits), 'sync point')}, {format_ns(sum(waits))} waited in all."

@@ -38,7 +38,7 @@ def test_a_measured_run_of_the_same_settings_stands_beside_its_prediction():
     slower = replace(run, step_times_ns=tuple(2 * t for t in run.step_times_ns))
     html = whatif_html(run, [prediction], [slower])
     assert f"{slower.step_ms:.2f} ms" in html
-    assert re.search(r"-50\.0% ± [0-9.]+%<", html)
+    assert re.search(r"−50\.0% ± [0-9.]+%<", html)
     assert "within the spread" not in html
 
 
@@ -46,7 +46,7 @@ def test_steps_and_seed_do_not_keep_a_measured_run_from_its_prediction():
     run = measured()
     other = replace(run, settings=run.settings.replace(steps=99, seed=3))
     html = whatif_html(run, [predict(run)], [other])
-    assert re.search(r"[+-]0\.0% ± [0-9.]+%, within the spread<", html)
+    assert re.search(r"≈?0\.0% ± [0-9.]+%, within the spread<", html)
 
 
 def test_a_prediction_that_nobody_measured_has_no_error():

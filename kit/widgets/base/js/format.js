@@ -41,6 +41,14 @@ export function formatCount(n) {
   return n.toLocaleString("en");
 }
 
+/** "43%"; "≈0%" and "≈100%" of what rounds to these and is not, as `format_percent` of kit writes.
+ * @param {number} fraction @returns {string} */
+export function formatPercent(fraction) {
+  const shown = Math.round(100 * fraction);
+  const isEdge = (shown === 0 || shown === 100) && Math.abs(100 * fraction - shown) > 1e-7;
+  return `${isEdge ? "≈" : ""}${shown.toLocaleString("en")}%`;
+}
+
 /** "1 op", "2 ops". @param {number} n @param {string} word @param {string} [words] of several */
 export function plural(n, word, words = `${word}s`) {
   return `${formatCount(n)} ${n === 1 ? word : words}`;

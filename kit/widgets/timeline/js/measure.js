@@ -1,6 +1,6 @@
 // The range of time that is measured, and the card that says what it holds.
 import {element, refill} from "../../base/js/dom.js";
-import {formatNs, plural} from "../../base/js/format.js";
+import {formatNs, formatPercent, plural} from "../../base/js/format.js";
 import {rangeMetrics} from "./data/metrics.js";
 import {askFor, offered} from "./wishes.js";
 
@@ -126,7 +126,7 @@ export class Measure {
 export function rowsOf(table, from, to, part, told) {
   const metrics = rangeMetrics(table, from, to, part);
   const percent = (/** @type {number} */ ns, /** @type {number} */ whole) =>
-    (whole > 0 ? `${(100 * ns / whole).toFixed(0)} %` : "-");
+    (whole > 0 ? formatPercent(ns / whole) : "-");
   const most = table.count === null ? "" : "at most "; // joined spans cover the pauses between them
   const rows = metrics.devices.slice(0, MOST_DEVICES).map(([name, ns]) =>
     [`${name} busy`, `${most}${percent(Number(ns), to - from)}, ${formatNs(Number(ns))}`]);
