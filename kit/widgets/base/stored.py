@@ -47,7 +47,7 @@ def is_hidden(widget: Widget) -> bool:
 def set_to(view: Widget) -> str:
     """What the controls of a view are set to, and that they are left out; "" if it has none.
 
-    After a run that failed or was cancelled, they are not set to what the picture shows.
+    While a run goes on, and after one that failed, they are not set to what was measured.
     """
     controls = _controls(view)
     if not controls:
@@ -55,7 +55,7 @@ def set_to(view: Widget) -> str:
     run, asked = getattr(view, "run", None), getattr(view, "settings", None)
     if run is not None and asked is not None and run.settings != asked:
         shown = safe_html(run.settings.to_string() or "the defaults", 300)
-        return sentence(f"The picture was measured with: <b>{shown}</b>. {LEFT_OUT}")
+        return sentence(f"The last run was measured with: <b>{shown}</b>. {LEFT_OUT}")
     said = [text for name, control in controls if (text := _said(name, control))]
     shown = f"Set to: {'; '.join(f'<b>{safe_html(text, 200)}</b>' for text in said)}. " * bool(said)
     return sentence(shown + LEFT_OUT)
@@ -73,7 +73,7 @@ def _controls(widget: Widget, name: str | None = None) -> list[tuple[str | None,
 
 def _said(name: str | None, control: Any) -> str:
     """`device speed: 2 x`; of a box without a label what is ticked; "" if nothing is chosen."""
-    if control.disabled or name == "" or isinstance(control, Text | Button | FloatProgress):
+    if name == "" or isinstance(control, Text | Button | FloatProgress) or control.disabled:
         return ""
     value = getattr(control, "value", None)
     if isinstance(control, Checkbox):

@@ -111,7 +111,7 @@ def test_a_terminal_shows_one_line_that_is_gone_in_the_end():
 def test_letters_of_two_columns_stay_on_the_line(
     monkeypatch: pytest.MonkeyPatch, title: str, shown: int
 ):
-    monkeypatch.setenv("COLUMNS", "66")  # one column stays free, and 31 are the bar's
+    monkeypatch.setenv("COLUMNS", "67")  # one column stays free, and 32 are the bar's
     out = Terminal()
     with progress_bar(title, stream=out):
         pass
