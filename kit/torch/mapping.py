@@ -24,13 +24,20 @@ from kit.errors import SettingsError
 from kit.files import in_packages
 from kit.runtime.recording.sites import is_kits
 from kit.text import format_count
-from kit.torch import modules
+from kit.torch import mixed_precision, modules
+from kit.torch.mixed_precision import mixed_precision_follows
 
 __all__ = ["DeviceNames", "named_devices"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_MODULES = (os.path.join(_TORCH, "nn", "modules", "module.py"), modules.__file__)
 _ACCELERATORS = ("cuda", "mps", "xpu")
+_BETWEEN = (  # the files of a call that passes the user's "cpu" on
+    __file__,
+    os.path.join(_TORCH, "nn", "modules", "module.py"),
+    modules.__file__,
+    os.path.join(_TORCH, "cpu", "amp", "autocast_mode.py"),
+    mixed_precision.__file__,
+)
 
 
 @contextmanager
@@ -42,8 +49,9 @@ def named_devices() -> Iterator[DeviceNames]:
     and so is `.cpu()`; but `.to(device)` leaves it there if the code has placed something by that
     name. What torch's own files, kit's and installed packages say of the CPU is left.
 
-    `torch.load` is no function that a mode sees: it is replaced inside the block. A warning that
-    torch gives of a call that the mode has seen would name the mode's line: it names the program's.
+    `torch.load`, autocast and GradScaler are no functions that a mode sees: they are replaced
+    inside the block. A warning that torch gives of a call that the mode has seen would name the
+    mode's line: it names the program's.
     """
     with ExitStack() as undo:
         names = undo.enter_context(DeviceNames())
@@ -51,6 +59,8 @@ def named_devices() -> Iterator[DeviceNames]:
         warnings.showwarning = _at_the_programs_line(warnings.showwarning)
         undo.callback(setattr, torch, "load", torch.load)
         torch.load = names.loading(torch.load)
+        follows = mixed_precision_follows(_ACCELERATORS, lambda: _users_frame() is not None)
+        undo.enter_context(follows)
         yield names
 
 
@@ -86,7 +96,7 @@ class DeviceNames(TorchFunctionMode):
         ]
         said = (
             f"device kit stood in for {', '.join(parts)}. Not mapped: torch.cuda's functions, such "
-            "as is_available, and the devices of autocast, GradScaler and Generator"
+            "as is_available, and the device of a Generator"
         )
         if self._has_loaded_to_cpu:
             said += (
@@ -199,9 +209,7 @@ def _is_below(file: str) -> bool:
 def _users_frame() -> Any:
     """The call that says "cpu", if it is the user's: torch and packages mean the CPU by it."""
     frame: Any = sys._getframe(2)
-    while frame is not None and (
-        frame.f_code.co_filename in (__file__, *_MODULES) or _is_move_of_module(frame)
-    ):
+    while frame is not None and (frame.f_code.co_filename in _BETWEEN or _is_move_of_module(frame)):
         frame = frame.f_back  # a module's `to` says what its caller has said
     name = "" if frame is None else frame.f_code.co_filename
     return None if _is_below(name) or in_packages(name) else frame
