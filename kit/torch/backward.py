@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kit.errors import words_of
 from kit.torch.accelerator import accelerator_of
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tensor import KitTensor
@@ -31,7 +32,7 @@ def follow_backward() -> None:
             with accelerator_of(outputs):
                 return original(outputs, gradients, *args, **kwargs)
         except RuntimeError as error:
-            if "opt_ready_stream && opt_parent_stream" not in str(error):
+            if "opt_ready_stream && opt_parent_stream" not in words_of(error):
                 raise
             raise RuntimeError(
                 "a backward pass goes over tensors of device kit and over those of a GPU of "

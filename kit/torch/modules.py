@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from kit.errors import words_of
 from kit.runtime.recording.bulk import LISTED_REFERENCES
 from kit.runtime.recording.sites import level_of_user
 from kit.torch.lazy_modules import await_shapes, with_waiting
@@ -42,7 +43,7 @@ def keep_parameters() -> None:
         try:
             result: nn.Module = original(self, with_waiting(fn) if is_lazy else fn, recurse)
         except RuntimeError as error:
-            if "Couldn't swap" in str(error):
+            if "Couldn't swap" in words_of(error):
                 error.add_note(
                     "kit: a tensor cannot change places with one of device kit, which is of a "
                     "class of its own: leave torch.__future__.set_swap_module_params_on_conversion "

@@ -83,3 +83,18 @@ def test_a_gradient_that_is_asked_for_fails_with_what_a_hook_has_raised() -> Non
         with pytest.raises(Boom):
             torch.autograd.grad(loss, list(model.parameters()))
         assert torch.ones(2, device="kit").sum().item() == 2.0
+
+
+def test_an_error_whose_own_words_fail_comes_out_of_torchs_own_backward_as_it_is() -> None:
+    class Mute(RuntimeError):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    def mute(*_: Any) -> None:
+        raise Mute
+
+    with open_session(Settings()):
+        weight = torch.ones(2, requires_grad=True)
+        weight.register_hook(mute)
+        with pytest.raises(Mute):
+            weight.sum().backward()

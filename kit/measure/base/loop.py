@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kit.errors import Cancelled, SettingsError
+from kit.errors import Cancelled, SettingsError, words_of
 from kit.measure.base.loss import check_loss, detached, no_loss
 from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
 from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW, drift, enough_steps
@@ -206,6 +206,6 @@ def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:
         warmup = _least_warmup(settings)
         what = f"warm-up step {i}" if i < warmup else f"step {i - warmup}"
         error.add_note(f"kit: this was {what}, with {settings}")
-        if "No inf checks were recorded" in str(error):  # torch says no more than that
+        if "No inf checks were recorded" in words_of(error):  # torch says no more than that
             error.add_note(_NO_GRADIENTS)
         raise

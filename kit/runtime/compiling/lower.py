@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kit.errors import LoweringError
+from kit.errors import LoweringError, words_of
 from kit.ir import Aval
 from kit.runs.settings import GPUS
 from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
@@ -245,7 +245,8 @@ class _Lowering:
             where = f" recorded at {site}" if site else ""
             types = ", ".join(map(str, op.avals))
             raise LoweringError(
-                f"the rule for {op.name}({types}){where} failed: {type(error).__name__}: {error}"
+                f"the rule for {op.name}({types}){where} failed: "
+                f"{type(error).__name__}: {words_of(error)}"
             ) from error
         return results
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from kit.errors import UnsupportedOp
+from kit.errors import UnsupportedOp, words_of
 from kit.runtime.recording.sites import format_site
 from kit.torch.ops.schema import flat_tensors, with_tensors, write_slots, written_tensors
 from kit.torch.tensors.checks import OTHER_DEVICE
@@ -55,7 +55,7 @@ def run_on_host(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         out = _called(func, host_args, host_kwargs)
     except NotImplementedError as error:
         raise UnsupportedOp(
-            name, session.rules, site, why=str(error)[:300], skeleton=rule_skeleton(asked)
+            name, session.rules, site, why=words_of(error)[:300], skeleton=rule_skeleton(asked)
         ) from error
     _write_back(tape, func, args, kwargs, copies)
     results = bring_back(tape, out, list(copies.values()))

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from kit.errors import SessionError, SettingsError
+from kit.errors import SessionError, SettingsError, words_of
 from kit.runs.gradients import Link
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
@@ -188,7 +188,8 @@ class Replicas:
         if self._parted is not None:
             rank, error = self._parted
             raise SessionError(
-                f"the replicas have parted: the update of replica {rank} failed ({error!r}), "
+                f"the replicas have parted: the update of replica {rank} failed "
+                f"({type(error).__name__}: {words_of(error)}), "
                 "others have made theirs. Make a new DataParallel, of the model with one replica's "
                 "net.modules[0].state_dict(), or with what you saved"
             ) from error

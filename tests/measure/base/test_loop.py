@@ -182,6 +182,19 @@ def test_an_iterator_that_ends_says_how_many_steps_are_needed(timed: Any) -> Non
         timed_steps(ends, kit.Settings(warmup=3, steps=10), pace)
 
 
+def test_an_error_whose_own_words_fail_comes_out_of_the_loop_as_it_is(timed: Any) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    def fails() -> int:
+        raise Mute
+
+    with pytest.raises(Mute) as raised:
+        timed_steps(fails, kit.Settings(), Pace(finish=lambda: None))
+    assert "warm-up step 0" in raised.value.__notes__[0]
+
+
 def test_enough_steps_is_the_default_and_has_a_word() -> None:
     assert (kit.Settings().steps, kit.Settings().least_steps) == (ENOUGH, LEAST_STEPS)
     assert kit.Settings.parse("steps=enough") == kit.Settings.parse("") == kit.Settings()
