@@ -17,6 +17,7 @@ def query(options: argparse.Namespace) -> int:
     order by total_ms desc limit 5"
     """
     import kit
+    from kit.formats.ranks.ask import query_folder
     from kit.formats.ranks.files import is_folder_of_ranks
     from kit.runs.tables.query import tables_text
     from kit.runs.tables.ranks import TABLES_OF_EACH, TABLES_OF_RANKS
@@ -27,10 +28,9 @@ def query(options: argparse.Namespace) -> int:
         say(tables_text((*TABLES_OF_RANKS, *TABLES_OF_EACH)) if is_ranks else tables_text())
         return 0
     if is_ranks:
-        ranks = kit.open_ranks(options.trace, step_by=options.step_by)
-        for problem in ranks.problems:
+        answer, problems = query_folder(options.trace, options.sql, options.step_by)
+        for problem in problems:
             complain(f"note: {problem}")
-        answer = kit.query_ranks(ranks, options.sql)
     else:
         answer = kit.open_trace(options.trace, step_by=options.step_by).query(options.sql)
     if options.json:

@@ -16,6 +16,8 @@ import numpy as np
 from kit.errors import KitError
 from kit.formats.ranks.files import rank_in_name
 from kit.formats.readers import open_trace, reads_chrome, reads_saved
+from kit.formats.run_of import run_of
+from kit.runs.run import Run
 from kit.trace.active import NONE, named
 from kit.trace.communication import Channel, Collective, communicates, operation_of
 from kit.trace.imported import Member
@@ -23,7 +25,7 @@ from kit.trace.kinds import ON_DEVICE
 from kit.trace.ranks.one import RankTrace, rank_trace
 from kit.trace.timeline import Timeline
 
-__all__ = ["read_rank"]
+__all__ = ["read_both", "read_rank"]
 
 
 def read_rank(file: Path, step_by: str = "") -> RankTrace:
@@ -33,22 +35,28 @@ def read_rank(file: Path, step_by: str = "") -> RankTrace:
         TraceFileError, RunFileError: it cannot be read; the message says why.
         OSError: there is no such file.
     """
+    return read_both(file, step_by)[0]
+
+
+def read_both(file: Path, step_by: str = "") -> tuple[RankTrace, Run]:
+    """The same, and the run that the file holds."""
     if reads_chrome(file):
         from kit.formats.chrome.read import read_chrome
 
         imported = read_chrome(file, step_by)
-        timeline, member = imported.timeline, imported.member
+        run, member = run_of(imported, file), imported.member
     else:
-        timeline = open_trace(file, step_by=step_by).timeline
+        run = open_trace(file, step_by=step_by)
         member = Member(has_clock=not reads_saved(file))
     if not member.collectives:
-        member = replace(member, collectives=_collectives(timeline))
-    return rank_trace(
-        timeline,
+        member = replace(member, collectives=_collectives(run.timeline))
+    trace = rank_trace(
+        run.timeline,
         member,
         rank=member.rank if member.rank >= 0 else rank_in_name(file),
         file=os.fspath(file),
     )
+    return trace, run
 
 
 def _collectives(timeline: Timeline) -> tuple[Collective, ...]:

@@ -26,10 +26,9 @@ from kit.text import check_whole_number, format_count
 from kit.trace.ranks.one import RankTrace
 from kit.trace.ranks.ranks import Ranks
 
-__all__ = ["open_ranks"]
+__all__ = ["open_ranks", "ranks_of", "why_unread"]
 
 SMALL_BYTES = 4 << 20  # a file of so much takes as long as a process to start
-_FAILED = "could not be read"
 
 
 def open_ranks(
@@ -60,6 +59,14 @@ def open_ranks(
         found = list(pool.map(lambda file: _read(file, step_by), files))
     finally:  # after Ctrl-C the files that nobody reads yet stay unread
         pool.shutdown(wait=False, cancel_futures=True)
+    return ranks_of(paths, files, found, step_by)
+
+
+def ranks_of(
+    paths: Path_ | Iterable[Path_], files: Sequence[Path], found: Sequence[RankTrace | str],
+    step_by: str,
+) -> Ranks:  # fmt: skip
+    """The ranks compared, given what was read of each file, or in words why nothing was."""
     read = [one for one in found if isinstance(one, RankTrace)]
     problems = [one for one in found if isinstance(one, str)]
     if not read:
@@ -79,7 +86,12 @@ def _read(file: Path, step_by: str) -> RankTrace | str:
             return read_rank(file, step_by)
         return _read_apart(file, step_by)
     except (KitError, OSError) as error:
-        return f"{file.name!r} {_FAILED}: {error}"
+        return why_unread(file, error)
+
+
+def why_unread(file: Path, error: Exception) -> str:
+    """What is said of a file that could not be read."""
+    return f"{file.name!r} could not be read: {error}"
 
 
 def _read_apart(file: Path, step_by: str) -> RankTrace:

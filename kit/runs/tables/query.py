@@ -12,7 +12,6 @@ import csv
 import io
 import json
 import math
-import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -34,7 +33,7 @@ from kit.text import (
     terminal_table,
 )
 
-__all__ = ["MAX_ROWS", "Answer", "Part", "ask", "query", "tables_text"]
+__all__ = ["MAX_ROWS", "Answer", "Part", "ask", "named_tables", "query", "tables_text"]
 
 MAX_ROWS = 1_000_000  # of an answer
 MAX_CHARS = 256 << 20  # of all its texts
@@ -152,12 +151,11 @@ def ask(
         QueryError: as of `query`; or the tables have too many rows.
     """
     budget = _Budget(operations)
+    named = named_tables(sql, tables)
     with closing(sqlite3.connect(":memory:")) as database:
         database.text_factory = lambda data: data.decode(errors="replace")
-        _fill(database, parts([t for t in tables if re.search(rf"\b{t.name}\b", sql, re.I)]))
-        for limit, value in _LIMITS.items():
-            database.setlimit(limit, value)
-        database.set_authorizer(_may)
+        _fill(database, parts(named))
+        _bound(database, _may)
         database.set_progress_handler(budget.spend, _EVERY)
         try:
             cursor = database.execute(sql)
@@ -166,6 +164,40 @@ def ask(
             return _answer(cursor)
         except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
             raise budget.reason(error, tables) from None
+
+
+def named_tables(sql: str, tables: Sequence[Table]) -> list[Table]:
+    """Those that a question reads, as SQLite sees it, before any is filled.
+
+    Raises:
+        QueryError: the question is wrong, or asks for more than to read.
+    """
+    read: set[str] = set()
+
+    def look(action: int, what: str | None, more: str | None, *rest: str | None) -> int:
+        if action == sqlite3.SQLITE_READ and what is not None:
+            read.add(what.lower())
+        return _may(action, what, more, *rest)
+
+    with closing(sqlite3.connect(":memory:")) as database:
+        for table in tables:
+            names = ", ".join(field.name for field in table.fields)
+            database.execute(f"create table {table.name} ({names})")
+        _bound(database, look)
+        database.set_progress_handler(lambda: 1, 1)  # it is prepared, and stops at its first step
+        try:
+            database.execute(sql)
+        except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
+                raise _Budget(1).reason(error, tables) from None
+    return [table for table in tables if table.name in read]
+
+
+def _bound(database: sqlite3.Connection, may: Callable[..., int]) -> None:
+    """Let a question do no more than it may."""
+    for limit, value in _LIMITS.items():
+        database.setlimit(limit, value)
+    database.set_authorizer(may)
 
 
 class _Budget:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 import kit
 from kit.cli.main import main
 from kit.errors import QueryError
+from kit.formats.ranks import ask, read
 from kit.runs.tables import query as asked
 from kit.runs.tables.columns import TABLES
 from kit.runs.tables.ranks import TABLES_OF_RANKS
@@ -123,6 +127,62 @@ def test_a_question_names_the_ranks_that_are_missing(folder: Path, tmp_path: Pat
     assert out.split() == ['"count(*)"', "1"]
     assert "note: 'rank2.json' could not be read" in err
     assert "2 ranks of 3 missing: 0, 2" in err
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read, each time."""
+    found: list[str] = []
+
+    def spied(read):
+        def one(file, *more, **named):
+            found.append(Path(file).name)
+            return read(file, *more, **named)
+
+        return one
+
+    monkeypatch.setattr(ask, "read_both", spied(ask.read_both))
+    monkeypatch.setattr(read, "read_rank", spied(read.read_rank))
+    monkeypatch.setattr(ask, "open_trace", spied(ask.open_trace))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sql", "times"),
+    [
+        ("select 'spans'", 0),
+        ("select nix from spans", 0),
+        ("delete from ranks", 0),
+        ("select rank from ranks", 1),
+        ("select rank, name from kernels", 1),
+        ("select r.rank, count(*) from ranks r join gaps g on g.rank = r.rank group by 1", 1),
+    ],
+)
+def test_a_file_is_read_once_at_most(folder: Path, reads: list[str], sql: str, times: int):
+    with contextlib.suppress(QueryError):
+        ask.query_folder(folder, sql)
+    assert sorted(reads) == [f"rank{i}.json" for i in range(JOB.ranks)] * times
+
+
+@pytest.mark.parametrize("name", ["rank{}.json", "{}.json"])
+def test_a_folder_answers_as_its_ranks_do(folder: Path, tmp_path: Path, name: str):
+    """Also with a rank missing, one there twice, and files whose names say nothing."""
+    for i in (0, 2):
+        (tmp_path / name.format(i)).write_bytes((folder / f"rank{i}.json").read_bytes())
+    (tmp_path / "z_copy.json").write_bytes((folder / "rank2.json").read_bytes())
+    if "rank" not in name:
+        for file in tmp_path.iterdir():
+            made = json.loads(file.read_text())
+            made.pop("distributedInfo")
+            file.write_text(json.dumps(made))
+    ranks = kit.open_ranks(tmp_path)
+    assert ranks.problems
+    for table in (*TABLES_OF_RANKS, *TABLES):
+        answer, problems = ask.query_folder(tmp_path, f"select * from {table.name}")
+        expected = kit.query_ranks(ranks, f"select * from {table.name}")
+        assert answer.heads == expected.heads
+        assert Counter(answer) == Counter(expected)  # the rows' order is that of the files
+        assert problems == ranks.problems
 
 
 def test_steps_are_those_that_were_asked_for(folder: Path, capsys):

@@ -22,7 +22,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.tables import query as asked
 from kit.runs.tables.columns import TABLES
-from kit.runs.tables.query import Answer, query, tables_text
+from kit.runs.tables.query import Answer, named_tables, query, tables_text
 from kit.trace import Span, SyncPoint, Timeline, idle_gaps
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.factories import HOSTILE, empty_run, make_run
@@ -80,6 +80,19 @@ def test_the_answers_are_those_of_the_file(run: Run) -> None:
     assert ("sgemm_128x64<float>", 2, 20.0, 20.0) in between  # 110 to 130 us in both steps
     assert run.query("select step, length_ns from steps").rows == ((0, 900_000), (1, 900_000))
     assert run.query("select count(*) from syncs").rows == ((len(run.timeline.syncs),),)
+
+
+@pytest.mark.parametrize(
+    ("sql", "tables"),
+    [
+        ("select 'spans', 1 as kernels", []),
+        ("select count(*) from SPANS s", ["spans"]),
+        ("with k as (select name from kernels) select * from k join steps", ["kernels", "steps"]),
+        ("select step from gaps where exists (select 1 from syncs) -- lines", ["gaps", "syncs"]),
+    ],
+)
+def test_the_tables_of_a_question_are_those_that_it_reads(sql: str, tables: list[str]) -> None:
+    assert [table.name for table in named_tables(sql, TABLES)] == tables
 
 
 def test_gaps_add_up_to_those_of_the_timeline(run: Run) -> None:
@@ -184,8 +197,9 @@ def test_every_table_of_an_empty_run_is_empty_and_has_its_columns(table: str) ->
         ("attach 'other.db' as other", "nothing else"),
         ("pragma database_list", "nothing else"),
         ("select load_extension('x')", "nothing else"),
-        ("delete from texts", "nothing else"),
-        ("insert into spans_data (span) select span from spans", "nothing else"),
+        ("delete from kernels", "nothing else"),
+        ("insert into spans (span) select span from spans", "nothing else"),
+        ("select * from spans_data", "no such table: spans_data"),
         ("create table more (x)", "nothing else"),
         ("create temp view v as select * from spans", "nothing else"),
         ("vacuum into 'stolen.db'", "nothing else"),
