@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import kit
+from kit.ir.plan import OpStream
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import table
 from kit.workloads.made_ranks import Job, write_ranks
@@ -38,6 +39,16 @@ TORN = r"""() => [...document.querySelectorAll("#syncs th, #gaps th, #source b, 
     }
     return torn;
   })"""
+
+# Of each label of a plan whether it is shown, and how much of its room it takes.
+LABELS = """() => {
+  const [plot] = Bokeh.documents.flatMap((page) => page.roots());
+  const {text, room, alpha} = plot.select_one("labels").data_source.data;
+  const ruler = document.createElement("canvas").getContext("2d");
+  ruler.font = "11px Inter, Helvetica, Arial, sans-serif";
+  const pixels = plot.inner_width / (plot.x_range.end - plot.x_range.start);
+  return text.map((word, i) => [alpha[i], ruler.measureText(word).width / (room[i] * pixels)]);
+}"""
 
 WIDE_FIGURES = """() => [...document.querySelectorAll(".bk-Figure")]
   .filter((figure) => figure.getBoundingClientRect().right > innerWidth).length"""
@@ -105,6 +116,25 @@ def test_the_cells_of_another_programs_trace_do_not_overlap(offline: Browser, tm
         page.wait_for_function("document.documentElement.dataset.shown !== undefined")
         page.evaluate("document.querySelectorAll('details').forEach((x) => { x.open = true; })")
         assert page.evaluate(CROWDED) == []
+    assert offline.errors() == []
+
+
+@pytest.mark.parametrize("width", [WIDTH, 1400])
+def test_the_labels_of_a_plan_have_room_and_the_others_are_left_out(
+    offline: Browser, tmp_path: Path, width: int
+):
+    page, file = offline.page, tmp_path / "plan.html"
+    stream = OpStream(make_run(kernels=47).graphs[0], frozenset(range(60)))
+    file.write_text(kit.PlanView(stream, 15, 3).page())
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(file.as_uri())
+    offline.wait_for_canvases()
+    labels = page.evaluate(LABELS)
+    shown = [taken for alpha, taken in labels if alpha]
+    assert max(shown) < 1.1
+    assert (len(shown) < len(labels)) == (width == WIDTH)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(WIDE_FIGURES) == 0
     assert offline.errors() == []
 
 

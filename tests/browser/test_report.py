@@ -90,6 +90,19 @@ def test_a_slider_redraws_the_plots_and_the_numbers(offline: Browser, report: Pa
     assert offline.outside == []
 
 
+def test_the_timeline_stays_where_it_is_when_a_slider_says_more_of_what_changed(
+    offline: Browser, tmp_path: Path
+):
+    runs = [make_run(Settings(batch_size=size), seed=size) for size in (4, 8)]
+    first = open_report(offline, write_report(runs, tmp_path / "two.html", current=runs[0]))
+    top = "document.querySelector('.bk-Figure').getBoundingClientRect().top + scrollY"
+    before = offline.page.evaluate(top)
+    assert offline.page.locator("#diff").inner_text() == ""
+    press(offline, "batch_size", "ArrowRight", first["selected"])
+    assert "What changed" in offline.page.locator("#diff").inner_text()
+    assert offline.page.evaluate(top) == pytest.approx(before, abs=60)  # a line more of advice
+
+
 def test_a_report_opens_on_the_run_that_waits_beside_the_fastest(offline: Browser, tmp_path: Path):
     waiting = make_run(Settings(loss_scaling="dynamic, host check"), syncs=2)
     free = make_run(Settings(loss_scaling="none"), syncs=0, seed=1)

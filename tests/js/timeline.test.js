@@ -18,6 +18,7 @@ import {inWords} from "../../kit/widgets/timeline/js/finder.js";
 import {rowsOf} from "../../kit/widgets/timeline/js/measure.js";
 import {COLUMNS, noteOf} from "../../kit/widgets/timeline/js/names.js";
 import {clipApart, clipText, ticksOf} from "../../kit/widgets/timeline/js/paint/axis.js";
+import {paintLanes} from "../../kit/widgets/timeline/js/paint/lanes.js";
 import {Viewport} from "../../kit/widgets/timeline/js/viewport.js";
 import {askFor} from "../../kit/widgets/timeline/js/wishes.js";
 import {tableOf} from "./tables.js";
@@ -369,4 +370,16 @@ test("a wish has a new number, also after an offer that has crossed the last one
     serials.push(asked.data.serial[0]);
   }
   assert.deepEqual(serials, [...new Set(serials)].sort((a, b) => a - b));
+});
+
+test("the names of lanes are held to the room left of the plot, however wide their letters are", () => {
+  const table = tableOf([[[0, 10, "kernel"]]], {"lanes.label": [["stream 18(MMMMMMMMMMMMMMMMMMMMM)"]]});
+  const texts = [];
+  const kept = {fillText: (...given) => texts.push(given)};
+  const ctx = new Proxy(kept, {get: (target, name) => target[name] ?? (() => {})});
+  const view = {gutter: 90, right: 400, width: 410, height: 200, lanesHeight: 0, y: (down) => down};
+  paintLanes(ctx, {table, view, tones: {}});
+  const lane = texts.find(([text]) => text.startsWith("stream"));
+  for (const [, x, , room] of texts) assert.ok(x + room <= view.gutter);
+  assert.ok(lane);
 });

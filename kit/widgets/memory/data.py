@@ -27,6 +27,7 @@ __all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "hold
 
 MAX_BARS = 1200  # of the area; more ops than that share one
 MAX_HOLDERS = 10
+_MAX_PEAK = 44  # letters at the peak, that a phone has room for
 NO_GRAPH = "memory is modelled from the recorded graph, and this run has none (mode torch)"
 MEASURED_ONLY = "nothing is modelled: this run has no recorded graph. What was measured is above"
 # What holds memory -> its colour, from the bottom of the area to its top. Not the phases' hues.
@@ -185,9 +186,10 @@ def _peak(report: MemoryReport, graph: Graph, scale: float) -> dict[str, list[An
         return {"x": [], "y": [], "text": [], "align": []}
     node = graph.nodes[report.peak_node]
     at = report.nodes.index(report.peak_node)
-    text = f"peak {format_bytes(report.peak)}: {short_op(node.op)}"
-    if node.site:
-        text += f", {safe_label(node.site, 40)}"
+    size = format_bytes(report.peak)
+    text = f"peak {size}: {', '.join(filter(None, (short_op(node.op), safe_label(node.site, 40))))}"
+    if len(text) > _MAX_PEAK:  # the card at the pointer has the op
+        text = f"peak {size}: {safe_label(node.site or short_op(node.op), _MAX_PEAK - 14)}"
     share = at / max(len(report.nodes), 1)
     align = "left" if share < 0.3 else "right" if share > 0.7 else "center"
     return {"x": [at + 0.5], "y": [report.peak / scale], "text": [text], "align": [align]}

@@ -197,11 +197,11 @@ class ParallelView(View):
 
     def _draw_curve(self) -> figure:
         plot = figure(
-            x_axis_type="log", height=260, sizing_mode="stretch_width", tools=[],
+            x_axis_type="log", height=310, sizing_mode="stretch_width", tools=[],
             toolbar_location=None, title="step time by backward bulk size (modelled)",
             x_axis_label="ops a segment, backward", y_axis_label="ms a step",
         )  # fmt: skip
-        plot.add_layout(Legend(), "right")
+        plot.add_layout(Legend(orientation="horizontal", location="left", ncols=2), "below")
         plot.add_layout(self._here)
         line = plot.line("bulk", "ms", source=self.curve, color=SIZE, line_width=2,
                          legend_label="one size for all")  # fmt: skip
@@ -227,7 +227,7 @@ class ParallelView(View):
     def _draw_lanes(self) -> figure:
         plot = figure(
             y_range=FactorRange(*reversed(_LANES)),
-            height=200,
+            height=250,
             sizing_mode="stretch_width",
             tools=["xpan", "xwheel_zoom", "reset"],
             x_axis_label="ms",
@@ -237,7 +237,9 @@ class ParallelView(View):
                          line_color="#ffffff", source=self.lanes, legend_field="what")  # fmt: skip
         tips = [("", "@name"), ("from", "@left{0.00} ms"), ("to", "@right{0.00} ms")]
         plot.add_tools(HoverTool(renderers=[bars], tooltips=tips))
-        plot.add_layout(plot.legend[0], "right")
+        legend = plot.legend[0]
+        legend.orientation, legend.location, legend.ncols = "horizontal", "left", 2
+        plot.add_layout(legend, "below")
         plot.ygrid.grid_line_color = None
         return style_figure(plot)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import traitlets
 from bokeh.core.properties import value
-from bokeh.models import ColumnDataSource, HoverTool, Legend, LegendItem, Range1d
+from bokeh.models import ColumnDataSource, CustomJS, HoverTool, Legend, LegendItem, Range1d
 from bokeh.plotting import figure
 from ipywidgets import HTML, GridBox, Layout
 
@@ -53,6 +53,15 @@ _SOURCES = ("ops", "cuts", "labels")
 _ROW_PX, _LABELLED_PX, _FRAME_PX = 34, 60, 140
 _MAX_LABELLED = 8  # rows that have room for text
 _PLOT_PX, _LETTER_PX = 820, 6.4  # about: how much text fits over a cell
+# On a narrower plot, the texts that have less room than they take are left out.
+_FIT = f"""
+const {{text, room, alpha}} = labels.data;
+const pixels = plot.inner_width / (plot.x_range.end - plot.x_range.start);
+for (let i = 0; i < alpha.length; i++) {{
+  alpha[i] = text[i].length * {_LETTER_PX} <= room[i] * pixels ? 1 : 0;
+}}
+labels.change.emit();
+"""
 _CELLS, _BAND = (0.27, 0.73), 0.96  # of a row: its cells from and to, then the phase to
 
 
@@ -85,7 +94,9 @@ def plan_payload(stream: OpStream, segments: Sequence[Segment]) -> dict[str, Any
         row, x = divmod(ends[-1] - 1, ROW)
         _append(cuts, x=x + 1, top=row + 0.04, bottom=row + _BAND, color=_ink(segment.cut))
     rows, width = max(1, -(-len(ops["op"]) // ROW)), min(len(ops["op"]), ROW) or 1
-    labels: dict[str, list[Any]] = {"x": [], "y": [], "text": [], "align": [], "color": []}
+    labels: dict[str, list[Any]] = {
+        name: [] for name in ("x", "y", "text", "align", "color", "room", "alpha")
+    }
     if rows <= _MAX_LABELLED:
         letter = _LETTER_PX * width / _PLOT_PX  # in cells
         _label_segments(labels, stream, segments, ends, letter)
@@ -109,16 +120,18 @@ def _label_segments(labels: dict[str, list[Any]], stream: OpStream, segments: Se
         for text in (format_count(counted, "op"), f"{counted:,}"):
             if len(text) * letter <= right - left:
                 _append(labels, x=(left + right) / 2, y=row + sum(_CELLS) / 2, text=text,
-                        align="center", color=INK)  # fmt: skip
+                        align="center", color=INK, room=right - left, alpha=1.0)  # fmt: skip
                 break
         row, left, right = pieces[-1]
         text = safe_label(segment.cut, 24)
         begins = right - len(text) * letter
-        has_room = begins >= (taken[1] if row == taken[0] else -0.5)
+        first = taken[1] if row == taken[0] else -0.5
+        has_room = begins >= first
         is_last_drawn = len(ends) < len(segments) and end == ends[-1]
         if has_room and (begins >= left or segment.cut not in _PLANNED) and not is_last_drawn:
             _append(labels, x=right - 0.6 * letter, y=row + 0.15, text=text, align="right",
-                    color=MUTED if segment.cut in _PLANNED else COLORS["wait"])  # fmt: skip
+                    color=MUTED if segment.cut in _PLANNED else COLORS["wait"], alpha=1.0,
+                    room=right - (left if segment.cut in _PLANNED else first))  # fmt: skip
             taken = (row, right)
         start = end
 
@@ -130,7 +143,8 @@ def _label_phases(labels: dict[str, list[Any]], phases: Sequence[str], letter: f
         for row, left, right in _pieces(start, end):
             if (len(phase) + 1) * letter <= right - left:
                 _append(labels, x=left + 0.6 * letter, y=row + (_CELLS[1] + _BAND) / 2, text=phase,
-                        align="left", color=on_color(COLORS.get(phase, MUTED)))  # fmt: skip
+                        align="left", color=on_color(COLORS.get(phase, MUTED)), alpha=1.0,
+                        room=right - left - 0.6 * letter)  # fmt: skip
         start = end
 
 
@@ -198,9 +212,12 @@ def _model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSour
               line_color=None, source=ops, name="phases")  # fmt: skip
     plot.segment(x0="x", x1="x", y0="top", y1="bottom", source=cuts, line_color="color",
                  line_width=2.5, name="cuts")  # fmt: skip
-    plot.text(x="x", y="y", text="text", text_align="align", text_color="color",
+    plot.text(x="x", y="y", text="text", text_align="align", text_color="color", text_alpha="alpha",
               text_baseline="middle", text_font=value(FONT), text_font_size="11px",
               source=sources["labels"], name="labels")  # fmt: skip
+    fit = CustomJS(args={"plot": plot, "labels": sources["labels"]}, code=_FIT)
+    plot.js_on_change("inner_width", fit)
+    sources["labels"].js_on_change("data", fit)
     items = []
     for label, color in (("a segment ends", INK), ("forced by the program", COLORS["wait"])):
         line = plot.segment(x0=-9, x1=-9, y0=-9, y1=-8, line_color=color, line_width=2.5)

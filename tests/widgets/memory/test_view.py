@@ -265,3 +265,16 @@ def test_the_legend_is_no_wider_than_a_phone():
     letters = [len(item.label.value) for item in legend.items]
     rows = [letters[i : i + legend.ncols] for i in range(0, len(letters), legend.ncols)]
     assert max(6.5 * sum(row) + 35 * len(row) for row in rows) < 420
+
+
+@pytest.mark.parametrize("site", ["", "train.py:41", "x" * 300 + ".py:7"])
+def test_what_stands_at_the_peak_is_no_wider_than_a_phone(site: str):
+    run = make_run()
+    nodes = tuple(
+        replace(n, op="_log_softmax_backward_data" if n.inputs else n.op, site=site)
+        for n in run.graphs[0].nodes
+    )
+    run = replace(run, graphs=(replace(run.graphs[0], nodes=nodes), *run.graphs[1:]))
+    [text] = memory_payload(run)["peak"]["text"]
+    assert text.startswith("peak ")
+    assert len(text) <= 44

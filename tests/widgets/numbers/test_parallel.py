@@ -7,6 +7,7 @@ import pytest
 
 from kit.errors import SettingsError
 from kit.runs.gradients import Backward, Link, best_buckets, predict_parallel
+from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.numbers.parallel import ParallelView, curve_columns, lane_columns
 
 STEP = Backward(60, tuple((3 * i, 100_000) for i in range(1, 21)), 2e4, 5e4, 1e6, 2e5)
@@ -62,6 +63,13 @@ def test_each_slider_asks_the_model_and_an_error_is_shown_under_the_view(
     monkeypatch.setattr("kit.widgets.numbers.parallel.predict_parallel", lambda *a, **k: 1 / 0)
     view.bulk.value = 1
     assert "division by zero" in view.error.value
+
+
+def test_no_legend_takes_the_width_of_a_phone_from_a_plot() -> None:
+    view = ParallelView(STEP, LINK)
+    for plot in (part.plot for part in view.children if isinstance(part, LivePlot)):
+        assert plot.legend[0] in plot.below
+    view.close()
 
 
 def test_one_device_is_not_called_several() -> None:

@@ -43,7 +43,7 @@ export function paintLanes(ctx, {table, view, tones}) {
   const write = (text, x, down, color, font = "11px") => {
     ctx.font = `${font} ${FONT}`;
     ctx.fillStyle = color;
-    ctx.fillText(clipText(text, gutter - x - 4), x, view.y(down));
+    ctx.fillText(clipText(text, gutter - x - 4), x, view.y(down), Math.max(gutter - x - 4, 1));
   };
   const {parts, headings, lanes} = table;
   for (let part = 0; part < parts.label.length; part++) {
