@@ -172,7 +172,7 @@ class _Facts:
 
     def __init__(self, run: Run) -> None:
         self.members = run.members
-        self.nodes = run.graphs[0].nodes if run.graphs else ()
+        self.nodes = run.whole.nodes
         self.cuts = {s.index: s.cut for s in run.segments}
         self._known: dict[tuple[int, int, str], dict[str, Any]] = {}
 

@@ -15,7 +15,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 from math import prod
@@ -199,6 +199,16 @@ class Graph:
         are not pairs of each other is rewired. Sites, scopes and segments do not count.
         """
         return GraphDiff(tuple(_rows(self, other, _alike(self, other))), self, other)
+
+    def then(self, other: Graph) -> Graph:
+        """This graph and another one as one: the other's nodes come after its own."""
+        own = len(self)
+        moved = (
+            replace(node, inputs=tuple((i + own, output) for i, output in node.inputs))
+            for node in other.nodes
+        )
+        wanted = ((i + own, output) for i, output in other.wanted)
+        return Graph((*self.nodes, *moved), (*self.wanted, *wanted))
 
     def __repr__(self) -> str:
         ops = len(self.ops)

@@ -98,6 +98,7 @@ def run_of_session(session: Session, traced: TracedSteps, **measured: Any) -> Ru
         segments=traced.segments,
         fused=traced.fused,
         recorded_ns=traced.recorded_ns,
+        sorts=traced.sorts,
         compiles=session.compiles,
         changes=session.report.log.changes(),
         unlowered=dict(session.unlowered),

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from kit.runs.conditions import doubt
 from kit.runs.labels import cell_of, samples_of
 from kit.runs.spread import SURE, TURNS, Rerun, Side, interval, middle_of, student
+from kit.runs.steady import sorts_text
 from kit.text import format_ms, format_number, format_percent, is_nothing
 
 if TYPE_CHECKING:
@@ -309,8 +310,9 @@ def ends_text(low_ms: float, high_ms: float) -> str:
 
 def time_notes(run: Run) -> tuple[str, ...]:
     """What to know of the step's time before it is believed, in sentences without a full stop."""
-    found = run.measured.compiled_text, run.drift, unequal_text(run), traced_text(run)
-    return tuple(filter(None, found))
+    of_measured = run.measured.compiled_text, run.drift, unequal_text(run)
+    of_traced = traced_text(run), sorts_text(run.timeline, run.sorts)
+    return tuple(filter(None, of_measured + of_traced))
 
 
 def unequal_text(run: Run) -> str:

@@ -101,8 +101,8 @@ def doubt(conditions: Conditions, known: float = math.nan) -> str:
     if known < KNOWN:
         return (
             f"only {format_percent(known)} of the kernels' time could be matched with ops of the "
-            "first traced step: others had other ops, something else was profiled, too, or the "
-            "profiler lost part"
+            "traced steps: something else was profiled, too, the profiler lost part, or the steps "
+            "differ more than is kept (in files of older versions: at all)"
         )
     return ""
 

@@ -42,7 +42,8 @@ __all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION",
            "write_run"]  # fmt: skip
 
 FORMAT = "overlap-kit run"
-VERSION = 5  # 2: label; 3: the knobs of a workload's builder; 4: pins, callers; 5: changes
+# 2: label; 3: the knobs of a workload's builder; 4: pins, callers; 5: changes; 6: sorts of steps
+VERSION = 6
 MAX_FILE_BYTES = 256 << 20
 MAX_JSON_BYTES = 64 << 20  # about 200,000 nodes
 MAX_SPANS = 4_000_000
@@ -240,7 +241,7 @@ def _check(run: Any) -> None:
     _within(t.segment, "segment", -1 << 31, 1 << 31)
     _within(t.node, "node", -1, 1 << 31)
     try:
-        nodes = max((len(graph.check()) for graph in run.graphs), default=0)
+        counts = [len(graph.check()) for graph in run.graphs]
         for change in run.changes:
             change.before.check(), change.now.check()
     except GraphError as error:
@@ -252,17 +253,20 @@ def _check(run: Any) -> None:
         _one_within(change.left_out, "the number of ops left out", 0, MAX_NS)
         if not change.is_small:
             raise RunFileError("a pair of graphs of a recompile is larger than the kit writes them")
+    nodes = counts[0] if counts else 0
     for s in run.segments:
         ids = [*s.nodes, *(i for i, _ in s.reads), *(i for i, _ in s.writes)]
         if ids and not 0 <= min(ids) <= max(ids) < nodes:
             raise RunFileError(f"segment {s.index} names a node that is not in the graph")
     for fused in run.fused:
-        if fused.nodes and not 0 <= min(fused.nodes) <= max(fused.nodes) < nodes:
+        if fused.nodes and not 0 <= min(fused.nodes) <= max(fused.nodes) < sum(counts):
             raise RunFileError("a kernel names a node that is not in the graph")
     if len(run.callers) > MAX_CALLERS or (run.callers and run.graphs):
         raise RunFileError("it has more callers than a run can have, or callers beside a graph")
-    if len(run.recorded_ns) > nodes or any(not -1 <= t < MAX_NS for t in run.recorded_ns):
+    if len(run.recorded_ns) > sum(counts) or any(not -1 <= t < MAX_NS for t in run.recorded_ns):
         raise RunFileError("the times at which the nodes were recorded are not those of its graph")
+    if run.sorts and not 0 <= min(run.sorts) <= max(run.sorts) < len(run.sorts):
+        raise RunFileError("the sorts of its traced steps are not numbered from 0")
     if any(not 1 <= s.first < 1 << 31 for s in run.sources):
         raise RunFileError("a snippet of source begins before line 1")
     size = sum(len(s.file) + 1 + sum(len(x) + 1 for x in s.lines) for s in run.sources)

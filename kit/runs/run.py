@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,7 +74,8 @@ class Run:
     timeline: Timeline  # of `traced_steps` further steps; has one "step" span for each
     # Of the measured, untraced steps; in mode "torch", where only a trace sees them, of the traced.
     sync_points: tuple[SyncPoint, ...] = ()
-    graphs: tuple[Graph, ...] = ()  # of one step; empty in mode "torch"
+    # Of the first traced step, then of one of each other sort; none in mode "torch".
+    graphs: tuple[Graph, ...] = ()
     segments: tuple[Segment, ...] = ()  # how that step was cut
     metrics: Mapping[str, float] = field(default_factory=dict)  # counters, e.g. "compile.count"
     fused: tuple[Fused, ...] = ()  # kernels that compute several nodes
@@ -83,7 +84,7 @@ class Run:
     environment: Mapping[str, str] = field(default_factory=dict)  # versions, device, model
     name: str = ""  # the workload's name
     predicted_ms: float = 0.0  # what a model had said of `step_ms` before; 0: none was asked
-    recorded_ns: tuple[int, ...] = ()  # when the first traced step recorded each node; -1: unknown
+    recorded_ns: tuple[int, ...] = ()  # when a traced step recorded each node first; -1: unknown
     sources: tuple[Snippet, ...] = ()  # the lines of the program that sites name
     label: str = ""  # what its user calls it beside others, e.g. "before"
     memory: tuple[MeasuredMemory, ...] = ()  # measured over the timeline, by torch's profiler
@@ -93,6 +94,7 @@ class Run:
     pins: tuple[Pin, ...] = ()  # what somebody wrote at times of the timeline
     callers: tuple[Caller, ...] = ()  # of a foreign trace's kernels, in the place of a graph
     changes: tuple[GraphChange, ...] = ()  # what some of the recompiles changed, as graphs
+    sorts: tuple[int, ...] = ()  # of each traced step the place of its graph; (): all are alike
 
     @cached_property
     def step_ms(self) -> float:
@@ -160,12 +162,18 @@ class Run:
         """`fused` by (segment, kernel): the nodes of each kernel that computes several."""
         return {(f.segment, f.kernel): f.nodes for f in self.fused}
 
+    @cached_property
+    def whole(self) -> Graph:
+        """The graphs one after the other, as one: spans name its nodes."""
+        return reduce(Graph.then, self.graphs) if self.graphs else Graph(())
+
     def nodes_of(self, segment: int, kernel: str, node: int = -1) -> tuple[int, ...]:
         """The nodes that a kernel computes: those fused into it, or the one that its span names.
 
-        An exported trace names nodes of a graph that it does not hold: those are left out.
+        They are those of `whole`. An exported trace names nodes of a graph that it does not hold:
+        those are left out.
         """
-        known = len(self.graphs[0]) if self.graphs else 0
+        known = sum(map(len, self.graphs))
         return self.members.get((segment, kernel), (node,) if 0 <= node < known else ())
 
     def caller(self, node: int) -> Caller | None:

@@ -1,15 +1,28 @@
-"""How many steps a run takes: some until they are steady, then enough to measure.
+"""How many steps a run takes: some until they are steady, then enough to measure; and what is said
+of steps that differ.
 
 One rule says whether steps still get faster or slower, for the warm-up and for measured steps. One
 says how many are measured where nobody does: a machine's speed comes in phases of some 100 ms, so a
 few short steps lie within one of them and say nothing of the next. Of long steps there must be
 some, too, or their spread is not known.
+
+A validation pass in every tenth step, an update after every fourth: what is said of the mean traced
+step is then true of none of them, and another share of such steps gives other numbers.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kit.text import format_ms
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kit.trace import Timeline
 
 from kit.text import format_percent
 
@@ -23,6 +36,8 @@ __all__ = [
     "drift",
     "drift_text",
     "enough_steps",
+    "sorts_of_steps",
+    "sorts_text",
 ]
 
 ALIKE = 0.05  # of the step: medians that differ by less are taken for equal
@@ -34,6 +49,7 @@ GOOD_STEPS = 30  # at least, unless they fill more than `LONG_S`
 LONG_S = 5.0
 LEAST_STEPS = 10  # however long they are
 MOST_STEPS = 1000  # however short: each keeps its time and its sync points
+_FEW_SORTS = 4  # sorts of steps that are named one by one
 
 
 def drift(times: Sequence[float]) -> float:
@@ -74,3 +90,61 @@ def enough_steps(step_s: float) -> int:
         return LEAST_STEPS
     least = min(max(int(LONG_S / step_s), LEAST_STEPS), GOOD_STEPS)
     return min(max(math.ceil(ENOUGH_S / step_s), least), MOST_STEPS)
+
+
+def sorts_of_steps(timeline: Timeline, sorts: Sequence[int]) -> str:
+    """`step 2 did other ops than steps 0 and 1`, or as general as it must be; "" if all did alike.
+
+    Ops of other shapes, or at other lines, are other ops, too.
+    """
+    groups = _groups(timeline, sorts)
+    if len(groups) < 2:
+        return ""
+    if len(groups) > _FEW_SORTS:
+        return f"{len(groups)} sorts, by their ops and shapes"
+    first, *others = (_named(group) for group in groups)
+    if len(others) == 1:
+        return f"{others[0]} did other ops, or of other shapes, than {first}"
+    return f"{first}, {', '.join(others[:-1])} and {others[-1]} did different ops, or shapes"
+
+
+def sorts_text(timeline: Timeline, sorts: Sequence[int]) -> str:
+    """A sentence for the card of a run whose traced steps differ; "" elsewhere."""
+    groups = _groups(timeline, sorts)
+    if not (said := sorts_of_steps(timeline, sorts)):
+        return ""
+    ends = timeline.intervals(kind="step")
+    times = (ends[:, 1] - ends[:, 0]) / 1e6
+    if len(groups) > _FEW_SORTS:
+        took = _span(times)
+    else:
+        took = ", ".join(f"{_named(group)} took {_span(times[group])}" for group in groups)
+    return (
+        f"the traced steps differ: {said} ({took}). All parts of a step are those of their mean, "
+        "which is another where such steps come more or less often"
+    )
+
+
+def _groups(timeline: Timeline, sorts: Sequence[int]) -> list[list[int]]:
+    """The traced steps by what they did, in order; none where a file's numbers do not fit."""
+    if len(sorts) != timeline.steps:
+        return []
+    found: dict[int, list[int]] = defaultdict(list)
+    for step, sort in enumerate(sorts):
+        found[sort].append(step)
+    return list(found.values())
+
+
+def _named(steps: Sequence[int]) -> str:
+    """`step 2`, `steps 0, 1 and 4`, `steps 0, 1, 2 and 17 others`."""
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    shown = list(map(str, steps[:_FEW_SORTS]))
+    last = f"{len(steps) - _FEW_SORTS} others" if len(steps) > _FEW_SORTS else shown.pop()
+    return f"steps {', '.join(shown)} and {last}"
+
+
+def _span(times_ms: NDArray[Any]) -> str:
+    """`1.2 ms`, or `1.2 ms to 1.5 ms` of several."""
+    low, high = (format_ms(float(x)) for x in (times_ms.min(), times_ms.max()))
+    return low if low == high else f"{low} to {high}"

@@ -45,8 +45,9 @@ SAID = "measured on a busy machine: others used 1.3 of 2 cores"
     (Conditions(cores=1.5, others=1.0, throttled=0.43), 1.0,
      "measured under a limit of 1.5 cores, which stopped the process in 43% of all periods"),
     (UNKNOWN_CONDITIONS, 0.57,
-     "only 57% of the kernels' time could be matched with ops of the first traced step: others had "
-     "other ops, something else was profiled, too, or the profiler lost part"),
+     "only 57% of the kernels' time could be matched with ops of the traced steps: something else "
+     "was profiled, too, the profiler lost part, or the steps differ more than is kept (in files "
+     "of older versions: at all)"),
     (UNKNOWN_CONDITIONS, 0.9, ""),
 ])  # fmt: skip
 def test_the_reason_to_withhold_a_verdict(

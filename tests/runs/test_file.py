@@ -283,7 +283,7 @@ def test_any_bytes_in_a_column_are_refused_or_a_run_that_can_be_shown(column, va
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda h: h.update(version=9), "format is version 9; this kit reads versions up to 5"),
+        (lambda h: h.update(version=9), "format is version 9; this kit reads versions up to 6"),
         (lambda h: h.update(version=True), "format is version True"),
         (lambda h: h.update(format="netron"), "it was not written by overlap-kit"),
         (lambda h: h.pop("losses"), "lacks fields or has unknown ones: 'losses'"),

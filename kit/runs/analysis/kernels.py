@@ -95,7 +95,7 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
     if run.callers:
         found = _launched(run, rows, steps, devices, ceilings)
         return KernelRows(found).with_note(run.doubt)
-    values = _Values(run.graphs[0] if run.graphs else Graph(()))
+    values = _Values(run.whole)
     nodes = [run.nodes_of(r.segment, r.name, r.node) for r in rows]
     alike: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
     named: dict[int, float] = defaultdict(float)

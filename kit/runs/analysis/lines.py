@@ -54,7 +54,7 @@ class LineCost:
     syncs: float = 0.0  # a step
     idle_ms: float = 0.0  # the device, after these waits; nan: no kernel was seen
     causes: tuple[str, ...] = ()  # of the sync points, and the library lines that they went through
-    nodes: tuple[int, ...] = ()  # of `run.graphs[0]`
+    nodes: tuple[int, ...] = ()  # of `run.whole`
     elsewhere_ms: float = 0.0  # the host waited for something else than the device
 
     @property
@@ -93,8 +93,9 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     """A row for each line that recorded an op or waited; file by file, the dearest file first.
 
     The row with the site "" has what no line is known of. Recording is timed op by op in the first
-    traced step, from one op to the next, so a line also pays for the Python that led to its op and
-    for a cut that it caused; other traced steps are divided in the same proportion. A run without
+    traced step, and in the first that did other ops, from one op to the next, so a line also pays
+    for the Python that led to its op and for a cut that it caused; other traced steps are divided
+    in the same proportion as those that did the same. A run without
     these times (`recorded_ns`) is divided by the number of ops.
     """
     sites = _Sites(run)
@@ -155,14 +156,14 @@ class _Sites:
     """The lines of a graph, numbered; 0 is "", where no line is known."""
 
     def __init__(self, run: Run) -> None:
-        graph = run.graphs[0] if run.graphs else None
-        self.ops = graph.ops if graph is not None else ()
-        self.of_node = np.zeros(len(graph) if graph is not None else 0, np.int64)
+        graph = run.whole
+        self.ops = graph.ops
+        self.of_node = np.zeros(len(graph), np.int64)
         self.phase_of_node = np.zeros(len(self.of_node), np.int64)
         number = {"": 0}
         members: dict[str, list[int]] = defaultdict(list)
         for i in self.ops:
-            node = graph.nodes[i]  # type: ignore[union-attr]
+            node = graph.nodes[i]
             self.of_node[i] = number.setdefault(node.site, len(number))
             members[node.site].append(i)
             if node.phase in PHASES:
@@ -191,20 +192,25 @@ def _recording(run: Run, sites: _Sites) -> Floats:
 
 
 def _timed(run: Run, sites: _Sites) -> Floats:
-    """What was timed in the first traced step."""
+    """What was timed in the first traced step of each sort, as often as there are such steps."""
     found = np.zeros((len(PHASES), len(sites.names)))
-    at = np.array(run.recorded_ns, np.int64)
-    nodes = np.flatnonzero(at[: len(sites.of_node)] >= 0)
+    recorded = np.array(run.recorded_ns, np.int64)
     steps = run.timeline.intervals(kind="step")
-    if not len(nodes) or not len(steps):
-        return found
-    nodes = nodes[np.argsort(at[nodes], kind="stable")]
-    start, stop = steps[np.argmin(steps[:, 0])].tolist()
-    edges = np.concatenate([[start], at[nodes].clip(start, stop), [stop]])
-    line = np.append(sites.of_node[nodes], 0)  # what follows the last op has no line
-    for k, phase in enumerate(PHASES):
-        spent = np.diff(elapsed(_of_phase(run.timeline, phase), edges))
-        found[k] = np.bincount(line, spent, len(sites.names))
+    sorts = run.sorts or (0,) * len(steps)
+    recording = [_of_phase(run.timeline, phase) for phase in PHASES]
+    end = 0
+    for sort, graph in enumerate(run.graphs):
+        begin, end = end, end + len(graph)
+        nodes = begin + np.flatnonzero(recorded[begin:end] >= 0)
+        if sort not in sorts[: len(steps)] or not len(nodes):
+            continue
+        nodes = nodes[np.argsort(recorded[nodes], kind="stable")]
+        start, stop = steps[sorts.index(sort)].tolist()
+        edges = np.concatenate([[start], recorded[nodes].clip(start, stop), [stop]])
+        line = np.append(sites.of_node[nodes], 0)  # what follows the last op has no line
+        for k, intervals in enumerate(recording):
+            spent = np.diff(elapsed(intervals, edges))
+            found[k] += sorts.count(sort) * np.bincount(line, spent, len(sites.names))
     return found
 
 

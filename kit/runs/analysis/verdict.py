@@ -13,6 +13,7 @@ from kit.runs.analysis.cures import Advice
 from kit.runs.conditions import doubt, is_throttled
 from kit.runs.labels import IMPORTED, is_on_cpu
 from kit.runs.run import BASELINE, JIT, MUCH, Run
+from kit.runs.steady import sorts_of_steps
 from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, count_devices
 from kit.trace.limits import BUSY
@@ -31,8 +32,8 @@ _LIMITED = (
     "torch.set_num_threads(1)), or raise the container's limit, and measure again"
 )
 _UNMATCHED = (
-    "measure steps that do the same: without what only each n-th one does, such as a validation "
-    "pass; if all do, measure again when nothing else uses the device or a profiler"
+    "measure again when nothing else uses the device or a profiler; if steps differ, as those with "
+    "a validation pass do, measure them without what only each n-th one does"
 )
 _UNSEEN = (
     "trace with the device's activities (ProfilerActivity.CUDA, XPU, ...): the notes say what the "
@@ -167,6 +168,8 @@ def verdict(run: Run) -> Verdict | None:
             f"loss while the device works, what follows is, {format_percent(lost)} of the traced "
             "step"
         )
+    if differ := sorts_of_steps(run.timeline, run.sorts):
+        said += f". All of this is of the mean of the traced steps, which differ: {differ}"
     answered = {name for a in advice for name in rules.limits_of(a)}
     step = row.outside or row.inside if run.settings.mode == "torch" else row.inside
     return Verdict(limit, said, advice, "" if limit.what in answered else step)

@@ -72,7 +72,7 @@ class Table:
 
 def _spans(run: Run) -> list[Values]:
     t = run.timeline
-    nodes = run.graphs[0].nodes if run.graphs else ()
+    nodes = run.whole.nodes
     node = np.where(t.node < len(nodes), t.node, -1).astype(np.int64)
     caller = np.where(t.node < len(run.callers), t.node, -1).astype(np.int64)
     if run.callers:

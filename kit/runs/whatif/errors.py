@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kit.runs.change import step_interval
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
+from kit.runs.steady import sorts_of_steps
 from kit.runs.whatif.question import Question
 from kit.text import format_percent
 
@@ -66,6 +67,9 @@ def interval_ms(
     """
     unmeasured = [name for name in _changed(run, asked) if _known(name) is None]
     low, high = step_interval(run)
+    if differ := sorts_of_steps(run.timeline, run.sorts):
+        why = f"the traced steps differ ({differ}), and the model has the first one's ops"
+        return math.nan, math.nan, f"how far off this is, is not known: {why}"
     if unmeasured or not low > 0:
         what = f"no prediction with another {' or '.join(unmeasured)} was compared with a run"
         why = what if unmeasured else "the run has too few steps to know their spread"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.run import Fused
 from kit.runtime.profiling.device_spans import Profile
 from kit.runtime.profiling.locks import without_lock
+from kit.runtime.profiling.sorts import Sorts, sorts_of
 from kit.runtime.recording.bulk import Origin, Site, Task
 from kit.runtime.recording.sites import format_site
 from kit.trace import Span, SyncPoint, Timeline
@@ -24,24 +25,31 @@ class TracedSteps:
     """What a trace saw: `timeline, graphs, segments = traced` takes the first three."""
 
     timeline: Timeline
-    graphs: tuple[Graph, ...]  # of the first step
-    segments: tuple[Segment, ...]  # how that step was cut
+    graphs: tuple[Graph, ...]  # of the first step, and of one of each other sort
+    segments: tuple[Segment, ...]  # how the first step was cut
     fused: tuple[Fused, ...] = ()  # which nodes a kernel computes, where there are several
-    recorded_ns: tuple[int, ...] = ()  # when each node of the graph was recorded
+    recorded_ns: tuple[int, ...] = ()  # when each node of the graphs was recorded
     places: tuple[Site, ...] = ()  # the lines that recorded something, the most used first
+    sorts: tuple[int, ...] = ()  # of each step the place of its graph
 
     def __iter__(self) -> Iterator[Any]:
         yield from (self.timeline, self.graphs, self.segments)
 
 
+MOST_NODES = 100_000  # of all graphs of a trace: the ops of further steps are left unknown
+
+
 def freeze_step(
-    tasks: Sequence[Task], later: Sequence[Task] = ()
+    tasks: Sequence[Task], later: Sequence[Task] = (), numbers: Mapping[int, int] | None = None
 ) -> tuple[Graph, tuple[Segment, ...], dict[int, list[int]]]:
     """The graph of the tasks, how it was cut, and for each task its nodes' ids by local index.
 
     A value that none of the tasks makes becomes a variable node, just before its first user. What
     `later` tasks read of these, or the program still holds, is what the graph is wanted for. What
     comes from other replicas is a node of no segment: nobody here runs it.
+
+    Args:
+        numbers: the segment that each task is, by its index; without them they are counted.
     """
     nodes: list[Node] = []
     segments: list[Segment] = []
@@ -60,7 +68,8 @@ def freeze_step(
     for task in tasks:
         bulk = task.cut.bulk
         is_segment = task.again is None
-        number = len(segments) if is_segment else -1
+        number = len(segments) if numbers is None else numbers[task.index]
+        number = number if is_segment else -1
         pairs = zip(task.seen.origins, task.cut.avals, strict=True)
         reads = [source(origin, aval, bulk.phase) for origin, aval in pairs]
         slots: list[tuple[int, int]] = []
@@ -135,26 +144,25 @@ def freeze_trace(
     *,
     waited_at: Iterable[Site] = (),
 ) -> TracedSteps:
-    """The timeline of the traced steps; graph, cuts and fusions of step 0, and its nodes' times.
+    """The timeline of the traced steps, their graphs, the cuts of step 0, fusions, nodes' times.
 
     Args:
         tasks: each task with its step; steps below 0 only filled the pipeline.
         spans: of host and worker, in `perf_counter_ns` time; "step" spans give the window.
         waited_at: the lines of all sync points of the session.
     """
-    first = [task for task, step in tasks if step == 0]
-    graph, segments, nodes = freeze_step(first, [task for task, step in tasks if step > 0])
-    numbers = {t.index: s.index for t, s in zip(first, segments, strict=True)}
-    _match_other_steps(tasks, first, numbers, nodes)
+    steps = [s for s in spans if s.kind == "step"]
+    sorts = sorts_of(tasks, len(steps))
+    made = _graphs(tasks, sorts)
+    nodes = _over_all(made, sorts)
     kernels = profile.kernels([task for task, _ in tasks], nodes)
     worked = {task.index: task.seen.worked_ns for task, _ in tasks}
     spans = without_lock(spans, worked, kernels)
     executed = _device_steps(kernels, {task.index: step for task, step in tasks})
-    steps = [s for s in spans if s.kind == "step"]
     start = min((s.start_ns for s in steps), default=0)
     stop = max((s.stop_ns for s in steps), default=0)
     shown = [
-        _moved(s, start, stop, numbers)
+        _moved(s, start, stop, sorts.numbers)
         for s in (*spans, *executed, *kernels)
         if s.stop_ns > start and s.start_ns < stop
     ]
@@ -163,33 +171,63 @@ def freeze_trace(
     timeline = Timeline.of(shown, waits, origin, (*profile.notes, *notes))
     return TracedSteps(
         timeline,
-        graphs=(graph,),
-        segments=segments,
-        fused=_fused(profile, numbers, first),
-        recorded_ns=_recorded(first, nodes, len(graph), start),
+        graphs=tuple(step.graph for step in made),
+        segments=made[0].segments,
+        fused=_fused(profile, sorts),
+        recorded_ns=tuple(at for step in made for at in step.recorded(start)),
         places=places_of(tasks, waited_at),
+        sorts=sorts.of_steps,
     )
 
 
-def _fused(profile: Profile, numbers: dict[int, int], first: Sequence[Task]) -> tuple[Fused, ...]:
-    """The kernels that compute several nodes, by segment of the first step, which counts first."""
-    own = {task.index for task in first}
+@dataclass(frozen=True, slots=True)
+class _Frozen:
+    """One step, and for each of its tasks the nodes."""
+
+    tasks: Sequence[Task]
+    graph: Graph
+    segments: tuple[Segment, ...]
+    nodes: dict[int, list[int]]
+
+    def recorded(self, start: int) -> list[int]:
+        """When each node was recorded, from the start of the timeline; -1: no op, or not known."""
+        found = [-1] * len(self.graph)
+        for task in self.tasks:
+            for i, at in zip(self.nodes[task.index], task.seen.times or (), strict=False):
+                found[i] = max(at - start, -1)
+        return found
+
+
+def _graphs(tasks: Sequence[tuple[Task, int]], sorts: Sorts) -> list[_Frozen]:
+    """The first step, and one of each other sort, as long as these are not too much to keep."""
+    made: list[_Frozen] = []
+    for own in sorts.steps:
+        later = [] if made else [task for task, step in tasks if step > 0]
+        step = _Frozen(own, *freeze_step(own, later, sorts.numbers))
+        if made and sum(len(other.graph) for other in (*made, step)) > MOST_NODES:
+            break
+        made.append(step)
+    return made
+
+
+def _over_all(made: Sequence[_Frozen], sorts: Sorts) -> dict[int, list[int]]:
+    """The nodes of each task, counted over all graphs; of a segment that several have the first."""
+    by_number: dict[int, list[int]] = {}
+    count = 0
+    for step in made:
+        for index, ids in step.nodes.items():
+            by_number.setdefault(sorts.numbers[index], [i + count for i in ids])
+        count += len(step.graph)
+    return {index: by_number.get(number, []) for index, number in sorts.numbers.items()}
+
+
+def _fused(profile: Profile, sorts: Sorts) -> tuple[Fused, ...]:
+    """The kernels that compute several nodes, by segment; the first step of each sort counts."""
+    own = {task.index for step in sorts.steps for task in step}
     found: dict[tuple[int, str], tuple[int, ...]] = {}
     for (task, name), ids in sorted(profile.fused.items(), key=lambda item: item[0][0] not in own):
-        if task in numbers:
-            found.setdefault((numbers[task], name), ids)
+        found.setdefault((sorts.numbers[task], name), ids)
     return tuple(Fused(segment, name, ids) for (segment, name), ids in sorted(found.items()))
-
-
-def _recorded(
-    tasks: Sequence[Task], nodes: dict[int, list[int]], count: int, start: int
-) -> tuple[int, ...]:
-    """When each node was recorded, from the start of the timeline; -1: no op, or not known."""
-    found = [-1] * count
-    for task in tasks:
-        for i, at in zip(nodes[task.index], task.seen.times or (), strict=False):
-            found[i] = max(at - start, 0)
-    return tuple(found) if tasks else ()
 
 
 def _device_steps(kernels: Sequence[Span], step_of: dict[int, int]) -> list[Span]:
@@ -205,32 +243,6 @@ def _device_steps(kernels: Sequence[Span], step_of: dict[int, int]) -> list[Span
              "device step", start, stop)
         for step, (start, stop) in sorted(times.items())
     ]  # fmt: skip
-
-
-def _match_other_steps(
-    tasks: Sequence[tuple[Task, int]],
-    first: Sequence[Task],
-    numbers: dict[int, int],
-    nodes: dict[int, list[int]],
-) -> None:
-    """A step that was cut the same way is drawn with step 0's segments and nodes.
-
-    So is one whose programs differ by a number only, as where a Python int counts the steps.
-    """
-    others: dict[int, list[Task]] = {}
-    for task, step in tasks:
-        if step != 0:
-            others.setdefault(step, []).append(task)
-    for step_tasks in others.values():
-        for mine, other in zip(step_tasks, first, strict=False):
-            if mine.cut.key == other.cut.key or _ops_of(mine) == _ops_of(other):
-                numbers[mine.index] = numbers[other.index]
-                nodes[mine.index] = nodes[other.index]
-
-
-def _ops_of(task: Task) -> list[Any]:
-    """The ops, what each makes, and which values it reads; not the numbers in its arguments."""
-    return [(op.name, op.outputs, refs) for op, refs in task.cut.bulk.nodes()]
 
 
 def _moved(s: Span, start: int, stop: int, numbers: dict[int, int]) -> Span:

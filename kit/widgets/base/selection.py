@@ -22,7 +22,7 @@ __all__ = ["NOTHING", "Links", "Selection", "ranges_text"]
 class Selection:
     """IR nodes and user's lines that belong together; false if nothing is picked."""
 
-    nodes: frozenset[int] = frozenset()  # of `run.graphs[0]`; of a foreign trace `run.callers`
+    nodes: frozenset[int] = frozenset()  # of `run.whole`; of a foreign trace `run.callers`
     sites: frozenset[str] = frozenset()  # "train.py:41", as in `Node.site` and `SyncPoint.site`
     label: str = ""  # what was picked, in words: "kernel fusion.3", "train.py:41"
 
@@ -51,7 +51,7 @@ class Links:
         self._run = run
         self._nodes: Sequence[Node | Caller] = ()
         if run is not None:
-            self._nodes = run.graphs[0].nodes if run.graphs else run.callers
+            self._nodes = run.whole.nodes if run.graphs else run.callers
 
     def of_nodes(self, nodes: Iterable[int], label: str = "") -> Selection:
         """These nodes, and the lines that recorded them; ids that the graph lacks are dropped."""

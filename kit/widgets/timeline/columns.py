@@ -143,7 +143,7 @@ def _computed(ids: Sequence[int], run: Run) -> str:
     """What a kernel computes, in the words of the graph; "" where no graph says so."""
     if run.callers or not run.graphs or not ids:
         return ""
-    nodes = run.graphs[0].nodes
+    nodes = run.whole.nodes
     return computed_by([nodes[i] for i in ids])
 
 
@@ -227,7 +227,7 @@ def graph_columns(run: Run) -> Columns:
     `sites` are the user's lines as they are shown, `site` the place in `sites` of each node's line
     (-1: none), and `nodes` the ids of each segment in `segments`.
     """
-    graph = run.graphs[0].nodes if run.graphs else ()
+    graph = run.whole.nodes
     known: dict[str, int] = {}
     site = [known.setdefault(safe_label(n.site), len(known)) if n.site else -1 for n in graph]
     return {
@@ -333,7 +333,7 @@ def _details(segment: list[int], nodes: Sequence[Sequence[int]], run: Run) -> li
     if run.callers:
         callers = [run.caller(ids[0]) if ids else None for ids in nodes]
         return ["\n".join(map(safe_label, c.lines())) if c is not None else "" for c in callers]
-    graph = run.graphs[0].nodes if run.graphs else ()
+    graph = run.whole.nodes
     return [_detail(s, ids, graph, by_index) for s, ids in zip(segment, nodes, strict=True)]
 
 
