@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from html import unescape
 
 import pytest
 from ipywidgets import HTML
@@ -16,6 +17,24 @@ from kit.widgets.timeline.columns import end_ns
 from kit.widgets.views import VIEWS
 from tests.waiting import until
 from tests.widgets.explorer.steps import LONG_S, QUICK, Prepare, Step
+
+
+def test_it_is_shown_and_stored_while_it_measures(explore):
+    step = Step()
+    step.gate.clear()
+    explorer = explore(step)
+    until(lambda: explorer.actions.progress.layout.display != "none")
+    for mime in ("text/plain", "text/html"):
+        assert "FloatProgress" not in explorer._repr_mimebundle_()[mime]
+    step.gate.set()
+    measured = explorer.wait(LONG_S)
+    step.gate.clear()
+    explorer.set(bulk_forward=5)
+    until(lambda: "MODELLED" in explorer.views["headline"].value)
+    page = unescape(explorer.page())
+    assert "MODELLED" in page
+    assert f"The last run was measured with: <b>{measured.settings.to_string()}<" in page
+    step.gate.set()
 
 
 def test_a_move_is_answered_by_the_model_before_the_run_has_ended(explore):

@@ -19,8 +19,7 @@ from kit.widgets.explorer.log import MAX_RUNS, RunLog
 from kit.widgets.explorer.view import Explorer
 from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
-from tests.waiting import until
-from tests.widgets.explorer.steps import LONG_S, QUICK, Step
+from tests.widgets.explorer.steps import LONG_S, QUICK
 
 
 def shown(explorer: Explorer) -> dict[str, str]:
@@ -43,24 +42,6 @@ def test_it_runs_at_once_and_every_view_shows_the_run(explore):
     assert "measured in" in explorer.actions.status.value
     assert explorer.actions.progress.layout.display == "none"
     assert explorer.actions.cancel.disabled
-
-
-def test_it_is_shown_and_stored_while_it_measures(explore):
-    step = Step()
-    step.gate.clear()
-    explorer = explore(step)
-    until(lambda: explorer.actions.progress.layout.display != "none")
-    for mime in ("text/plain", "text/html"):
-        assert "FloatProgress" not in explorer._repr_mimebundle_()[mime]
-    step.gate.set()
-    measured = explorer.wait(LONG_S)
-    step.gate.clear()
-    explorer.set(bulk_forward=5)
-    until(lambda: "MODELLED" in explorer.views["headline"].value)
-    page = unescape(explorer.page())
-    assert "MODELLED" in page
-    assert f"The last run was measured with: <b>{measured.settings.to_string()}<" in page
-    step.gate.set()
 
 
 def test_without_auto_run_nothing_runs_until_asked(explore):
