@@ -306,8 +306,8 @@ def Session(
     from kit.runtime.rules.default import DEFAULT_RULES
     from kit.torch.device import open_session
 
-    if options:
-        settings = Settings.checked(settings or Settings()).replace(**options)
+    settings = Settings.checked(Settings() if settings is None else settings)
+    settings = settings.replace(**options) if options else settings
     return open_session(settings, rules=rules or DEFAULT_RULES, strict=strict)
 
 
@@ -426,6 +426,10 @@ def report(
     from kit.reports.ranks import write_ranks
     from kit.reports.target import check_report_target
 
+    second: object = sweep
+    if isinstance(second, str | os.PathLike):
+        name = os.fspath(second)
+        raise SettingsError(f"the second argument is what to sweep: give the file as path={name!r}")
     check_report_target(path)
     if isinstance(source, Run):
         source = [source]

@@ -49,9 +49,10 @@ def export_trace(run: Run, path: str | os.PathLike[str]) -> Path:
             20 kernels that took most time, and the sync points. `run.save(path)` keeps all.
 
     Raises:
-        SettingsError: the suffix is another one.
+        SettingsError: `run` is none, or the suffix is another one.
         OSError: the file cannot be written; an older file of this name is then untouched.
     """
+    Run.checked(run)
     name = os.fspath(path).lower()
     if name.endswith((".json", ".json.gz")):
         data = "".join(_chrome(run)).encode()

@@ -67,11 +67,14 @@ def watch(
             suffix, and of several ranks (`RANK`, `WORLD_SIZE`) each gets a `_rank` and its number.
 
     Raises:
-        SettingsError: a number is out of range, or `when` is neither a signal nor a path.
+        SettingsError: a number is out of range, `when` is neither a signal nor a path, or
+            `when_complete` cannot be called.
         OSError: `save` names something else than a plain file.
     """
     warn_of_untried("python", "torch")
-    return LoopWatch(Wanted(steps, skip), name, when_complete, Capture(when, save))
+    if when_complete is not None and not callable(when_complete):
+        raise SettingsError(f"when_complete is a function, not {type(when_complete).__name__}")
+    return LoopWatch(Wanted(steps, skip), str(name), when_complete, Capture(when, save))
 
 
 class LoopWatch:

@@ -82,6 +82,11 @@ def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]], *, is_alone: boo
     Args:
         is_alone: on one device; several cannot take back what others were sent.
     """
+    if not isinstance(vary, Mapping):
+        raise SettingsError(
+            "what to vary is a list of values for each setting, as in "
+            f"{{'prefetch': [0, 2]}}, not {type(vary).__name__}"
+        )
     named = {**vary, **_tried(start, is_alone), **vary}  # the user's first: the budget may end
     known = [knob.name for knob in knobs_of(start) if not knob.is_measuring]
     for name, values in vary.items():

@@ -73,6 +73,13 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
     """
     placement = Placement.of(workload)
     base = placement.workload.fit(settings)
+    if not isinstance(grid, Mapping):
+        raise SettingsError(
+            "what to sweep is a list of values for each setting, as in "
+            f"{{'batch_size': [8, 16]}}, not {type(grid).__name__}"
+        )
+    if executor is not None and not hasattr(executor, "submit"):
+        raise SettingsError(f"an executor has a submit, and {type(executor).__name__} has none")
     grid = {name: _values(name, values) for name, values in grid.items()}
     cells = [
         base.replace(**dict(zip(grid, values, strict=True))) for values in product(*grid.values())

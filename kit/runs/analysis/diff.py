@@ -208,7 +208,7 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     Raises:
         SettingsError: there is no run on one side.
     """
-    olds, news = _runs(a), _runs(b)
+    olds, news = Run.all_checked(a), Run.all_checked(b)
     old, new = median_run(olds), median_run(news)
     parts = Parts(old), Parts(new)
     step = max(filter(math.isfinite, (old.step_ms, new.step_ms)), default=0.0)
@@ -247,13 +247,6 @@ def _in_words(run: Run) -> dict[str, Any]:
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
     """The settings that differ; None for a builder's knob that only the other workload has."""
     return tuple((k, old.get(k), new.get(k)) for k in {**old, **new} if old.get(k) != new.get(k))
-
-
-def _runs(given: Run | Sequence[Run]) -> list[Run]:
-    runs = [given] if isinstance(given, Run) else list(given)
-    if not runs or not all(isinstance(run, Run) for run in runs):
-        raise SettingsError("a diff needs a run, or several, on each side")
-    return runs
 
 
 def _step(olds: Sequence[Run], news: Sequence[Run], *, by_sample: bool) -> Change:

@@ -85,11 +85,11 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
         ceilings: of the device that the run was measured on, from `kit.measure_ceilings()`.
 
     Raises:
-        SettingsError: `ceilings` is something else.
+        SettingsError: `run` is none, or `ceilings` is something else.
     """
     if not isinstance(ceilings, Ceilings | None):
         raise SettingsError(f"ceilings are what kit.measure_ceilings() gives, not {ceilings!r}")
-    rows = rows_of(run.timeline)
+    rows = rows_of(Run.checked(run).timeline)
     steps = max(run.timeline.steps, 1)
     devices = count_devices(run.timeline)
     if run.callers:

@@ -95,10 +95,13 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     The row with the site "" has what no line is known of. Recording is timed op by op in the first
     traced step, and in the first that did other ops, from one op to the next, so a line also pays
     for the Python that led to its op and for a cut that it caused; other traced steps are divided
-    in the same proportion as those that did the same. A run without
-    these times (`recorded_ns`) is divided by the number of ops.
+    in the same proportion as those that did the same. A run without these times (`recorded_ns`) is
+    divided by the number of ops.
+
+    Raises:
+        SettingsError: `run` is none.
     """
-    sites = _Sites(run)
+    sites = _Sites(Run.checked(run))
     record = _recording(run, sites)
     device = _device(run, sites)
     no_device = 0.0 if says_device(run.timeline) else math.nan  # of a line that recorded nothing

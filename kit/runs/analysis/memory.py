@@ -147,7 +147,7 @@ def memory(run: Run) -> MemoryReport:
     Raises:
         GraphError: the run has no graph: mode "torch", or nothing was recorded.
     """
-    if not run.graphs:
+    if not Run.checked(run).graphs:
         raise GraphError(
             "memory is modelled from the recorded graph, and this run has none. Run the workload "
             "in mode 'lazy', 'bulked' or 'imperative'."

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kit.ir import Graph, Segment
+from kit.runs.run import Run
 from kit.text import Column, Rows, format_bytes, format_ns, format_number
 from kit.trace import Timeline
 from kit.trace.devices import device_of
 from kit.trace.metrics import union_ns
-
-if TYPE_CHECKING:
-    from kit.runs.run import Run
 
 __all__ = ["SegmentCost", "segment_costs"]
 
@@ -81,8 +78,11 @@ def segment_costs(run: Run) -> tuple[SegmentCost, ...]:
     device an issue is a stretch of kernels of one segment in one step of the device. Where more
     stretches than dispatches show that segments ran side by side, the dispatches are counted
     instead. Of several devices, which nobody profiles, each span is an issue of its own.
+
+    Raises:
+        SettingsError: `run` is none.
     """
-    if not run.graphs or not run.segments:
+    if not Run.checked(run).graphs or not run.segments:
         return SegmentRows()
     seen = _Seen(run.timeline, run.devices)
     costs = (_cost(run.graphs[0], segment, seen) for segment in run.segments)

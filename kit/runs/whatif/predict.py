@@ -121,10 +121,8 @@ def predict(
     Raises:
         SettingsError: it cannot be known from this run: the message says why, and what could.
     """
-    runs = [run] if isinstance(run, Run) else list(run)
-    if not runs:
-        raise SettingsError("there is no run to predict from")
-    if isinstance(without, str):
+    runs = Run.all_checked(run)
+    if isinstance(without, str) or not isinstance(without, Iterable):
         raise SettingsError(f"without must be a list of sync points: [{without!r}]")
     wanted = runs[0].settings if settings is None else settings
     return Model(*runs).answer(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from kit.errors import SettingsError
 from kit.runs.ceilings import Ceilings
+from kit.runs.settings import Settings
 from kit.runtime.profiling.devices import pick_device
 from kit.text import check_whole_number
 
@@ -31,10 +32,11 @@ def measure_ceilings(device: str = "auto", *, repeats: int = 5) -> Ceilings:
         repeats: of which the median is taken.
 
     Raises:
-        SettingsError: a GPU was asked for and jax sees none, or `repeats` is no number of times.
+        SettingsError: no such device, a GPU was asked for and jax sees none, or `repeats` is no
+            number of times.
     """
     check_whole_number(SettingsError, "repeats", repeats)
-    target = pick_device(device)
+    target = pick_device(Settings(device=device).device)
     side, elements = _CPU if target.platform == "cpu" else _GPU
     with jax.default_device(target):
         matrix = jnp.ones((side, side), jnp.float32)

@@ -23,6 +23,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
+from kit.errors import SettingsError
 from kit.runtime.recording.bulk import Value
 from kit.runtime.steps.recording import Draw
 from kit.torch.hybrid.programs import Made, Trace, learn
@@ -161,7 +162,12 @@ def hybridize(function: Callable[P, T]) -> Hybrid[P, T]:
 
     A function that cannot be repeated (it reads a value, keeps or uses tensors that are no
     arguments, or gradients are recorded) runs as it is, with a warning that says why.
+
+    Raises:
+        SettingsError: it cannot be called.
     """
+    if not callable(function):
+        raise SettingsError(f"hybridize takes a function, not {type(function).__name__}")
     return Hybrid(function)
 
 

@@ -233,7 +233,7 @@ def test_repeated_runs_are_surer_than_a_pair() -> None:
     assert pair.step.difference is not None
     assert many.step.difference is not None
     assert many.step.difference.spread < pair.step.difference.spread
-    with pytest.raises(SettingsError, match="needs a run, or several, on each side"):
+    with pytest.raises(SettingsError, match="a run is needed here, or several"):
         diff_runs([], make_run())
 
 
