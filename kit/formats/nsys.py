@@ -26,6 +26,7 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import MAX_EVENTS
 from kit.formats.chrome.names import Room
 from kit.formats.foreign import Clock, Streams, as_event, foreign_imported, link_of
+from kit.formats.nvtx import category_and_name
 from kit.formats.refused import DATABASE_OF_ROCPROF
 from kit.text import format_count
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
@@ -263,7 +264,8 @@ def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[
     ):
         if kind in _RANGES and end is not None:
             text = text or names.get(number)
-            yield as_event("user_annotation", text, (start, end), _track(thread), {})
+            category, name = category_and_name(text if isinstance(text, str) else "")
+            yield as_event(category, name, (start, end), _track(thread), {})
 
 
 def _busiest_thread(tables: _Tables) -> list[Any]:

@@ -21,6 +21,7 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import BEGINS, read_events, read_parts
 from kit.formats.chrome.names import Room
 from kit.formats.foreign import Clock, Streams, as_event, foreign_imported, link_of
+from kit.formats.nvtx import category_and_name
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
 
 __all__ = ["read_rocprof", "read_rocprofv3"]
@@ -176,8 +177,8 @@ def _records(path: str | os.PathLike[str], step_by: str) -> Imported:
         events.add(as_event("hip_runtime", name, times, _thread(record), link(record)))
 
     def marker(record: dict[str, Any]) -> None:
-        times = clock.since(_times(record))
-        events.add(as_event("user_annotation", names.marker(record), times, _thread(record), {}))
+        category, name = category_and_name(names.marker(record))
+        events.add(as_event(category, name, clock.since(_times(record)), _thread(record), {}))
 
     takers = {"hip_api": call, "marker_api": marker, "kernel_dispatch": kernel, "memory_copy": copy}
     parts: dict[tuple[str, ...], Callable[[Any], None]] = {(_TOOL, BEGINS): names.begin}
@@ -258,11 +259,11 @@ def _as_torch(event: dict[str, Any], process: str, clock: Clock) -> Iterator[dic
     """An event of a GPU, of copies, of calls of HIP, of ranges; nothing of other processes."""
     gpu = _GPU.match(process)
     category = "kernel" if gpu else _PROCESSES.get(process.lstrip("0123456789 "), "")
+    args, name = event.get("args"), cut_name(event.get("name"), MAX_SPAN_NAME)
     if process.endswith(_RANGES):
-        category = "user_annotation"
+        category, name = category_and_name(name)
     if not category:
         return
-    args, name = event.get("args"), cut_name(event.get("name"), MAX_SPAN_NAME)
     args = args if type(args) is dict else {}
     number = (gpu[1] or "0") if gpu else "0"
     stream = args.get("queue-id") or event.get("tid")

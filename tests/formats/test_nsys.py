@@ -89,6 +89,26 @@ def test_a_range_or_a_name_may_be_the_step(tmp_path: Path) -> None:
     assert kit.open_trace(file, step_by="0..0.5").step_times_ns == (500_000,)
 
 
+def test_ranges_of_torchs_emit_nvtx_are_ops_without_their_numbers(tmp_path: Path) -> None:
+    """As in public exports of FSDP jobs: no two texts of one op or annotation were alike."""
+    more = "; ".join(
+        f"insert into NVTX_EVENTS values ({at + shift}, {at + end}, 59, '{text}', {THREAD}, null)"
+        for at in (0, 1_000_000)
+        for shift, end, text in (
+            (210, 450, f"FSDP::pre_forward (shared), op_id = {7 + at}"),
+            (220, 440, f"FlashAttnFunc, seq = {3 + at}, op_id = {8 + at}"),
+            (230, 430, f"aten::mm, seq = 4, op_id = {9 + at}, sizes = [[64, 8], [8, 2]]"),
+            (460, 9_100, f"aten::item, op_id = {10 + at}"),
+            (470, 9_050, f"aten::_local_scalar_dense, op_id = {11 + at}, input_op_ids = [(9,0)]"),
+        )
+    )
+    run = kit.open_trace(nsys_report(tmp_path / "report.sqlite", more), step_by="train_step")
+    (gemm,) = [x for x in run.callers if x.kernels == 2 and x.op != ""]
+    assert gemm.op == "aten::mm"
+    assert gemm.annotation == ("train_step", "FSDP::pre_forward (shared)")
+    assert [sync.cause for sync in run.timeline.syncs] == ["item", "item"]
+
+
 def test_a_trace_without_ranges_does_not_speak_of_torch(tmp_path: Path) -> None:
     file = nsys_report(tmp_path / "report.sqlite", "drop table NVTX_EVENTS")
     assert "Nsight Systems marks no steps" in " ".join(kit.open_trace(file).timeline.notes)

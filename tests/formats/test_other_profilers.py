@@ -79,6 +79,15 @@ def test_calls_copies_and_ranges_of_rocprofv3_are_shown(tmp_path: Path) -> None:
     assert "2 kernels by calls" in summary(run)
 
 
+def test_ranges_of_torchs_emit_nvtx_are_ops_on_amds_gpus_too(tmp_path: Path) -> None:
+    made, other = json.dumps(rocprofv3()), json.dumps(rocprof())
+    for file, text in (("7_results.json", made), ("results.json", other)):
+        ops = json.loads(text.replace('"train"', '"aten::mm, seq = 4, op_id = 9"'))
+        run = opened(tmp_path / file, ops)
+        assert {caller.op for caller in run.callers if caller.calls} <= {"aten::mm"}
+        assert [sync.cause for sync in run.timeline.syncs] == ["mm"]
+
+
 def test_each_process_of_a_file_has_names_calls_and_streams_of_its_own(tmp_path: Path) -> None:
     """Both have a kernel 7, a call 4, a range 30 and a stream 18, and number their calls anew."""
     made = rocprofv3()
