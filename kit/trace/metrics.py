@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 # A row of the breakdown only where it happens.
+_ALONE = 1.01  # waits of one thread, which may touch, to the time in which some wait goes on
 _RARE = ("communication", "reduction", "host waits elsewhere")
 _Masks = tuple[Mask, Mask]
 
@@ -118,6 +119,15 @@ class MeasuredWaits:
         """The mean of a step; nan without a step."""
         wait = sum(s.wait_ns for s in self.syncs)
         return wait / self.steps / 1e6 if self.steps else math.nan
+
+    @property
+    def at_once(self) -> str:
+        """Behind `each_ms`, what is to be known of it where several threads wait at a time."""
+        starts = np.array([s.at_ns for s in self.syncs], np.int64)
+        waits = np.array([s.wait_ns for s in self.syncs], np.int64)
+        some_ns = union_ns(np.stack([starts, starts + waits], axis=1))
+        is_sum = int(waits.sum()) > _ALONE * some_ns
+        return " (waits of several threads at a time add up)" if is_sum else ""
 
     @property
     def kind(self) -> str:

@@ -65,7 +65,7 @@ def headline_text(run: Run) -> str:
         f"step {format_ms(h.step_ms)}{_within(run)}",
         f"device busy {format_percent(h.device_busy_fraction)}{_of_several(run)}",
         f"recording hidden {format_percent(h.overlap_fraction)}",
-        f"sync wait {format_ms(h.sync_wait_ms)}",
+        f"sync wait {format_ms(h.sync_wait_ms)}{waits_of(run).at_once}",
         f"{points} sync point{'s' * (points != '1')} a step",
     ]
     return ", ".join(text for text in numbers if UNKNOWN not in text) or "nothing was timed"

@@ -164,9 +164,9 @@ def verdict(run: Run) -> Verdict | None:
     if waits >= LONG * step_ms and lost * step_ms < LITTLE * waits:
         told = waits_of(run)  # as the cards and the table of sync points; the share is of the trace
         said += (
-            f". The host waits {format_ms(told.each_ms)} in the mean {told.kind}: waiting is no "
-            f"loss while the device works, what follows is, {format_percent(lost)} of the traced "
-            "step"
+            f". The host waits {format_ms(told.each_ms)} in the mean {told.kind}{told.at_once}: "
+            "waiting is no loss while the device works, what follows is, "
+            f"{format_percent(lost)} of the traced step"
         )
     if differ := sorts_of_steps(run.timeline, run.sorts):
         said += f". All of this is of the mean of the traced steps, which differ: {differ}"

@@ -84,7 +84,7 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
         changes = headline_changes(found, is_by_sample=has_other_samples(previous, run))
     of = "no step was measured" if run.knows_waits else why_waits_unknown(run)
     if waits.steps:
-        of = f"mean of {waits.which}"
+        of = f"mean of {waits.which}{waits.at_once}"
     cards = {
         "step_ms": (format_ms(now.step_ms), _spread(run)),
         "device_busy_fraction": (format_percent(now.device_busy_fraction), busy_of(run)),

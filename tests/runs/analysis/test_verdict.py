@@ -157,6 +157,18 @@ def test_cards_and_verdict_tell_the_waits_of_the_same_steps() -> None:
     assert waits_of(imported).which == "1 traced step"
 
 
+def test_waits_of_several_threads_at_a_time_are_said_to_add_up() -> None:
+    """In an export of two ranks the host waited 857 ms of a step of 969, in words."""
+    both = [SyncPoint(at * MS, 9 * MS, "item", "train.py:7") for at in (0, 1)]
+    run = run_of([busy(0, 9.5), host("wait", 0, 9), host("wait", 1, 10), busy(9.6, 10)], both)
+    said = "(waits of several threads at a time add up)"
+    assert f"waits 18 ms in the mean untraced step {said}: waiting is no loss" in of(run).said
+    assert f"sync wait 18 ms {said}," in summary(run)
+    assert f"mean of 1 untraced step {said}<" in headline_html(run)
+    one = run_of([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], both[:1])
+    assert said not in summary(one) + headline_html(one)
+
+
 def test_a_file_that_names_no_device_has_waits_like_any_other() -> None:
     run = replace(make_run(Settings(mode="torch"), syncs=0), environment={"torch": "2"})
     assert "the host never waited for the device" in summary(run)
