@@ -15,7 +15,11 @@ from kit.runs.labels import IMPORTED, is_on_cpu
 from kit.runs.run import BASELINE, JIT, MUCH, Run
 from kit.runs.steady import sorts_of_steps
 from kit.text import format_count, format_ms, format_percent
-from kit.trace import Limit, count_devices
+from kit.trace import Limit, Timeline, count_devices
+from kit.trace.active import named
+from kit.trace.communication import way_of
+from kit.trace.intervals import within, without
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.limits import BUSY
 from kit.trace.metrics import says_host, waits_of
 
@@ -43,12 +47,16 @@ _NOTHING = (
     "put torch.profiler around the steps that compute, in the process that runs them: the file has "
     "no op of torch and no kernel"
 )
+_COPIES = (
+    "keep on the device what each step copies, or copy from pinned memory (pin_memory=True, "
+    "non_blocking=True) while kernels run; kit.kernel_table(run) has each kind of copy"
+)
 _EARLIER = (
     "record from a moment at which the device has nothing left to do, by a schedule with warmup or "
     "with torch.cuda.synchronize() before the profiler starts, and without other programs on it. "
     "Events that were left out of the file look the same"
 )
-LONG = 0.2  # of the step: waits that draw the eye
+LONG = 0.2  # of the step: waits, or copies, that draw the eye
 LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
 
 
@@ -159,6 +167,8 @@ def verdict(run: Run) -> Verdict | None:
     step_ms = sum(r.exposed_ms for r in rows)
     said = _of_device(run, limit, step_ms) if limit.what == "device" else row.said
     said += _of_collector(run) if limit.what == "recording" else ""
+    copies = _of_copies(run.timeline, step_ms) if limit.what == "device" else ""
+    said += copies
     waits = sum(r.total_ms for r in rows if r.category == "sync wait")
     lost = run.limit_shares["sync"]
     if waits >= LONG * step_ms and lost * step_ms < LITTLE * waits:
@@ -172,6 +182,7 @@ def verdict(run: Run) -> Verdict | None:
         said += f". All of this is of the mean of the traced steps, which differ: {differ}"
     answered = {name for a in advice for name in rules.limits_of(a)}
     step = row.outside or row.inside if run.settings.mode == "torch" else row.inside
+    step = _COPIES if copies else step
     return Verdict(limit, said, advice, "" if limit.what in answered else step)
 
 
@@ -230,6 +241,17 @@ def _of_collector(run: Run) -> str:
         "meanwhile, at least once a step: leave gc.collect() out of the step, or call gc.freeze() "
         "before the first one"
     )
+
+
+def _of_copies(timeline: Timeline, step_ms: float) -> str:
+    """How long devices do no more than copy from or to the host, if that is much of the step."""
+    steps, works = timeline.intervals(kind="step"), timeline.where(kind=ON_DEVICE)
+    copies = works & named(timeline, way_of)
+    alone = without(timeline.times(copies), timeline.times(works & ~copies))
+    alone_ms = float(within(alone, steps).mean()) / 1e6 if len(steps) else 0.0
+    if alone_ms < LONG * step_ms:
+        return ""
+    return f". For {format_ms(alone_ms)} of the traced step it only copies from or to the host"
 
 
 def _of_device(run: Run, limit: Limit, step_ms: float) -> str:
