@@ -18,7 +18,7 @@ import numpy as np
 from kit.text import format_count
 from kit.trace.communication import BYTES_UNKNOWN, Channel, copy_totals
 from kit.trace.intervals import Ints, Mask, common, joined, within, without
-from kit.trace.ranks.clocks import TOGETHER, Clock, align
+from kit.trace.ranks.clocks import EXCHANGED, TOGETHER, Clock, align
 from kit.trace.ranks.match import NUMBERED, Matched, match
 from kit.trace.ranks.one import RankTrace
 
@@ -165,6 +165,7 @@ def _clocks(traces: Sequence[RankTrace], matched: Matched) -> list[Clock]:
         matched.stop[rows],
         matched.seen[rows],
         [traces[r].host for r in clocked.tolist()],
+        np.array([key[0].operation in EXCHANGED for key in matched.keys], dtype=bool)[together],
     )
     for r, clock in zip(clocked.tolist(), found, strict=True):
         clocks[r] = clock
