@@ -23,15 +23,15 @@ from kit.text import markdown_table
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
+    from kit.trace.imported import Imported
 
 __all__ = [
     "READERS",
     "Reader",
     "open_trace",
+    "read_trace",
     "readers_table",
     "readers_text",
-    "reads_chrome",
-    "reads_saved",
 ]
 
 DIRECTORY = ""  # stands for a directory among the suffixes
@@ -49,18 +49,18 @@ class Reader:
     names: str  # the file names, as help and docs show them
     program: str  # short name of the program that writes such files
     written_by: str  # the call that writes such files, as Markdown
-    read: Callable[..., Run]  # of a Path; and of `step_by`, where one may say what a step is
+    # of a Path; and of `step_by`, where one may say what a step is
+    read: Callable[..., Imported | Run]
     takes_step_by: bool = False
     begins: re.Pattern[str] | None = None  # how its JSON begins, where a suffix does not tell
 
 
-def _by(module: str, function: str) -> Callable[..., Run]:
+def _by(module: str, function: str) -> Callable[..., Imported]:
     """A reader that is imported when it is needed: jax and numpy are heavy."""
 
-    def read(file: Path, *step_by: str) -> Run:
-        from kit.formats.run_of import run_of
-
-        return run_of(getattr(import_module(module), function)(file, *step_by), file)
+    def read(file: Path, *step_by: str) -> Imported:
+        found: Imported = getattr(import_module(module), function)(file, *step_by)
+        return found
 
     return read
 
@@ -160,7 +160,15 @@ def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
         RunFileError: the same of a saved run.
         OSError: there is no such file, or it cannot be read.
     """
-    file = Path(path)
+    from kit.formats.run_of import run_of
+    from kit.trace.imported import Imported
+
+    read = read_trace(Path(path), step_by)
+    return run_of(read, Path(path)) if isinstance(read, Imported) else read
+
+
+def read_trace(file: Path, step_by: str = "") -> Imported | Run:
+    """What a file holds: a foreign trace, or a saved run. Arguments and errors as `open_trace`."""
     reader = _reader_of(file)
     if not step_by:
         return reader.read(file)
@@ -170,16 +178,6 @@ def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
             f"{reader.program} writes has its own steps"
         )
     return reader.read(file, step_by)
-
-
-def reads_chrome(file: Path) -> bool:
-    """Would `open_trace` read this as a Chrome trace?"""
-    return _reader_of(file) is _CHROME
-
-
-def reads_saved(file: Path) -> bool:
-    """Would `open_trace` read this as a saved run?"""
-    return _reader_of(file) is _SAVED
 
 
 def _reader_of(file: Path) -> Reader:

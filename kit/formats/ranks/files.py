@@ -12,7 +12,7 @@ from kit.errors import TraceFileError
 __all__ = ["MAX_RANKS", "is_folder_of_ranks", "rank_files", "rank_in_name"]
 
 MAX_RANKS = 4_096  # files that are read in one go
-_SUFFIXES = (".json", ".json.gz", ".kitrun", ".xplane.pb")
+_SUFFIXES = (".json", ".json.gz", ".kitrun", ".sqlite", ".xplane.pb")
 _NUMBER = r"[\s_.=-]*(\d{1,6})(?!\d)"
 # The first that fits: "8gpu8_rank3" is rank 3, and a local rank is that of one host only.
 _RANKS = tuple(
@@ -49,7 +49,7 @@ def rank_files(paths: Path_ | Iterable[Path_]) -> list[Path]:
 
 
 def is_folder_of_ranks(path: Path) -> bool:
-    """Is this a folder of traces of torch's, and not a profile of jax?
+    """Is this a folder of traces of torch's or Nsight's, and not a profile of jax?
 
     Saved runs are ranks if their names say so: those of a sweep are no ranks of one job.
     """

@@ -15,12 +15,12 @@ import numpy as np
 
 from kit.errors import KitError
 from kit.formats.ranks.files import rank_in_name
-from kit.formats.readers import open_trace, reads_chrome, reads_saved
+from kit.formats.readers import read_trace
 from kit.formats.run_of import run_of
 from kit.runs.run import Run
 from kit.trace.active import NONE, named
 from kit.trace.communication import Channel, Collective, communicates, operation_of
-from kit.trace.imported import Member
+from kit.trace.imported import Imported, Member
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.ranks.one import RankTrace, rank_trace
 from kit.trace.timeline import Timeline
@@ -40,14 +40,11 @@ def read_rank(file: Path, step_by: str = "") -> RankTrace:
 
 def read_both(file: Path, step_by: str = "") -> tuple[RankTrace, Run]:
     """The same, and the run that the file holds."""
-    if reads_chrome(file):
-        from kit.formats.chrome.read import read_chrome
-
-        imported = read_chrome(file, step_by)
-        run, member = run_of(imported, file), imported.member
+    read = read_trace(file, step_by)
+    if isinstance(read, Imported):
+        run, member = run_of(read, file), read.member
     else:
-        run = open_trace(file, step_by=step_by)
-        member = Member(has_clock=not reads_saved(file))
+        run, member = read, Member(has_clock=False)
     if not member.collectives:
         member = replace(member, collectives=_collectives(run.timeline))
     trace = rank_trace(

@@ -24,6 +24,7 @@ from kit.runs.run import Run
 from kit.workloads.made_ranks import LAYERS, Job, made_traces, write_ranks
 from tests.factories import make_run
 from tests.formats.chrome.traces import damaged
+from tests.formats.made_profiles import nsys
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "published"
 JOB = Job(
@@ -76,6 +77,19 @@ def test_exposed_communication_is_what_no_kernel_hides(folder: Path):
             for t in _every(mark, 5.0)
         )
         assert row.exposed_ms == pytest.approx(exposed * 5e-3 / JOB.steps, abs=0.05)
+
+
+def test_a_folder_of_nsights_exports_is_a_job(tmp_path: Path, capsys) -> None:
+    """It was said to hold no profile of jax; and copies were none, though exports say the bytes."""
+    for rank in range(2):
+        nsys(tmp_path / f"job_rank{rank}.sqlite", name="ncclDevKernel_AllReduce_Sum_f32")
+    ranks = kit.open_ranks(tmp_path)
+    assert [row.rank for row in ranks.ranks] == [0, 1]
+    assert [row.channel.operation for row in ranks.collectives] == ["all_reduce"] * 2
+    copies = [(row.rank, row.what, row.count, row.size_bytes) for row in ranks.copies]
+    assert copies == [(rank, "Memcpy HtoD", 2, 8192) for rank in range(2)]
+    assert main(["view", str(tmp_path)]) == 0
+    assert "2 ranks" in capsys.readouterr().out
 
 
 def test_a_collective_is_no_busy_time_of_one_trace_either(folder: Path):
