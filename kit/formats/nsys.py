@@ -61,6 +61,10 @@ _WHOLE = (
     "each is shown as one kernel, busy from its begin to its end. What is in it, copies, "
     "collectives and idle time too, is seen with `nsys profile --cuda-graph-trace=node`"
 )
+_TOGETHER = (
+    "and are shown together. To compare them as ranks, trace each into a file of its own, as by "
+    "`torchrun --no-python nsys profile -o rank%q{RANK} python train.py`"
+)
 _ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION)
 
 
@@ -81,7 +85,8 @@ def read_nsys(path: str | os.PathLike[str], step_by: str = "") -> Imported:
 
 def _imported(tables: _Tables, step_by: str) -> Imported:
     events = Events(step_by)
-    for thread in _busiest_thread(tables):
+    threads = _calling_threads(tables)
+    for thread in threads[:1]:
         events.lanes.number(_track(thread))  # the first is the main one
     names = _names(tables)
     count = runs = 0
@@ -100,6 +105,9 @@ def _imported(tables: _Tables, step_by: str) -> Imported:
         )
     gpus = (name for (name,) in tables.rows("TARGET_INFO_GPU", "name"))
     notes = [f"{format_count(runs, 'run')} of CUDA graphs: {_WHOLE}"] if runs else []
+    processes = {thread >> 24 for thread in threads if type(thread) is int}
+    if len(processes) > 1:
+        notes.append(f"{len(processes):,} processes call CUDA, {_TOGETHER}")
     return foreign_imported(events, program=FORMAT, marks=_MARKS, devices=gpus, notes=notes)
 
 
@@ -268,8 +276,8 @@ def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[
             yield as_event(category, name, (start, end), _track(thread), {})
 
 
-def _busiest_thread(tables: _Tables) -> list[Any]:
-    """The thread with the most calls of CUDA, if there are any."""
+def _calling_threads(tables: _Tables) -> list[Any]:
+    """The threads with calls of CUDA, that with most of them first."""
     calls: dict[Any, int] = {}
     for count, (thread,) in enumerate(tables.rows(_CALLS, "globalTid")):
         calls[thread] = calls.get(thread, 0) + 1
@@ -277,7 +285,7 @@ def _busiest_thread(tables: _Tables) -> list[Any]:
             raise TraceFileError(f"it has more than {_MAX_THREADS:,} threads: it is damaged")
         if count >= MAX_EVENTS:  # before they are sorted
             raise TraceFileError(_too_many())
-    return sorted(calls, key=lambda thread: -calls[thread])[:1]
+    return sorted(calls, key=lambda thread: -calls[thread])
 
 
 def _is_twin(call: tuple[Any, Any], before: tuple[Any, Any] | None) -> bool:
