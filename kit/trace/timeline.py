@@ -231,7 +231,8 @@ def per_step(timeline: Timeline) -> tuple[int, str]:
 
 def each_step(timeline: Timeline) -> tuple[Timeline, ...]:
     """The timeline of each traced step alone, cut at its edges; steps of several devices at the
-    same time are one."""
+    same time are one. A step of no length, as damaged traces have them, holds nothing: it is none.
+    """
     steps = _apart(timeline.intervals(kind="step"))
     low, high = np.array(steps, np.int64).reshape(-1, 2).T
     # a span lies in the steps from the first that ends after its begin on, as far as they begin
@@ -265,9 +266,9 @@ def _grouped(
 
 
 def _apart(intervals: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The intervals in order; those that overlap are joined."""
+    """The intervals in order; those that overlap are joined, and those of no length left out."""
     joined: list[tuple[int, int]] = []
-    for low, high in sorted(map(tuple, intervals.tolist())):
+    for low, high in sorted((low, high) for low, high in intervals.tolist() if low < high):
         if joined and low < joined[-1][1]:
             joined[-1] = joined[-1][0], max(high, joined[-1][1])
         else:

@@ -39,6 +39,8 @@ def test_a_step_alone_is_what_lies_in_it_cut_at_its_edges(steps, spans, at):
     t = Timeline.of([*steps, *spans], syncs=[SyncPoint(x, 1, "item") for x in at])
     alone, hulls = each_step(t), []
     for low, high in sorted((s.start_ns, s.stop_ns) for s in t.spans if s.kind == "step"):
+        if low == high:
+            continue  # nothing lies in it
         if hulls and low < hulls[-1][1]:
             hulls[-1] = hulls[-1][0], max(high, hulls[-1][1])
         else:

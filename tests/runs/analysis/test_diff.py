@@ -314,3 +314,15 @@ def test_two_real_runs_of_other_bulk_sizes_compute_the_same_nodes() -> None:
 def test_a_trace_is_called_by_what_wrote_it_and_not_by_a_mode() -> None:
     run = replace(make_run(), environment={IMPORTED: "jax profile"})
     assert diff_runs(run, run).labels[0].endswith("(jax profile)")
+
+
+def test_a_run_with_a_step_of_no_length_is_compared_as_any_other():
+    run = make_run()
+    spans = [s if s.kind != "step" else replace(s, stop_ns=s.start_ns) for s in run.timeline.spans]
+    none = replace(run, timeline=Timeline.of(spans, origin="profiled"))
+    first = next(i for i, s in enumerate(spans) if s.kind == "step")
+    spans[first] = run.timeline.spans[first]
+    one = replace(run, timeline=Timeline.of(spans, origin="profiled"))
+    for odd in (none, one):
+        assert "What changed" in run_diff_html(diff_runs(run, odd))
+        assert diff_runs(odd, run).to_markdown()
