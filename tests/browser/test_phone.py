@@ -10,11 +10,13 @@ import pytest
 
 import kit
 from kit.ir.plan import OpStream
+from kit.runs.run import Run
+from kit.trace import Span, Timeline
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import table
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.browser.labserver import Browser
-from tests.factories import make_run
+from tests.factories import make_run, native_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -135,6 +137,68 @@ def test_the_labels_of_a_plan_have_room_and_the_others_are_left_out(
     assert (len(shown) < len(labels)) == (width == WIDTH)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(WIDE_FIGURES) == 0
+    assert offline.errors() == []
+
+
+# Of each legend that ends right of the page, or of its figure, what it says.
+WIDE_LEGENDS = """() => {
+  const all = (root) => [...root.querySelectorAll("*")].flatMap(
+    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  return all(document).filter((e) => e.classList?.contains("bk-Legend") &&
+    e.getBoundingClientRect().right > innerWidth).map((e) => e.textContent);
+}"""
+
+
+def _long_threads() -> Run:
+    """A native run whose threads have long names, as those of foreign traces do."""
+    run = native_run()
+    spans = [
+        *run.timeline.spans,
+        Span("host/pt_autograd_0 of a data loader", "aten::mm", "kernel", 1_000, 9_000_000),
+        *(Span("host/main", kind, kind, 1_000, 2_000) for kind in ("plan", "lower", "compile")),
+        *(Span("host/main", kind, kind, 3_000, 4_000) for kind in ("dispatch", "wait")),
+    ]
+    return replace(run, timeline=Timeline.of(spans, origin="profiled"))
+
+
+def _a_day_apart() -> Run:
+    day_ns = 86_000_000_000_000
+    kernels = [Span("device/0", "k", "kernel", at, at + 1_000) for at in (0, day_ns)]
+    return replace(native_run(), timeline=Timeline.of(kernels, origin="imported"))
+
+
+def _counted() -> Run:
+    """A run on a GPU, whose allocator counts."""
+    run = make_run()
+    counted = {"memory.live_bytes": 1.23e9, "memory.peak_bytes": 4.56e9}
+    return replace(run, metrics={**run.metrics, **counted}, environment={"device": "H100"})
+
+
+ODD: dict[str, Callable[[], View]] = {
+    "long names, predicted": lambda: kit.WhatIfView(make_run(hostile=True, syncs=2)),
+    "long names, compared": lambda: kit.RunDiffView(
+        kit.diff_runs(make_run(), make_run(hostile=True))
+    ),
+    "long names of threads": lambda: kit.compare([_long_threads(), make_run()]).view(),
+    "many kernels": lambda: kit.KernelView(make_run(kernels=33_334)),
+    "many kernels of segments": lambda: kit.SegmentView(make_run(kernels=33_334)),
+    "a slow run": lambda: kit.compare([make_run(kernels=20_000), make_run()]).view(),
+    "a day of idle time": lambda: kit.GapView(_a_day_apart()),
+    "counted memory": lambda: kit.MemoryView(_counted()),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_view_of_an_odd_run_stays_on_the_page(offline: Browser, tmp_path: Path, name: str):
+    page, file = offline.page, tmp_path / "view.html"
+    file.write_text(ODD[name]().page())
+    page.set_viewport_size({"width": WIDTH, "height": 900})
+    page.goto(file.as_uri())
+    if page.locator("#models").count():
+        offline.wait_for_canvases()
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    assert page.evaluate(CROWDED) == []
+    assert page.evaluate(WIDE_LEGENDS) == []
     assert offline.errors() == []
 
 

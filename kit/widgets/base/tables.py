@@ -362,7 +362,7 @@ def folded(line: str, body: str) -> str:
 
 
 def sentence(text: str) -> str:
-    style = f"font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px"
+    style = f"font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px;overflow-wrap:anywhere"
     return f'<div style="{style}">{text}</div>' if text else ""
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kit.runs.change import ends_text, step_interval
 from kit.runs.run import Run
-from kit.text import format_ms, format_ns, format_percent, safe_label
+from kit.text import format_ms, format_ns, format_percent, safe_label, safe_terminal
 from kit.trace import KINDS, Timeline
 from kit.widgets.base.theme import COLORS, kind_color
 from kit.widgets.compare.data import ComparisonRow, amount, baseline_tag, comparison_rows
@@ -37,6 +37,7 @@ _BUCKETS = 1000  # of the whole time axis: about a pixel each
 _NARROW_PX = 600  # a plot in a narrow notebook: texts must fit
 _MAX_LABEL = 84  # letters of a run's settings in the title of its strip
 _MAX_HOST_ROWS = 4
+_MAX_ROW = 12  # letters of a row's label; its end tells threads apart. A strip needs the room
 _TITLE, _STEPS, _THIN, _GAP, _SPACE = 1.05, 0.8, 0.62, 0.14, 0.6  # heights, in rows
 _HEIGHTS = {"host": 1.0, "device": 1.0, "its steps": 0.7}
 _ROW_PX, _DENSE_PX, _DENSE_FROM = 17, 14, 7
@@ -166,11 +167,13 @@ def _rows(timeline: Timeline, top: float) -> tuple[list[_Row], float]:
     below = [(name, groups.pop(name)) for name in ("device", "its steps") if name in groups]
     if len(groups) > _MAX_HOST_ROWS:
         names = list(groups)[_MAX_HOST_ROWS - 1 :]
-        groups["other threads"] = [i for name in names for i in groups.pop(name)]
+        groups["more threads"] = [i for name in names for i in groups.pop(name)]
     rows = []
     for name, lanes in [*groups.items(), *below]:
         height = _HEIGHTS.get(name, _THIN)
-        rows.append(_Row(safe_label(name, 16), tuple(lanes), top, top + height))
+        rows.append(
+            _Row(safe_label(safe_terminal(name, _MAX_ROW)), tuple(lanes), top, top + height)
+        )
         top += height + _GAP
     return rows, top - _GAP
 
@@ -367,7 +370,7 @@ def _title(runs: Sequence[Run]) -> str:
     origins = list(dict.fromkeys(run.timeline.origin for run in runs))
     names = list(dict.fromkeys(safe_label(run.name, 24) for run in runs if run.name))
     what = f": {safe_label(', '.join(names), 24)}" if names else ""
-    return f"timelines{what} ({', '.join(origins)})"
+    return f"timelines ({', '.join(origins)}){what}"  # names may be cut
 
 
 def _note(runs: Sequence[Run], columns: Columns) -> str:

@@ -72,12 +72,12 @@ __all__ = [
 _STAR = "★"
 _BEST = "best of its column, or as good within the spread; none where the spread does not tell"
 _WIDTHS = (20, 10, 13, 9, 8, 9, 8, 8, 8, 7)
-_LEGEND_COLS = 4  # as many as fit beside each other on a phone
+_LEGEND_COLS = 3  # as many as fit beside each other on a phone
 _BAR_CARD = (("kind", "@kind"), ("busy", "@duration"), ("began at", "@start"), ("lane", "@lane"),
              ("run", "@run"))  # fmt: skip
 _SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"), ("run", "@run"))
 _TEXT_HEAD = 9  # letters of a head's line on a terminal
-_LEAST_PX = 690  # narrower, the table scrolls
+_LEAST_PX = 800  # narrower, the table scrolls
 _NOTE = (
     "Step: median of the untraced steps, quartiles below. Of the baseline: ± is half of the 95% "
     "interval. A sample: "
@@ -190,7 +190,7 @@ def comparison_figure(runs: Sequence[Run], baseline: int = 0) -> figure:
         min_width=300,
         tools=[],
         title=columns["title"],
-        x_axis_label="ms since the first traced step began - drag: pan, ctrl + wheel: zoom",
+        x_axis_label="ms since the first traced step - drag: pan, ctrl + wheel: zoom",
         name="comparison",
     )
     plot.add_layout(Title(text=columns["note"], text_font=FONT, text_font_size="11px",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "hold
 
 MAX_BARS = 1200  # of the area; more ops than that share one
 MAX_HOLDERS = 10
+_MAX_LINE = 60  # letters of a note's line that fit on a phone
 _MAX_PEAK = 44  # letters at the peak, that a phone has room for
 NO_GRAPH = "memory is modelled from the recorded graph, and this run has none (mode torch)"
 MEASURED_ONLY = "nothing is modelled: this run has no recorded graph. What was measured is above"
@@ -99,7 +101,7 @@ def _nothing(run: Run | None) -> dict[str, Any]:
         "bars": {name: [] for name in _BARS},
         "message": {"x": [0.5], "y": [0.5], "text": [text]},
         "title": "memory over the program",
-        "note": "" if run is None else "\n".join(filter(None, [_name(run), counted_text(run)])),
+        "note": "" if run is None else _lines(_name(run), counted_text(run)),
         "unit": "bytes",
         "end": 1.0,
         "ops": 1,
@@ -203,7 +205,12 @@ def _note(run: Run, report: MemoryReport, graph: Graph, bars: int) -> str:
         parts.append(f"each bar is the fullest of {-(-len(report.nodes) // bars)} ops")
     if inside := unseen_inside(graph):
         parts.append(f"not counted: what {', '.join(inside)} makes inside")
-    return "\n".join(filter(None, [_name(run), "  ·  ".join(parts), counted_text(run)]))
+    return _lines(_name(run), *parts, counted_text(run))
+
+
+def _lines(*texts: str) -> str:
+    """The texts one under the other, in lines that fit on a phone."""
+    return "\n".join(line for text in texts for line in wrap(text, _MAX_LINE))
 
 
 def holder_groups(report: MemoryReport, count: int) -> list[tuple[str, list[Holder]]]:

@@ -14,6 +14,7 @@ from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import (
     MONO,
     MUTED,
+    are_long,
     bar_html,
     place_html,
     section,
@@ -52,7 +53,8 @@ def gaps_html(run: Run) -> str:
     if len(rows) > MAX_ROWS:
         note = f"The sum has {format_count(len(rows) - MAX_ROWS, 'more place')}. {note}"
     heads = ("cause and line", f"pieces{each}", f"ms{each}", "share")
-    body = table(heads, shown, "lrrr", widths=(46, 18, 18, 18), has_total=True, least_px=360)
+    body = table(heads, shown, "lrrr", widths=(46, 18, 18, 18), has_total=True,
+                 least_px=520 if are_long(["", *row] for row in shown) else 360)  # fmt: skip
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
 
 

@@ -31,7 +31,7 @@ from kit.widgets.compare.data import amount
 __all__ = ["KernelView", "folded_kernels", "folded_kernels_html", "kernels_drawn", "kernels_html"]
 
 MAX_ROWS = 20
-_WIDTHS = (18, 22, 6, 9, 9, 9, 9, 10, 8)
+_WIDTHS = (17, 21, 8, 9, 9, 9, 9, 10, 8)
 _LEAST_PX = 700  # with less, a cell's text would lie over the next cell
 
 

@@ -6,7 +6,7 @@ import math
 
 from kit.runs.analysis.segments import SegmentCost, segment_costs
 from kit.runs.run import Run
-from kit.text import format_bytes, format_count, format_ns, safe_html
+from kit.text import format_bytes, format_count, format_ns, format_number, safe_html
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import MUTED, folded, section, sentence, swatch, table
 from kit.widgets.base.theme import COLORS, tint
@@ -133,7 +133,7 @@ def _row(c: SegmentCost, top: dict[str, float]) -> list[str]:
 
 
 def _count(n: float) -> str:
-    return f'<span style="color:{MUTED}">?</span>' if math.isnan(n) else f"{n:,.4g}"
+    return f'<span style="color:{MUTED}">?</span>' if math.isnan(n) else format_number(n)
 
 
 def _gap(ns: float, top: float) -> str:

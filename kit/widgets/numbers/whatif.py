@@ -250,5 +250,6 @@ class WhatIfView(View):
             )
         body = "<br>".join(safe_html(line, 400) for line in lines)
         self.text.value = (
-            f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">{body}</div>'
+            f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK};overflow-wrap:anywhere">'
+            f"{body}</div>"
         )

@@ -318,7 +318,7 @@ def test_host_threads_have_rows_of_their_own_and_many_share_one():
     assert comparison_columns([few])["axis"]["labels"] == ["host", "loader", "device"]
     many = _run(step, *((f"host/thread {i}", "x", "input", i, i + 1) for i in range(9)))
     labels = comparison_columns([many])["axis"]["labels"]
-    assert labels == ["host", "thread 0", "thread 1", "other threads", "device"]
+    assert labels == ["host", "thread 0", "thread 1", "more threads", "device"]
 
 
 def test_steps_as_the_device_had_them_are_not_device_work():
