@@ -32,7 +32,7 @@ from kit.runs.labels import device_of
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.listing import LISTING_CSS
-from kit.widgets.base.page import POLICY, packed, page_scripts, unwarned
+from kit.widgets.base.page import POLICY, no_scripts, packed, page_scripts, unwarned
 from kit.widgets.base.scripts import asset, script
 from kit.widgets.base.tables import headline_changes
 from kit.widgets.numbers.run_diff import run_diff_html
@@ -41,6 +41,10 @@ from kit.widgets.views import PLACES, VIEWS, Figure, ViewRow
 
 __all__ = ["report_html", "write_report"]
 
+_NO_SCRIPTS = (
+    "No script runs here, so nothing below is drawn. Open this file in a browser that runs "
+    "scripts; it needs no network. kit.report(runs, path='report.md') writes the numbers as text."
+)
 _DIFF = "diff"  # the section that says what changed since another run
 MOST_PAIRS = 4000  # of runs, compared in full; where there are more, by their step times
 MAX_SPANS = 200_000  # of all timelines; beyond, the shortest are joined, and the page says so
@@ -98,6 +102,7 @@ def report_html(
         "models": figures.models,
     }
     parts = {
+        "NO_SCRIPTS": no_scripts(_NO_SCRIPTS),
         "POLICY": POLICY,
         "TITLE": safe_html(title, 200),
         "INTRO": _intro(runs, axes),

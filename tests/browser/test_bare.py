@@ -16,6 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser as Process
 
 import kit
 import kit.widgets
@@ -177,6 +178,29 @@ def test_a_stored_figure_whose_bokehjs_is_out_of_reach_says_so(offline: Browser,
     note.wait_for(state="visible")
     assert "out of reach" in note.inner_text()
     assert offline.errors() == []
+
+
+def test_where_no_script_runs_a_stored_figure_says_so(offline: Browser, shown):
+    html = shown[kit.TimelineView]._repr_mimebundle_()["text/html"]
+    page = stored_page(html)
+    offline.page.evaluate(BARE.replace("allow-scripts", ""), [[page]])
+    note = offline.page.frames[1].locator("#no-scripts")
+    assert note.is_visible()
+    assert "1 figure not drawn" in note.inner_text()
+    assert "The device is busy for" in note.inner_text()
+    offline.page.evaluate(BARE, [[page]])
+    assert offline.page.frames[-1].locator("#no-scripts").count() == 0
+
+
+def test_where_no_script_runs_a_report_says_what_to_do(chrome: Process, tmp_path: Path):
+    file = kit.report([RUN], path=tmp_path / "report.html")
+    for runs_scripts in (False, True):
+        context = chrome.new_context(java_script_enabled=runs_scripts, offline=True)
+        page = context.new_page()
+        page.goto(file.as_uri())
+        note = page.get_by_text("Open this file in a browser that runs scripts")
+        assert note.count() == (not runs_scripts)
+        context.close()
 
 
 def test_where_each_output_is_apart_each_page_has_its_own_bokehjs(

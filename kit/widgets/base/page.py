@@ -25,13 +25,22 @@ from IPython.display import publish_display_data
 from ipywidgets import HTML, Box, HBox, Tab, VBox, Widget
 
 from kit.notebook import in_kernel
-from kit.text import WHOLE, quoted_page, safe_html
+from kit.text import WHOLE, format_count, quoted_page, safe_html
 from kit.widgets.base.bokehjs import bokehjs, bokehjs_code, bokehjs_version
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.stored import Follower, is_hidden, set_to
 
-__all__ = ["POLICY", "View", "framed", "packed", "page_scripts", "static_page", "unwarned"]
+__all__ = [
+    "POLICY",
+    "View",
+    "framed",
+    "no_scripts",
+    "packed",
+    "page_scripts",
+    "static_page",
+    "unwarned",
+]
 
 # Nothing that is not in the page can be asked for. Bokeh makes functions of the texts in CustomJS.
 POLICY = (
@@ -119,6 +128,14 @@ def _no_bokehjs() -> str:
     )
 
 
+def no_scripts(said: str) -> str:
+    """A sentence for a page where no script runs; elsewhere a script removes it at once."""
+    return (
+        f'<p id="no-scripts" role="note">{safe_html(said, 400)}</p>'
+        '<script>document.getElementById("no-scripts").remove();</script>'
+    )
+
+
 def static_page(view: Widget, title: str = "kit", *, in_notebook: bool = False) -> str:
     """The view as one HTML document that needs neither a kernel nor a network.
 
@@ -134,6 +151,8 @@ def static_page(view: Widget, title: str = "kit", *, in_notebook: bool = False) 
         for i, div in enumerate(divs):
             body = body.replace(_place(i), div, 1)
         scripts = page_scripts(script, in_notebook=in_notebook)
+        figures = format_count(len(plots), "figure")
+        body = no_scripts(f"{title}: {figures} not drawn, as no script runs here.") + body
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'

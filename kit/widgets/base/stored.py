@@ -78,8 +78,16 @@ def _said(name: str | None, control: Any) -> str:
     value = getattr(control, "value", None)
     if isinstance(control, Checkbox):
         return f"{name}: {'on' if value else 'off'}" if name else control.description * bool(value)
-    shown = getattr(control, "label", value)  # of a choice, its words
-    return f"{name or control.description or 'chosen'}: {shown}"
+    return f"{name or control.description or 'chosen'}: {_words(control, value)}"
+
+
+def _words(control: Any, value: Any) -> Any:
+    """The words of what is chosen; a slider's `label` is empty while it is at its first stop."""
+    for option in getattr(control, "options", ()):
+        words, offered = option if isinstance(option, tuple) else (option, option)
+        if offered == value:
+            return words
+    return value
 
 
 class Follower:

@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 from bokeh.embed import components
-from ipywidgets import HTML, Button, Dropdown, HBox, IntSlider, Text, VBox, Widget
+from ipywidgets import (
+    HTML,
+    Button,
+    Dropdown,
+    HBox,
+    IntSlider,
+    SelectionSlider,
+    Text,
+    ToggleButtons,
+    VBox,
+    Widget,
+)
 
 from kit.ir.plan import OpStream
 from kit.runs.compiles import Compile
@@ -60,6 +71,15 @@ def test_a_page_says_that_controls_are_left_out_and_what_they_are_set_to():
     assert view.is_loading_ahead.description not in page  # it is not ticked
     assert page.count(LEFT_OUT) == 1
     assert LEFT_OUT in PlanView(OpStream(make_run().graphs[0], frozenset(range(9)))).page()
+
+
+@pytest.mark.parametrize("make", [SelectionSlider, Dropdown, ToggleButtons])
+def test_a_page_says_what_a_choice_is_set_to_that_stands_at_its_first_value(make: Any):
+    control = make(options=[("one of two", 1), ("two of two", 2)], value=1)
+    page = static_page(View([labelled("devices", control), HTML("text")]))
+    assert "Set to: <b>devices: one of two</b>." in page
+    control.value = 2
+    assert "devices: two of two" in static_page(View([labelled("devices", control)]))
 
 
 def test_a_page_of_a_view_without_controls_says_nothing_of_them():
