@@ -15,7 +15,8 @@ from kit.trace import Span, Timeline
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import table
 from kit.workloads.made_ranks import Job, write_ranks
-from tests.browser.labserver import Browser
+from tests.browser.labserver import Browser, Lab
+from tests.browser.test_smoke import write_notebook
 from tests.factories import make_run, native_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
@@ -200,6 +201,31 @@ def test_a_view_of_an_odd_run_stays_on_the_page(offline: Browser, tmp_path: Path
     assert page.evaluate(CROWDED) == []
     assert page.evaluate(WIDE_LEGENDS) == []
     assert offline.errors() == []
+
+
+# Of each text of a live view that ends right of the output it is in, how it begins.
+CUT = """() => [...document.querySelectorAll(".jp-OutputArea-output .widget-html-content")]
+  .flatMap((text) => [text, ...text.children])
+  .filter((part) => part.getBoundingClientRect().right >
+    part.closest(".jp-OutputArea-output").getBoundingClientRect().right + 1)
+  .map((part) => part.textContent.slice(0, 40))"""
+
+
+def test_a_live_view_is_as_wide_as_a_narrow_notebook_and_its_wide_table_scrolls(
+    lab: Lab, browser: Browser
+):
+    shown = ("kit.GapView(run)", "kit.SegmentView(run)", "kit.compare([run, run])")
+    first = "import kit\nfrom tests.factories import make_run\nrun = make_run()\n"
+    write_notebook(lab.root / "narrow.ipynb", first + shown[0], *shown[1:])
+    assert lab.open_and_run(browser, "narrow.ipynb") == []
+    browser.page.set_viewport_size({"width": WIDTH, "height": 2000})
+    browser.wait_for_canvases()
+    assert browser.page.evaluate(CUT) == []
+    table_px, box_px = browser.page.evaluate("""() => {
+      const box = document.querySelector(".widget-html-content div[tabindex]");
+      return [box.scrollWidth, box.clientWidth];
+    }""")
+    assert table_px > box_px  # it scrolls
 
 
 def test_a_long_word_stays_in_its_cell(offline: Browser):

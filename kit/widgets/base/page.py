@@ -14,7 +14,7 @@ import contextlib
 import gzip
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -256,6 +256,12 @@ class View(VBox):
     drawn_from: ClassVar[tuple[str, ...]] = ("run",)  # traits whose change no text may show
     _root: VBox | None = None  # what a cell shows: the view, and BokehJS before it
     _follower: Follower | None = None  # if a cell has an output that follows
+
+    def __init__(self, children: Iterable[Widget] = (), **traits: Any) -> None:
+        super().__init__(children, **traits)
+        for part in self.children:
+            if isinstance(part, HTML) and part.layout.display is None:
+                part.layout.display = "block"  # as a flexbox it would be as wide as its tables
 
     def page(self) -> str:
         """What is shown now, as one HTML document: write it to a file, or put it into a report."""
