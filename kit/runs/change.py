@@ -355,7 +355,8 @@ def traced_text(run: Run) -> str:
     traced = _traced_ms(run)
     found = _ratio(_log_times([run]), _LogTimes.of([traced], [_rerun(traced)]))
     is_apart = abs(found.amount) >= _APART and not unequal_text(run)  # which says both, too
-    if doubt_of(run) or not (found.is_changed or is_apart):
+    is_said = bool(doubt_of(run) or run.measured.unlike_text)  # the latter with both times, too
+    if is_said or not (found.is_changed or is_apart):
         return ""
     return (
         f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)}; "

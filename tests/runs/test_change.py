@@ -361,6 +361,14 @@ def test_nothing_is_said_of_tracing_where_it_changed_nothing_or_nobody_can_tell(
         assert traced_text(run) == ""
 
 
+def test_a_run_of_which_most_was_not_traced_says_one_time_of_a_traced_step() -> None:
+    run = _with_traced(replace(make_run(), step_times_ns=(20_000_000,) * 20), (2, 2, 5))
+    assert "a measured step took 20 ms and a traced one 3 ms" in run.doubt  # the mean
+    for shown in (headline_html(run), run_markdown(run)):
+        assert "a traced one 3 ms" in shown
+        assert "traced step took 2 ms" not in shown  # the middle one
+
+
 def test_an_unclear_change_that_rounds_to_none_is_shown_without_a_sign() -> None:
     found = Difference(52.0, 51.9, 0.79, 1.21, doubt="measured on a busy machine")
     assert found.kind == "unclear"
