@@ -54,17 +54,22 @@ def _of_waits(found: Mapping[str, Difference]) -> str:
     wait, count = found["sync_wait_ms"], found["syncs_per_step"]
     if count.is_changed and not count.new:
         if not wait.is_changed:
-            return "the sync point is gone"
+            return "the sync points are gone" if count.old > 1 else "the sync point is gone"
         return f"the red wait is gone (it took {format_ms(wait.old)} a step)"
     if count.is_changed and not count.old:
-        what = f"red wait of {format_ms(wait.new)} a step" if wait.is_changed else "sync point"
-        return f"there is a {what}, where there was none"
+        if wait.is_changed:
+            return f"there is a red wait of {format_ms(wait.new)} a step, where there was none"
+        return f"{_there_are(count.new)}, where there was none"
     parts = []
     if wait.is_changed:
         parts.append(
             f"the host waits {format_ms(wait.new)} a step instead of {format_ms(wait.old)}"
         )
     if count.is_changed:
-        numbers = f"{format_number(count.new)} sync points a step instead of"
-        parts.append(f"there are {numbers} {format_number(count.old)}")
+        parts.append(f"{_there_are(count.new)} instead of {format_number(count.old)}")
     return "; ".join(parts)
+
+
+def _there_are(count: float) -> str:
+    shown = format_number(count)
+    return f"there {'is 1 sync point' if shown == '1' else f'are {shown} sync points'} a step"
