@@ -224,7 +224,7 @@ def test_a_percentage_is_none_or_all_only_where_it_is():
 @given(st.floats(0, 2))
 def test_a_percentage_is_right_to_half_of_its_last_digit(fraction: float):
     assert float(format_percent(fraction).strip("≈%")) == pytest.approx(100 * fraction, abs=0.501)
-    assert (format_percent(fraction) == "0%") == (fraction < 1e-9)
+    assert (format_percent(fraction) == "0%") == (fraction <= 1e-9)
 
 
 # A percentage that is made by hand, and lines that say how wide or where something is drawn.

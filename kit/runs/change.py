@@ -324,7 +324,7 @@ def unequal_text(run: Run) -> str:
     if len(times) < 2:
         return ""
     middle, mean = float(np.median(times)), float(np.mean(times))
-    if abs(mean / max(middle, 1e-9) - 1) < UNEQUAL:
+    if abs(mean - middle) <= UNEQUAL * middle:
         return ""
     said = (
         f"the measured steps are unequal, {format_ms(float(times.min()))} to "

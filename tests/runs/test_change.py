@@ -30,6 +30,7 @@ from kit.runs.change import (
     step_text,
     steps_difference,
     traced_text,
+    unequal_text,
 )
 from kit.runs.conditions import Conditions
 from kit.runs.run import Run
@@ -367,6 +368,18 @@ def test_a_run_of_which_most_was_not_traced_says_one_time_of_a_traced_step() -> 
     for shown in (headline_html(run), run_markdown(run)):
         assert "a traced one 3 ms" in shown
         assert "traced step took 2 ms" not in shown  # the middle one
+
+
+def test_steps_that_took_no_time_are_equal_and_a_change_from_them_is_no_factor() -> None:
+    run = make_run()
+    none = replace(run, step_times_ns=(0, 0, 0))
+    assert unequal_text(none) == ""
+    assert "0 ms, but the mean of all is 2 ms" in unequal_text(
+        replace(run, step_times_ns=(0, 0, 6_000_000))
+    )
+    shown = headline_html(run, none)
+    assert "from 0 to 1.55" in shown
+    assert "inf" not in shown
 
 
 def test_an_unclear_change_that_rounds_to_none_is_shown_without_a_sign() -> None:

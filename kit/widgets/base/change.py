@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from kit.runs.change import Difference
@@ -64,6 +65,8 @@ def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str,
     scale = 1.0
     if form is None:
         form = format_percent
+        if math.isinf(found.amount):  # of no time there is no percentage
+            return f"from 0 to {format_number(found.new)}", ""
         if not found.is_ratio:
             if not (found.old and found.new):
                 ends = f"from {format_number(found.old)} to {format_number(found.new)}"
