@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.errors import SessionError, SettingsError
+from kit.errors import SettingsError
 from kit.notebook import in_kernel
 from kit.runs.loss_scaling import HOST_CHECK, NONE, ON_DEVICE
 from kit.runs.run import Run
@@ -340,16 +340,9 @@ def set_bulk_size(size: int | tuple[int, int]) -> int | tuple[int, int]:
 
 
 def _session(name: str) -> RuntimeSession:
-    from kit.runtime.session.session import current_session
+    from kit.runtime.session.session import session_for
 
-    session = current_session()
-    if session is None:
-        raise SessionError(
-            f"{name} needs an open session here: put it inside `with kit.Session():`. A thread of "
-            "your own sees its parent's session if it runs in a copy of its context: "
-            "threading.Thread(target=contextvars.copy_context().run, args=(work,))"
-        )
-    return session
+    return session_for(name)
 
 
 def Explorer(

@@ -13,32 +13,16 @@ from typing import Any
 
 import torch
 
-from kit.errors import SessionError
 from kit.runtime.profiling.devices import bytes_on, peak_bytes_on
-from kit.runtime.session.session import Session, current_session
+from kit.runtime.session.session import Session, current_session, session_for
 from kit.torch.tensors.storage import LoadedStorage
 from kit.torch.tensors.unwinding import DeviceQuestion
 
-__all__ = ["Backend", "complete_torch", "open_session_for"]
-
-
-def open_session_for(what: str) -> Session:
-    """The session that is open in this thread, which `what` needs.
-
-    Raises:
-        SessionError: there is none.
-    """
-    session = current_session()
-    if session is None:
-        raise SessionError(
-            f"{what} needs an open session here: wrap the code in `with kit.Session():`, or run it "
-            "with kit.run(...)"
-        )
-    return session
+__all__ = ["Backend", "complete_torch"]
 
 
 def _session() -> Session:
-    return open_session_for("torch.kit")
+    return session_for("torch.kit")
 
 
 def _missing(name: str, why: str) -> Any:

@@ -18,10 +18,10 @@ from kit.runs.settings import Settings
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.executor import ExecutableCache
-from kit.runtime.session.session import Session
+from kit.runtime.session.session import Session, session_for
 from kit.runtime.session.setup import Setup
 from kit.torch.autocast import register_autocast
-from kit.torch.backend import Backend, complete_torch, open_session_for
+from kit.torch.backend import Backend, complete_torch
 from kit.torch.backward import follow_backward
 from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.flops import register_flops
@@ -134,7 +134,7 @@ def _guard(question: DeviceQuestion) -> Any:
 
 
 def _tape(device: Any = None) -> Tape:
-    tape = tape_of(open_session_for("device 'kit'"))
+    tape = tape_of(session_for("device 'kit'"))
     # torch makes "kit:0" of "kit", so index 0 means the device of the thread that asks
     if device is not None and device.index and device.index != tape.device.index:
         raise SessionError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 import logging
 import sys
@@ -156,8 +157,31 @@ def test_a_tensor_outlives_its_session_only_as_a_clear_error() -> None:
         x = torch.ones(3, device="kit")
     with pytest.raises(SessionError, match="has been closed"):
         x + 1
-    with pytest.raises(SessionError, match="needs an open session"):
+    with pytest.raises(
+        SessionError, match=r"needs an open session here: [^.]*`with kit\.Session\(\):`$"
+    ):
         torch.ones(3, device="kit")
+
+
+def test_a_thread_without_its_starters_session_is_told_how_to_get_it() -> None:
+    found: list[Any] = []
+
+    def work() -> None:
+        try:
+            found.append(torch.ones(3, device="kit").sum().item())
+        except SessionError as error:
+            found.append(str(error))
+
+    with open_session():
+        started = [
+            threading.Thread(target=work),
+            threading.Thread(target=contextvars.copy_context().run, args=(work,)),
+        ]
+        for thread in started:
+            thread.start()
+            thread.join()
+    assert "threading.Thread(target=contextvars.copy_context().run, args=(work,))" in found[0]
+    assert found[1] == 3
 
 
 def test_an_exception_inside_a_module_leaves_the_next_step_right() -> None:

@@ -47,7 +47,7 @@ from kit.runtime.steps.recording import Draws
 from kit.runtime.steps.stepper import Stepper
 from kit.trace import SyncPoint
 
-__all__ = ["Session", "current_session"]
+__all__ = ["Session", "current_session", "session_for"]
 
 _CURRENT: ContextVar[Callable[[], Session | None]] = ContextVar("kit_session", default=no_session)
 
@@ -55,6 +55,24 @@ _CURRENT: ContextVar[Callable[[], Session | None]] = ContextVar("kit_session", d
 def current_session() -> Session | None:
     """The session of the innermost open `with kit.Session(...)`, if any."""
     return _CURRENT.get()()
+
+
+def session_for(what: str) -> Session:
+    """The session that is open in this thread, which `what` needs.
+
+    Raises:
+        SessionError: there is none.
+    """
+    session = current_session()
+    if session is None:
+        said = f"{what} needs an open session here: put the code inside `with kit.Session():`"
+        if threading.current_thread() is not threading.main_thread():
+            said += (
+                ". A thread sees the session of the one that starts it if it runs in a copy of its "
+                "context: threading.Thread(target=contextvars.copy_context().run, args=(work,))"
+            )
+        raise SessionError(said)
+    return session
 
 
 class Session:

@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-from kit.errors import SessionError
 from kit.runtime.recording.bulk import Value
-from kit.runtime.session.session import Session, current_session
+from kit.runtime.session.session import Session, current_session, session_for
 from kit.torch.scaling.scaler import (
     CheckedScaler,
     check_gradients,
@@ -104,9 +103,7 @@ class DeferredScaler(CheckedScaler):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        session = current_session()
-        if session is None:
-            raise SessionError("scaler.step() on device 'kit' belongs inside its session")
+        session = session_for("scaler.step() on device 'kit'")
         count_on_device(optimizer)
         bad = _any_of(list(optimizer_state["found_inf_per_device"].values()))
         if _makes_unknown_state(optimizer):
