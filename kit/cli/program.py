@@ -11,7 +11,7 @@ import os
 import runpy
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -194,10 +194,22 @@ class WithTorch:
         """Whether a recording has been finished."""
         return self._watch is not None and bool(self._watch.runs)
 
+    def wait_for_threads(self) -> None:
+        """Wait for the script's threads, which are watched meanwhile; Python does at its end.
+
+        Not for those of a pool, which end once Python tells them that it ends.
+        """
+        while threads := [t for t in self._threads_now() if t not in _of_pools()]:
+            for thread in threads:
+                thread.join()
+
     @property
     def has_threads(self) -> bool:
         """Whether threads of the script go on, for which Python waits at its end."""
-        return any(not t.daemon for t in set(threading.enumerate()) - self._threads)
+        return bool(self._threads_now())
+
+    def _threads_now(self) -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if not (t.daemon or t in self._threads)]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """For Python's import: where torch is, by whoever else knows; and to hear of its end."""
@@ -232,6 +244,11 @@ class WithTorch:
             sys.meta_path.remove(self)
 
 
+def _of_pools() -> Collection[threading.Thread]:
+    """The threads of all pools of `concurrent.futures`."""
+    return getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
+
+
 def _leave() -> None:
     if threading.current_thread() is threading.main_thread():
         raise _Enough
@@ -263,10 +280,10 @@ def _ended(watching: WithTorch, options: argparse.Namespace) -> int:
     try:
         with watching.exits:
             watching.begin()
-            if options.module:
-                runpy.run_module(options.module, run_name="__main__", alter_sys=True)
-            else:
-                _run_file(str(options.file))
+            asked = _run_script(options)
+            watching.wait_for_threads()
+            if asked is not None:
+                raise asked
     except _Enough:
         return 0
     except SystemExit as error:
@@ -278,6 +295,18 @@ def _ended(watching: WithTorch, options: argparse.Namespace) -> int:
         complain(error_text(error, options.file, full=options.traceback))
         return 1
     return 0
+
+
+def _run_script(options: argparse.Namespace) -> SystemExit | None:
+    """Run the script to its last line; gives the exit that it has asked for."""
+    try:
+        if options.module:
+            runpy.run_module(options.module, run_name="__main__", alter_sys=True)
+        else:
+            _run_file(str(options.file))
+    except SystemExit as asked:
+        return asked
+    return None
 
 
 def _run_file(path: str) -> None:
@@ -329,7 +358,7 @@ def _nothing_seen(options: argparse.Namespace, status: int, watching: WithTorch)
     if "torch" not in sys.modules:
         what = "it has not loaded torch"
     elif watching.has_threads:
-        what = "its threads go on, and are watched until its last line only: let that wait for them"
+        what = "a pool of threads, which is watched until the last line only, was not shut down"
     else:
         what = "no optimizer of torch.optim has made two steps in this process"
     ended = f"ended with status {status}" if status else "ran"

@@ -10,6 +10,7 @@ import functools
 import linecache
 import os
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from kit.runtime.recording.sites import is_kits
 from kit.text import format_count
 from kit.torch import mixed_precision, modules
 from kit.torch.mixed_precision import mixed_precision_follows
+from kit.torch.threads import threads_follow
 
 __all__ = ["DeviceNames", "named_devices"]
 
@@ -42,7 +44,9 @@ _BETWEEN = (  # the files of a call that passes the user's "cpu" on
 
 @contextmanager
 def named_devices() -> Iterator[DeviceNames]:
-    """Inside the block, this thread's tensors go to device kit where the code names a device.
+    """Inside the block, tensors go to device kit where the code names a device.
+
+    Of this thread, and of those that it starts, which run in a copy of its context.
 
     "cpu" is such a name too, where code places something there: `.to("cpu")` of a tensor that is on
     the CPU already, or `device="cpu"`. Of a tensor on device kit `.to("cpu")` is a read, as ever,
@@ -61,6 +65,7 @@ def named_devices() -> Iterator[DeviceNames]:
         torch.load = names.loading(torch.load)
         follows = mixed_precision_follows(_ACCELERATORS, lambda: _users_frame() is not None)
         undo.enter_context(follows)
+        undo.enter_context(threads_follow(lambda: names))
         yield names
 
 
@@ -73,6 +78,7 @@ class DeviceNames(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()  # of the counts
         self._names: set[str] = set()  # of devices, by which the code has placed something
         self._process = os.getpid()
         self._has_loaded_to_cpu = False  # though the program named no place
@@ -115,7 +121,7 @@ class DeviceNames(TorchFunctionMode):
         if os.getpid() != self._process:  # a loader's worker: device kit is not there
             return func(*args, **kwargs)
         if func is torch.Tensor.cuda:
-            self._counts["cuda"] += 1
+            self._count("cuda")
             return args[0].to("kit")
         if func is torch.Tensor.to:
             args = (args[0], *(self._mapped(x, args[0]) for x in args[1:]))
@@ -159,7 +165,7 @@ class DeviceNames(TorchFunctionMode):
         if kind not in _ACCELERATORS:
             self._has_loaded_to_cpu = True
             return None
-        self._counts[kind] += 1
+        self._count(kind)
         return torch.serialization.default_restore_location(storage, "kit")
 
     def _mapped(self, argument: Any, tensor: Any = None) -> Any:
@@ -181,8 +187,12 @@ class DeviceNames(TorchFunctionMode):
             raise SettingsError(
                 f"the script asks for {device}: device kit, which stands in for it, is one device"
             )
-        self._counts[device.type] += 1
+        self._count(device.type)
         return torch.device("kit")
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1
 
 
 def _at_the_programs_line(show: Any) -> Any:

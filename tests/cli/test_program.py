@@ -6,14 +6,12 @@ In this process: the script's `__main__` and path are put back afterwards, which
 from __future__ import annotations
 
 import atexit
-import builtins
 import contextlib
 import importlib.util
 import io
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -250,20 +248,6 @@ def test_a_script_that_does_not_load_torch_costs_nothing_and_is_told_so(tmp_path
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "set()\n")
     assert "there was no step to record: it has not loaded torch" in done.stderr
-
-
-def test_a_script_whose_threads_go_on_is_told_that_they_are_not_watched(kit_run: Kit) -> None:
-    """Of a script that trained in a thread, it was said that nothing had made a step."""
-    may_end = threading.Event()
-    builtins.may_end = may_end  # type: ignore[attr-defined]
-    try:
-        begin = "threading.Thread(target=builtins.may_end.wait).start()"
-        status, _, wrong = kit_run(write(f"import builtins, threading, torch\n{begin}"))
-    finally:
-        may_end.set()
-        del builtins.may_end  # type: ignore[attr-defined]
-    assert status == 1
-    assert "its threads go on, and are watched until its last line only" in wrong
 
 
 def test_a_scripts_own_arguments_are_asked_for_after_two_dashes(kit_run: Kit) -> None:

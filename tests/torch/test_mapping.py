@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import linecache
+import threading
 import warnings
 import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +178,60 @@ def test_code_that_names_no_device_is_told_so() -> None:
     with kit.Session(), named_devices() as names:
         assert torch.ones(2).device.type == "cpu"
     assert "names no device" in names.said
+
+
+class Worker(threading.Thread):
+    """A thread with a `run` of its own."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self.work = work
+
+    def run(self) -> None:
+        self.work()
+
+
+def in_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def in_own_thread(work: Callable[[], object]) -> None:
+    thread = Worker(work)
+    thread.start()
+    thread.join()
+
+
+def in_pool(work: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+
+
+def in_thread_of_a_thread(work: Callable[[], object]) -> None:
+    in_thread(lambda: in_thread(work))
+
+
+@pytest.mark.parametrize("begin", [in_thread, in_own_thread, in_pool, in_thread_of_a_thread])
+def test_a_thread_of_the_program_is_in_its_session_and_names_devices_alike(begin: Any) -> None:
+    """It had no session, and its "cpu" was the CPU, unsaid."""
+    found: list[list[torch.Tensor]] = []
+    start = threading.Thread.start
+    expected = trained(torch.optim.Adam, "cpu")
+    with kit.Session(), named_devices() as names:
+        begin(lambda: found.append(trained(torch.optim.Adam, "cpu")))
+    torch.testing.assert_close(found, [expected])
+    assert "cpu in 4 calls" in names.said
+    assert threading.Thread.start is start
+
+
+def test_a_thread_that_is_started_twice_is_refused_as_ever() -> None:
+    runs: list[int] = []
+    with kit.Session(), named_devices():
+        thread = threading.Thread(target=runs.append, args=(1,))
+        thread.start()
+        thread.join()
+        with pytest.raises(RuntimeError, match="only be started once"):
+            thread.start()
+    assert runs == [1]
+    assert "run" not in vars(thread)

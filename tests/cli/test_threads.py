@@ -1,0 +1,64 @@
+"""`kit run` on scripts whose threads train: they are in the session, watched, and waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.runs.run import Run
+from tests.cli.calls import Kit
+
+IN_A_THREAD = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+
+def train():
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 2).to("cpu")
+    optimizer = torch.optim.Adam(net.parameters())
+    points = torch.ones(3, 4).to("cpu")
+    for _ in range(30):
+        net(points).sum().backward()
+        optimizer.step()
+    print(f"{net.weight.sum().item():.4f} on {net.weight.device.type}", flush=True)
+
+
+"""
+
+
+def written(text: str) -> str:
+    Path("train.py").write_text(text, "utf-8")
+    return "train.py"
+
+
+@pytest.mark.parametrize("end", ["", "; sys.exit(3)", "; raise SystemExit"])
+@pytest.mark.parametrize("on", [(), ("--on", "kit")])
+def test_a_script_that_trains_in_a_thread_is_watched_until_that_ends(
+    kit_run: Kit, end: str, on: tuple[str, ...]
+) -> None:
+    """With --on kit the thread had no session, and died; else it was not watched."""
+    exec(IN_A_THREAD, found := dict[str, Any]())
+    with contextlib.redirect_stdout(io.StringIO()) as native:
+        found["train"]()
+    expected = native.getvalue().replace("cpu", "kit") if on else native.getvalue()
+    script = written(f"{IN_A_THREAD}threading.Thread(target=train).start(){end}")
+    status, said, wrong = kit_run(script, "--steps", 2, "--skip", 1, "--save", "a.kitrun", *on)
+    assert status == (3 if "3" in end else 0)
+    assert said.startswith(expected)
+    assert "Traceback" not in wrong
+    assert Run.load("a.kitrun").environment["a step ends at"] == "Adam.step(), train.py:15"
+
+
+def test_a_pool_that_is_left_running_is_not_waited_for(kit_run: Kit) -> None:
+    """Python ends its threads, which would wait for work for ever."""
+    pool = "pool = ThreadPoolExecutor(1); pool.submit(print, 'x').result()"
+    status, _, wrong = kit_run(written(f"{IN_A_THREAD}{pool}"))
+    assert status == 1
+    assert "a pool of threads, which is watched until the last line only, was not" in wrong
