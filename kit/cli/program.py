@@ -155,6 +155,7 @@ class WithTorch:
     Attributes:
         exits: what ends the watch, and all else that was begun. A context, left by contextlib's
             lines: an error in one of ours, in an `__exit__`, would leave the watch on.
+        has_failed: an error of the script's has ended it, and has been told.
     """
 
     def __init__(self, begin: Callable[[], LoopWatch]) -> None:
@@ -164,6 +165,7 @@ class WithTorch:
         self._threads = set(threading.enumerate())
         self._watch: LoopWatch | None = None
         self.exits = contextlib.ExitStack()
+        self.has_failed = False
 
     def begin(self) -> None:
         """Watch from now on, or once torch is loaded."""
@@ -293,6 +295,7 @@ def _ended(watching: WithTorch, options: argparse.Namespace) -> int:
         return INTERRUPTED
     except BaseException as error:  # noqa: BLE001 - the script's own
         complain(error_text(error, options.file, full=options.traceback))
+        watching.has_failed = True
         return 1
     return 0
 
@@ -350,6 +353,8 @@ def _as_python(options: argparse.Namespace) -> Iterator[None]:
 
 def _nothing_seen(options: argparse.Namespace, status: int, watching: WithTorch) -> str:
     name = safe_terminal(options.script.name)
+    if watching.has_failed:
+        return f"{name} had made no step to record until that error"
     if status == 2:  # as of a command line that the script does not understand
         return (
             f"{name} ended with status 2, and there was no step to record. The script's own "

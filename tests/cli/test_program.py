@@ -199,7 +199,6 @@ def test_an_error_names_the_scripts_line_and_the_steps_until_then_are_kept(kit_r
         ),
         ("raise SystemExit(2)", 2, "`kit run train.py -- --lr 0.1`"),
         ("import sys; sys.exit('no data')", 1, "no data"),
-        ("1 +", 1, "SyntaxError"),
     ],
 )
 def test_a_script_without_steps_is_told_what_was_not_found(
@@ -209,6 +208,14 @@ def test_a_script_without_steps_is_told_what_was_not_found(
     assert found == status
     assert why in wrong
     assert "there was no step to record" in wrong
+
+
+@pytest.mark.parametrize("text", ["1 +", "1 / 0", "import torch\ntorch.ones(2) @ torch.ones(3)"])
+def test_after_an_error_of_the_script_no_advice_on_steps_is_given(kit_run: Kit, text: str) -> None:
+    status, _, wrong = kit_run(write(text))
+    assert status == 1
+    assert "Error" in wrong.splitlines()[-2]
+    assert wrong.splitlines()[-1] == "kit: train.py had made no step to record until that error"
 
 
 def test_torch_is_loaded_by_the_script_which_may_set_its_environment_before(
