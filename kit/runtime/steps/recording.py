@@ -114,6 +114,10 @@ class Recording:
     _known: int = 0  # how many inputs are in there
     _outputs: dict[int, dict[int, int]] = field(default_factory=dict)  # task -> slot -> output
 
+    def has_made(self, value: Value | None) -> bool:
+        """Is this the result of an op of the step?"""
+        return value is not None and (value.cell is None or id(value.cell.task) in self.numbers)
+
     def input_of(self, cell: Cell) -> int | None:
         """Which input a cell is; None if it is none."""
         for i in range(self._known, len(self.inputs)):

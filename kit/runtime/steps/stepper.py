@@ -204,10 +204,11 @@ class Stepper:
         self._guess()
         return batch
 
-    def note_obstacle(self, what: str) -> None:
-        """The step did something that a replay could not do again."""
-        if self.mode == "replay" and self._now is not None and not self._now.obstacle:
-            self._now.obstacle = what
+    def note_obstacle(self, what: str, *, unless_made: Value | None = None) -> None:
+        """The step did something that a replay could not do again, but to what it has made."""
+        now = self._now
+        if self.mode == "replay" and now and not (now.obstacle or now.has_made(unless_made)):
+            now.obstacle = what
 
     def note_call(self, call: Callable[[], Any]) -> None:
         """Note a call of the step, which a replay makes after as many segments."""

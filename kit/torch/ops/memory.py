@@ -9,6 +9,7 @@ import torch
 
 from kit.errors import SessionError
 from kit.runtime.recording.bulk import Value, twin
+from kit.runtime.recording.sites import format_site, here
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.attention import ATTENTION
 from kit.torch.ops.host import made_elsewhere, run_on_host
@@ -23,6 +24,7 @@ from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
+    Buffer,
     KitTensor,
     View,
     part_of,
@@ -279,10 +281,17 @@ def _as_strided_scatter(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _turn(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     """`x.transpose_(0, 1)`: the same memory, from now on seen another way."""
-    tape.session.stepper.note_obstacle("the step turns a tensor in place; give it a new name")
-    twin = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::")[:-1])
-    args[0].data = twin(*args, **kwargs)
-    return args[0]  # type: ignore[no-any-return]
+    tensor, name = args[0], func._schema.name.removeprefix("aten::")
+    fresh = None
+    if name == "as_strided_" and isinstance(tensor.ref, Buffer) and not tensor.ref.version:
+        fresh = tensor.ref.value  # torch's own pooling does so with what it has made
+    tape.session.stepper.note_obstacle(
+        f"the step turns a tensor in place, by {name} at {format_site(here()) or 'unknown'}; give "
+        "it a new name",
+        unless_made=fresh,
+    )
+    tensor.data = getattr(torch.ops.aten, name[:-1])(*args, **kwargs)
+    return tensor  # type: ignore[no-any-return]
 
 
 def _no_resize(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -122,6 +123,50 @@ def test_an_equal_array_that_the_step_copies_each_time_keeps_it_replayed(
         assert found == [float(numbers)] * 2
         assert session.stepper.counts["replay.steps"] == replayed
         assert said in " ".join(session.stepper.reasons)
+
+
+@pytest.mark.parametrize("bulk", [1, 50])
+def test_pooling_which_turns_in_torchs_own_code_what_it_has_made_is_replayed(bulk: int) -> None:
+    """A Swin was recorded each time, and told to give a tensor of torch's a new name."""
+    net = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 3), torch.nn.AdaptiveAvgPool1d(1))
+    points = torch.arange(24.0).reshape(2, 2, 6)
+    (expected := net(points).sum()).backward()
+    gradient = net[0].weight.grad * 9
+    with open_session(Settings(step_mode="replay", bulk_forward=bulk)) as session:
+        net.to("kit")
+        x = points.to("kit")
+
+        def step() -> torch.Tensor:
+            loss = net(x).sum()
+            loss.backward()
+            return loss.detach()
+
+        for _ in range(8):
+            found = session.run_step(step).cpu()
+        assert session.stepper.counts["replay.steps"] == 4  # all after the fourth
+        torch.testing.assert_close(found, expected.detach())
+        torch.testing.assert_close(net[0].weight.grad.cpu(), gradient)
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        lambda x: x.as_strided_((2, 2), (1, 2)),
+        lambda x: x.mul_(1).as_strided_((2, 2), (1, 2)),
+        lambda x: (x * 1).t_(),
+        lambda x: x.view(2, 2).as_strided_((2, 2), (1, 2)),
+    ],
+)
+def test_what_else_is_turned_in_place_keeps_a_step_recorded_and_the_line_is_named(
+    turn: Any,
+) -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        x = torch.arange(4.0, device="kit").view(2, 2).clone()
+        for _ in range(8):
+            session.run_step(lambda: turn(x).sum())
+        assert session.stepper.counts["replay.steps"] == 0
+        (said,) = session.stepper.reasons
+    assert re.fullmatch(r".* in place, by (as_strided_|t_) at test_replay.py:\d+; give.*", said)
 
 
 def step_of_global() -> torch.Tensor:
