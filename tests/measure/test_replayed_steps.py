@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from kit.measure.base.context import Context
+from kit.measure.experiment import run
 from kit.runs.settings import Settings
 from kit.runtime.recording.bulk import Task
 from kit.runtime.session.issuer import MAX_AHEAD
@@ -291,3 +293,20 @@ def test_replayed_steps_leave_no_tasks_behind() -> None:
         session.wait_all()
         assert session.stepper.counts["replay.steps"] > 2 * MAX_AHEAD
         assert tasks() - before < 2 * MAX_AHEAD
+
+
+def test_a_step_whose_input_has_a_gradient_is_replayed_though_it_returns_its_graph() -> None:
+    """As wav2vec2 trains its first layers: the loss's graph holds the input of the step before."""
+
+    def build(ctx: Context) -> Any:
+        x = torch.ones(3, device="kit")
+
+        def step() -> Any:
+            leaf = x[:, None].requires_grad_()
+            (loss := leaf.square().sum()).backward()
+            return loss
+
+        return step
+
+    made = run(build, Settings(mode="lazy", step_mode="replay", warmup=8, steps=3))
+    assert made.metrics["replay.steps"] > 5

@@ -119,6 +119,7 @@ def timed_steps(
         (times if first is not None and i >= first else warming).append(now - before)
         if i >= least:
             kept.append(pace.keep(result))
+        del result  # with its graph, which keeps the inputs that have gradients
         before = now
         i += 1
         if progress is not None:

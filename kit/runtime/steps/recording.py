@@ -217,7 +217,10 @@ def difference(last: Recording, now: Recording, *, replay: bool) -> str:
         if value is not None and value.cell is not None and id(value.cell.task) in last.numbers:
             task = last.tasks[number]
             site, _ = _origin(task, task.cut.wanted[i], lambda op: len(op.outputs))
-            return f"the step keeps a tensor of each step, made at {site}"
+            return (
+                f"the step keeps a tensor of each step, made at {site}; if its loss does, by its "
+                "graph, return loss.detach()"
+            )
     return ""
 
 
