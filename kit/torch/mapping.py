@@ -53,9 +53,10 @@ def named_devices() -> Iterator[DeviceNames]:
     and so is `.cpu()`; but `.to(device)` leaves it there if the code has placed something by that
     name. What torch's own files, kit's and installed packages say of the CPU is left.
 
-    `torch.load`, autocast and GradScaler are no functions that a mode sees: they are replaced
-    inside the block. A warning that torch gives of a call that the mode has seen would name the
-    mode's line: it names the program's.
+    `torch.load`, `torch.compile`, autocast and GradScaler are no functions that a mode sees: they
+    are replaced inside the block. What is compiled there runs as it is written: torch would trace
+    this mode with it, and device kit, which compiles by itself, gains nothing. A warning that torch
+    gives of a call that the mode has seen would name the mode's line: it names the program's.
     """
     with ExitStack() as undo:
         names = undo.enter_context(DeviceNames())
@@ -63,6 +64,8 @@ def named_devices() -> Iterator[DeviceNames]:
         warnings.showwarning = _at_the_programs_line(warnings.showwarning)
         undo.callback(setattr, torch, "load", torch.load)
         torch.load = names.loading(torch.load)
+        undo.callback(setattr, torch, "compile", torch.compile)
+        torch.compile = names.compiling(torch.compile, undo)
         follows = mixed_precision_follows(_ACCELERATORS, lambda: _users_frame() is not None)
         undo.enter_context(follows)
         undo.enter_context(threads_follow(lambda: names))
@@ -81,6 +84,7 @@ class DeviceNames(TorchFunctionMode):
         self._lock = threading.Lock()  # of the counts
         self._names: set[str] = set()  # of devices, by which the code has placed something
         self._process = os.getpid()
+        self._has_compiled = False  # by torch.compile
         self._has_loaded_to_cpu = False  # though the program named no place
 
     @property
@@ -109,6 +113,8 @@ class DeviceNames(TorchFunctionMode):
                 "; and torch.load without map_location, which gives CPU tensors of what device kit "
                 'has saved: torch.load(file, map_location="cuda") is mapped'
             )
+        if self._has_compiled:
+            said += "; and torch.compile: its functions ran as they are written"
         if "cpu" in self._counts:
             said += (
                 '; and what an installed package puts on "cpu": if it belongs on the device, let '
@@ -129,11 +135,26 @@ class DeviceNames(TorchFunctionMode):
         if device is not None:
             on = args[0] if func is torch.Tensor.to else None
             kwargs = {**kwargs, "device": self._mapped(device, on)}
+            generator = kwargs.get("generator")
+            if generator is not None and generator.device.type != "kit" == kwargs["device"].type:
+                return _drawn(func, args, kwargs)
         return func(*args, **kwargs)
 
     def loading(self, load: Any) -> Any:
         """The function that stands in for this `torch.load`."""
         return functools.wraps(load)(functools.partial(self._loaded, load))
+
+    def compiling(self, compiler: Any, undo: ExitStack) -> Any:
+        """The function that stands in for this `torch.compile`, until that is undone."""
+
+        @functools.wraps(compiler)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            if not self._has_compiled:
+                undo.enter_context(torch.compiler.set_stance("force_eager"))
+                self._has_compiled = True
+            return compiler(*args, **kwargs)
+
+        return compiled
 
     def _loaded(
         self, load: Any, file: Any, map_location: Any = None, *args: Any, **kwargs: Any
@@ -193,6 +214,13 @@ class DeviceNames(TorchFunctionMode):
     def _count(self, name: str) -> None:
         with self._lock:
             self._counts[name] += 1
+
+
+def _drawn(func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+    """The numbers that a generator of the program's gives where it is, copied to device kit."""
+    learns = kwargs.pop("requires_grad", False)
+    made: torch.Tensor = func(*args, **{**kwargs, "device": kwargs["generator"].device})
+    return made.to("kit").requires_grad_(learns)
 
 
 def _at_the_programs_line(show: Any) -> Any:

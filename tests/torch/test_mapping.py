@@ -235,3 +235,46 @@ def test_a_thread_that_is_started_twice_is_refused_as_ever() -> None:
             thread.start()
     assert runs == [1]
     assert "run" not in vars(thread)
+
+
+def test_a_generator_of_the_cpu_gives_a_named_device_its_own_numbers() -> None:
+    """It was an error, of a call that is right wherever the device is the CPU."""
+
+    def drawn(device: str) -> list[torch.Tensor]:
+        generator = torch.Generator(device="cpu").manual_seed(3)
+        made = [
+            torch.randn(4, 3, generator=generator, device=device, requires_grad=True),
+            torch.randint(0, 9, (5,), generator=generator, device=device),
+            torch.randperm(6, generator=generator, device=device),
+        ]
+        assert made[0].is_leaf
+        assert made[0].requires_grad
+        return made
+
+    expected = [x.detach() for x in drawn("cpu")]
+    with kit.Session(), named_devices():
+        found = drawn("cpu")
+        assert {x.device.type for x in found} == {"kit"}
+        torch.testing.assert_close([x.detach().cpu() for x in found], expected)
+
+
+def test_what_torch_compile_is_given_runs_as_it_is_written() -> None:
+    """Torch traced the kit's mode, and its autocast, with the program, and failed."""
+    device, compile_before = "cpu", torch.compile
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+
+    def by(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return net(x)  # type: ignore[no-any-return]
+
+    x = torch.ones(4, 3)
+    expected = by(x)
+    with kit.Session(), named_devices() as names:
+        net.to(device)
+        assert "torch.compile" not in names.said
+        found = torch.compile(by, backend="eager")(x.to(device))
+        assert (found.device.type, found.dtype) == ("kit", torch.bfloat16)
+        torch.testing.assert_close(found.detach().cpu(), expected.detach())
+    assert "torch.compile: its functions ran as they are written" in names.said
+    assert torch.compile is compile_before
