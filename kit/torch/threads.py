@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from contextvars import copy_context
 from typing import Any
 
+from kit.errors import SessionError
 from kit.runtime.recording.sites import is_kits
 
 __all__ = ["threads_follow"]
@@ -26,7 +27,7 @@ def threads_follow(around: Callable[[], AbstractContextManager[Any]]) -> Iterato
     Args:
         around: makes what is around the thread's work. Threads of kit's own are left as they are.
     """
-    original = threading.Thread.start
+    original, in_block = threading.Thread.start, True
 
     @functools.wraps(original)
     def start(self: threading.Thread) -> None:
@@ -35,8 +36,12 @@ def threads_follow(around: Callable[[], AbstractContextManager[Any]]) -> Iterato
 
             def run() -> None:
                 vars(self).pop("run", None)
-                with around():
-                    work()
+                try:
+                    with around():
+                        work()
+                except SessionError:
+                    if in_block or not self.daemon:
+                        raise  # else the program is over: Python would have ended this thread
 
             self.run = functools.partial(context.run, run)  # type: ignore[method-assign]
         try:
@@ -49,4 +54,5 @@ def threads_follow(around: Callable[[], AbstractContextManager[Any]]) -> Iterato
     try:
         yield
     finally:
+        in_block = False
         threading.Thread.start = original  # type: ignore[method-assign]

@@ -278,3 +278,28 @@ def test_what_torch_compile_is_given_runs_as_it_is_written() -> None:
         torch.testing.assert_close(found.detach().cpu(), expected.detach())
     assert "torch.compile: its functions ran as they are written" in names.said
     assert torch.compile is compile_before
+
+
+@pytest.mark.parametrize("is_daemon", [True, False])
+def test_a_daemon_that_outlives_the_program_ends_without_a_word(
+    is_daemon: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python ends it, wherever it is; here its session is closed meanwhile."""
+    told: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    may_go_on = threading.Event()
+
+    def work() -> None:
+        x = torch.ones(2).to("cuda")
+        placed.set()
+        may_go_on.wait(60)
+        x.sum().item()
+
+    placed = threading.Event()
+    with kit.Session(), named_devices():
+        thread = threading.Thread(target=work, daemon=is_daemon)
+        thread.start()
+        placed.wait(60)
+    may_go_on.set()
+    thread.join()
+    assert len(told) == (0 if is_daemon else 1)
