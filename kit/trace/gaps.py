@@ -17,6 +17,7 @@ instant has the first cause that holds:
     sync point      the host still waited
     input           the host prepared or copied a batch
     host waits elsewhere  for something else than the device: it slept, read a file, took a lock
+    own code        the program ran code of its own between two ops
     host recording  the host recorded ops or cut a segment
     dispatch        the host had recorded ahead and handed over what it had
     unknown         none of these was seen
@@ -43,8 +44,8 @@ from kit.trace.timeline import Timeline
 __all__ = ["CAUSES", "GAP_CAUSES", "NOT_BEGUN", "Gap", "GapCause", "Idle", "IdleRow", "idle_gaps",
            "idle_of", "idle_table"]  # fmt: skip
 
-ELSEWHERE = "host waits elsewhere"
-NOT_BEGUN = "not begun"
+ELSEWHERE, OWN, NOT_BEGUN = "host waits elsewhere", "own code", "not begun"
+_AT_LINES = (ELSEWHERE, OWN)  # their spans are named after their line
 # In 40 published traces an idle device began what was launched within 0.12 ms; where it took longer
 # than this, work from before the recording, or left out of the file, went before.
 LATE_NS = 1_000_000
@@ -56,6 +57,7 @@ _HOST = {
     "wait": ("wait",),
     "input": ("input",),
     "elsewhere": ("elsewhere",),
+    "own": ("own",),
     "ahead": ("ahead",),
     "record": ("record", "plan"),
 }
@@ -77,6 +79,7 @@ CAUSES = (
     GapCause("dispatch", "dispatch", "dispatch", "a segment was being handed to the device"),
     GapCause("sync point", "wait", "sync", "the host waited for the device"),
     GapCause(ELSEWHERE, "elsewhere", "elsewhere", "the host slept, or waited for a file or a lock"),
+    GapCause(OWN, "own", "own", "the program computed on the host, between two ops"),
     GapCause("input", "input", "input", "the host prepared or copied a batch"),
     GapCause("reduction", "reduction", "reduction", "gradients were on their way between devices"),
     GapCause(
@@ -321,7 +324,7 @@ class _Cells:
             of = rule == i
             if not of.any():
                 continue
-            if cause not in ("sync point", ELSEWHERE):
+            if cause not in ("sync point", *_AT_LINES):
                 yield (cause, ""), length[of]
                 continue
             culprits, first, lengths = grouped(by[of], length[of])
@@ -329,11 +332,10 @@ class _Cells:
                 yield (cause, self._site(cause, culprit)), part
 
     def _site(self, cause: str, by: int) -> str:
-        """The line to blame: of a sync point, or of a wait elsewhere, whose span it names."""
+        """The line to blame: of a sync point, or of a span that is named after its line."""
         if by >= 0 and cause == "sync point":
             return self.timeline.syncs[by].site
-        is_named = by >= 0 and cause == ELSEWHERE
-        return self.timeline.names[self.timeline.name[by]] if is_named else ""
+        return self.timeline.names[self.timeline.name[by]] if by >= 0 and cause in _AT_LINES else ""
 
     def lost(self) -> dict[str, int]:
         """Cause -> its time in which no other device worked either."""
@@ -437,6 +439,7 @@ _RULES = (
     _while("sync point", "waiting", "the host waited (", ")"),
     _while("input", "input"),
     _while(ELSEWHERE, "elsewhere"),
+    _while(OWN, "own"),
     _Rule(
         "host recording",
         lambda c: (c.by["record"] >= 0) & (c.by["ahead"] < 0),

@@ -41,6 +41,7 @@ class Host:
             ("compile", ("lower", "compile"), self.on),
             ("input", ("input",), self.on),
             ("host waits elsewhere", ("elsewhere",), self.on),
+            ("own code", ("own",), self.on),
             ("dispatch", ("dispatch",), self.on),
             ("host recording", ("record", "plan"), self.on),
         )

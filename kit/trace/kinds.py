@@ -31,6 +31,7 @@ LIMITS = (
     "sync",
     "input",
     "elsewhere",
+    "own",
     "dispatch",
     "compile",
     "reduction",
@@ -108,6 +109,14 @@ SPAN_KINDS = (
         "lock; named after its line",
     ),
     SpanKind(
+        "own",
+        "own code",
+        "own",
+        "own code",
+        "the program computes on the host between two ops: its own Python, or ops of torch on CPU "
+        "tensors; named after its line",
+    ),
+    SpanKind(
         "communication",
         "communication",
         "communication",
@@ -123,18 +132,19 @@ CATEGORY_ROWS = (
     Category("reduction", 2, "reduction", "reduction"),
     Category("compile", 3, "compile", "compile"),
     Category("dispatch", 4, "dispatch", "dispatch"),
-    Category("forward recording", 8, "recording", "forward", phase="forward"),
-    Category("backward recording", 9, "recording", "backward", phase="backward"),
-    Category("update recording", 10, "recording", "update", phase="update"),
+    Category("forward recording", 9, "recording", "forward", phase="forward"),
+    Category("backward recording", 10, "recording", "backward", phase="backward"),
+    Category("update recording", 11, "recording", "update", phase="update"),
     Category("input", 6, "input", "input", is_away=True),
     Category("sync wait", 5, "sync", "wait", is_away=True),
     Category("host waits elsewhere", 7, "elsewhere", "elsewhere", is_away=True),
-    Category("unknown", 11, "unknown"),
+    Category("own code", 8, "own", "own", is_away=True),
+    Category("unknown", 12, "unknown"),
 )
 
 KINDS = tuple(kind.name for kind in SPAN_KINDS)
 # While one of these goes on a thread records nothing, though its phase goes on.
-AWAY = ("wait", "input", "ahead", "elsewhere")
+AWAY = ("wait", "input", "ahead", "elsewhere", "own")
 # What a call launches on a device: the first computes or copies, the second only communicates.
 ON_DEVICE = ("kernel", "communication")
 CATEGORIES = tuple(row.name for row in CATEGORY_ROWS)

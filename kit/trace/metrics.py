@@ -50,7 +50,7 @@ __all__ = [
 
 # A row of the breakdown only where it happens.
 _ALONE = 1.01  # waits of one thread, which may touch, to the time in which some wait goes on
-_RARE = ("communication", "reduction", "host waits elsewhere")
+_RARE = ("communication", "reduction", "host waits elsewhere", "own code")
 _Masks = tuple[Mask, Mask]
 
 
@@ -234,7 +234,7 @@ def breakdown(timeline: Timeline) -> BreakdownRows:
     input, or recording by phase), else to "unknown". So `exposed_ms` adds up to the step, while
     `total_ms` counts all of an activity (a phase's recording without the waits and copies inside
     it). Where nothing was sent or reduced, as on one device, there is no row for it; nor for waits
-    elsewhere where none was seen, nor for the device where nobody saw it.
+    elsewhere and own code where none was seen, nor for the device where nobody saw it.
 
     Units:
         milliseconds, averaged over the step spans

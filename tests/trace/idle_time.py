@@ -9,7 +9,7 @@ from kit.trace import Span, SyncPoint, Timeline
 END = 120
 STEPS = [Span("host/main", f"step {i}", "step", 60 * i, 60 * i + 60) for i in range(2)]
 HOST = ("record", "plan", "lower", "compile", "dispatch", "wait", "input", "ahead",
-        "elsewhere")  # fmt: skip
+        "elsewhere", "own")  # fmt: skip
 OWN_CAUSE = (
     "kernel",
     "reduction",
@@ -152,10 +152,11 @@ def cause_at(
         ("wait" in active or site, "sync point"),
         ("input" in active, "input"),
         ("elsewhere" in active, "host waits elsewhere"),
+        ("own" in active, "own code"),
         (active & {"record", "plan"} and "ahead" not in active, "host recording"),
         ("ahead" in active, "dispatch"),
     ):
         if holds:
-            named = {"sync point": site, "host waits elsewhere": "forward"}
+            named = {"sync point": site, "host waits elsewhere": "forward", "own code": "forward"}
             return cause, named.get(cause, "")
     return "unknown", ""

@@ -195,7 +195,7 @@ times = st.tuples(st.integers(0, END - 2), st.integers(1, 15))
 
 @st.composite
 def timelines(draw: st.DrawFn) -> Timeline:
-    kinds = st.sampled_from(["record", "plan", "wait", "ahead", "input", "elsewhere"])
+    kinds = st.sampled_from(["record", "plan", "wait", "ahead", "input", "elsewhere", "own"])
     spans = [*STEPS]
     spans += [
         host(k, a, a + n) for k, (a, n) in draw(st.lists(st.tuples(kinds, times), max_size=5))

@@ -68,7 +68,7 @@ def instants(t: Timeline, *kinds: str, name: str = "", loader: bool = False) -> 
 
 def charged_to(i: int, sets: dict[str, set[int]]) -> str:
     order = ["device busy", "communication", "reduction", "compile", "dispatch", "sync wait",
-             "input", "host waits elsewhere",
+             "input", "host waits elsewhere", "own code",
              *(f"{phase} recording" for phase in PHASES)]  # fmt: skip
     return next((category for category in order if i in sets[category]), "unknown")
 
@@ -83,6 +83,7 @@ def sets_of(t: Timeline) -> dict[str, set[int]]:
         "sync wait": instants(t, "wait"),
         "input": instants(t, "input"),
         "host waits elsewhere": instants(t, "elsewhere"),
+        "own code": instants(t, "own"),
     } | {
         f"{phase} recording": instants(t, "record", name=phase) - instants(t, "ahead")
         for phase in PHASES
@@ -121,7 +122,7 @@ def test_busy_matches_counting_one_nanosecond_at_a_time(t):
 def test_a_breakdown_charges_each_nanosecond_of_the_steps_once(t):
     steps, sets = instants(t, "step"), sets_of(t)
     charged = [charged_to(i, sets) for i in steps]
-    away = sets["sync wait"] | sets["input"] | sets["host waits elsewhere"]
+    away = sets["sync wait"] | sets["input"] | sets["host waits elsewhere"] | sets["own code"]
     for category, (total, exposed) in breakdown_ns(t).items():
         assert exposed == charged.count(category)
         if category != "unknown":
@@ -135,7 +136,7 @@ def test_the_exposed_parts_of_a_breakdown_add_up_to_the_mean_step(t):
     assert sum(exposed for _, exposed in breakdown_ns(t).values()) == sum(lengths)
     rows = breakdown(t)
     if sum(lengths):
-        rare = {"communication", "reduction", "host waits elsewhere"}
+        rare = {"communication", "reduction", "host waits elsewhere", "own code"}
         rare |= set() if says_device(t) else {"device busy"}
         shown = [c for c in CATEGORIES if c not in rare or breakdown_ns(t)[c][0] > 0]
         assert [r.category for r in rows] == shown
@@ -149,7 +150,7 @@ def test_the_exposed_parts_of_a_breakdown_add_up_to_the_mean_step(t):
 @given(timelines())
 def test_the_headline_overlap_is_of_recording_that_neither_waits_nor_copies(t):
     sets, kernels = sets_of(t), instants(t, "kernel")
-    away = sets["sync wait"] | sets["input"] | instants(t, "ahead", "elsewhere")
+    away = sets["sync wait"] | sets["input"] | instants(t, "ahead", "elsewhere", "own")
     recording = instants(t, "record") - away
     found = headline(t).overlap_fraction
     if recording and kernels:
@@ -170,7 +171,7 @@ def test_a_step_made_by_hand_is_broken_down_as_by_hand():
         "compile": (10, 10), "dispatch": (20, 15),
         "forward recording": (40, 20), "backward recording": (30, 0), "update recording": (0, 0),
         "input": (0, 0), "sync wait": (20, 6), "unknown": (5, 5),
-        "host waits elsewhere": (0, 0),
+        "host waits elsewhere": (0, 0), "own code": (0, 0),
     }  # fmt: skip
     assert breakdown(t)[0].share == 0.4
 

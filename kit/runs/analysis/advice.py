@@ -21,7 +21,7 @@ from kit.runs.labels import is_of_strangers, is_on_cpu, is_on_gpu
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import Timeline, count_devices, sync_table, union_ns
-from kit.trace.gaps import ELSEWHERE
+from kit.trace.gaps import ELSEWHERE, OWN
 from kit.trace.intervals import Ints, without
 from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
 from kit.trace.metrics import Together, waits_of
@@ -30,8 +30,10 @@ __all__ = ["RULES", "Advice", "advise", "limits_of"]
 
 SHARE = 0.05  # of the step: what costs less is not worth a sentence
 _RECORDING = tuple(row.name for row in CATEGORY_ROWS if row.phase)
-HOST_WORK = (*_RECORDING, "input", "host waits elsewhere")  # what one thread does in turn
+# What one thread does in turn.
+HOST_WORK = (*_RECORDING, "own code", "input", "host waits elsewhere")
 _NO_TIME = 0.9  # of the step: a host that is at work for so much has none to spare for a thread
+_UNKNOWN = "An unknown line"
 FEW_OPS = 30  # a segment of fewer ops may cost more to issue than to run
 
 
@@ -212,20 +214,36 @@ def _loader(run: Run, ms: float, asleep: str) -> Advice:
 
 
 def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
+    batch = "a DataLoader's num_workers" if is_of_strangers(run) else "prefetch=2"
+    for site, lost, ms in _at_lines(run, seen, ELSEWHERE, "elsewhere"):
+        text = (
+            f"{site or _UNKNOWN} makes the host wait for something else than the device (it "
+            f"sleeps, reads a file or takes a lock), and {lost}. Do it ahead in a thread (a batch: "
+            f"{batch}), or less often."
+        )
+        yield Advice("host waits elsewhere", text, site, ms)
+
+
+def _own(run: Run, seen: _Seen) -> Iterator[Advice]:
+    for site, lost, ms in _at_lines(run, seen, OWN, "own"):
+        text = (
+            f"{site or _UNKNOWN} computes on the host between two ops (Python, or ops of torch on "
+            f"CPU tensors), and {lost}. Do it on the device (tensors made with device=ctx.device), "
+            "ahead of the step (a batch: ctx.loader), or less often."
+        )
+        yield Advice("own code", text, site, ms)
+
+
+def _at_lines(run: Run, seen: _Seen, cause: str, kind: str) -> Iterator[tuple[str, str, float]]:
+    """Of each line with such spans: the line, what the device loses, in words, and all of it."""
     steps = max(run.timeline.steps, 1) * count_devices(run.timeline)
-    whole = away_by_line(run)
+    whole = away_by_line(run, kind)
+    what = "the devices then have" if run.devices > 1 else "the device then has"
     for row in run.idle:
         ms = row.total_ms / steps
-        if row.cause != ELSEWHERE or ms < SHARE * seen.step_ms:
-            continue
-        what = "the devices then have" if run.devices > 1 else "the device then has"
-        batch = "a DataLoader's num_workers" if is_of_strangers(run) else "prefetch=2"
-        text = (
-            f"{row.site or 'An unknown line'} makes the host wait for something else than the "
-            f"device (it sleeps, reads a file or takes a lock), and {what} nothing to do for "
-            f"{format_ms(ms)} a step. Do it ahead in a thread (a batch: {batch}), or less often."
-        )
-        yield Advice("host waits elsewhere", text, row.site, whole.get(row.site, ms))
+        if row.cause == cause and ms >= SHARE * seen.step_ms:
+            lost = f"{what} nothing to do for {format_ms(ms)} a step"
+            yield row.site, lost, whole.get(row.site, ms)
 
 
 def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
@@ -360,6 +378,7 @@ ADVICE_RULES = (
     AdviceRule(tuple(cure.rule for cure in SYNC_CURES), _syncs, ("sync",)),
     AdviceRule(("input",), _input, ("input",), ("input",)),
     AdviceRule(("host waits elsewhere",), _elsewhere, ("elsewhere",), ("host waits elsewhere",)),
+    AdviceRule(("own code",), _own, ("own",), ("own code",)),
     AdviceRule(("compile",), _compiles, ("compile",), is_rare=True),
     AdviceRule(("recording",), _recording, ("recording",), _RECORDING),
     AdviceRule(("reduction",), _reduction, ("reduction",)),

@@ -28,7 +28,7 @@ __all__ = ["HOW_TIMED", "PHASES", "LineCost", "away_by_line", "line_costs", "pla
 PHASES = ("forward", "backward", "update")
 HOW_TIMED = (  # what a line's recording is: a reader who looks for slow Python must know
     "timed in a traced step from the op before to the line's own, with all Python between them, "
-    "on whatever line"
+    "on whatever line, that is too short to be own code"
 )
 Floats = NDArray[np.float64]
 
@@ -56,6 +56,7 @@ class LineCost:
     causes: tuple[str, ...] = ()  # of the sync points, and the library lines that they went through
     nodes: tuple[int, ...] = ()  # of `run.whole`
     elsewhere_ms: float = 0.0  # the host waited for something else than the device
+    own_ms: float = 0.0  # the program's own code, between two ops
 
     @property
     def recording_ms(self) -> float:
@@ -70,7 +71,7 @@ class LineCost:
     @property
     def total_ms(self) -> float:
         """All of it together, whatever overlaps: for an order, not for a sum."""
-        return self.work_ms + self.wait_ms + self.elsewhere_ms
+        return self.work_ms + self.wait_ms + self.elsewhere_ms + self.own_ms
 
 
 class LineRows(Rows[LineCost]):
@@ -84,6 +85,7 @@ class LineRows(Rows[LineCost]):
         Column("wait", lambda x: format_ms(x.wait_ms)),
         Column("idle after it", lambda x: format_ms(x.idle_ms)),
         Column("elsewhere", lambda x: format_ms(x.elsewhere_ms)),
+        Column("own code", lambda x: format_ms(x.own_ms)),
         Column("sync points", lambda x: format_number(x.syncs)),
         Column("causes", lambda x: ", ".join(x.causes), is_number=False),
     )
@@ -105,7 +107,7 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     record = _recording(run, sites)
     device = _device(run, sites)
     no_device = 0.0 if says_device(run.timeline) else math.nan  # of a line that recorded nothing
-    waits, elsewhere = _waits(run), away_by_line(run)
+    waits, elsewhere, own = _waits(run), away_by_line(run), away_by_line(run, "own")
     found = []
     nothing = dict.fromkeys(PHASES, 0.0 if run.graphs else math.nan)
     for i, site in enumerate(sites.names):
@@ -124,14 +126,13 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
                 causes,
                 sites.nodes[site],
                 elsewhere.pop(site, 0.0),
+                own.pop(site, 0.0),
             )
         )
-    for site, (wait, syncs, idle, causes) in waits.items():
-        away = elsewhere.pop(site, 0.0)
-        found.append(
-            LineCost(site, nothing, no_device, wait, syncs, idle, causes, elsewhere_ms=away)
-        )
-    found += [LineCost(site, nothing, no_device, elsewhere_ms=ms) for site, ms in elsewhere.items()]
+    for site in dict.fromkeys([*waits, *elsewhere, *own]):
+        wait, syncs, idle, causes = waits.get(site, (0.0, 0.0, 0.0, ()))
+        away = elsewhere.get(site, 0.0), own.get(site, 0.0)
+        found.append(LineCost(site, nothing, no_device, wait, syncs, idle, causes, (), *away))
     rows = _in_order([row for row in found if row.nodes or row.total_ms or row.syncs])
     return rows.with_note(run.doubt)
 
@@ -283,13 +284,13 @@ def _waits(run: Run) -> dict[str, Waits]:
     return found
 
 
-def away_by_line(run: Run) -> dict[str, float]:
-    """Waits for something else than the device, milliseconds a traced step, by line."""
+def away_by_line(run: Run, kind: str = "elsewhere") -> dict[str, float]:
+    """Waits for something else than the device (or own code), ms a traced step, by line."""
     t = run.timeline
     count = t.steps
     if not count:
         return {}
-    steps, mask = joined(t.intervals(kind="step")), t.where(kind="elsewhere")
+    steps, mask = joined(t.intervals(kind="step")), t.where(kind=kind)
     return {
         t.names[name]: int(within(steps, t.times(mask & (t.name == name))).sum()) / count / 1e6
         for name in np.unique(t.name[mask]).tolist()

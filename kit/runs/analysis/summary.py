@@ -237,13 +237,18 @@ def _lines(run: Run, limit: int) -> str:
     dearest = sorted(rows, key=lambda row: -row.total_ms)[:limit]
     texts = {(s.file, s.first + i): line for s in run.sources for i, line in enumerate(s.lines)}
     cells = []
-    is_away = any(row.elsewhere_ms for row in rows)
+    further = [
+        (head, field)
+        for head, field in (("elsewhere ms", "elsewhere_ms"), ("own code ms", "own_ms"))
+        if any(getattr(row, field) for row in rows)
+    ]
     for row in dearest:
         known = texts.get(place_of(row.site), "")
-        parts = [row.recording_ms, row.device_ms, row.wait_ms] + [row.elsewhere_ms] * is_away
+        parts = [row.recording_ms, row.device_ms, row.wait_ms]
+        parts += [getattr(row, field) for _, field in further]
         times = map(format_number, parts)
         cells.append([safe_terminal(row.site, 40), *times, _start_of(known.strip())])
-    heads = ["line", "record ms", "device ms", "wait ms", *["elsewhere ms"] * is_away, ""]
+    heads = ["line", "record ms", "device ms", "wait ms", *(head for head, _ in further), ""]
     shown = terminal_table(heads, cells, left=(0, len(heads) - 1)) + _more(
         len(rows) - limit, "lines"
     )

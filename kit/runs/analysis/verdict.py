@@ -111,6 +111,12 @@ LIMIT_ROWS = {
         "lock",
         "do that in another thread, or less often: the table of idle time has each line",
     ),
+    "own": LimitRow(
+        "The device waits while the program computes on the host between its ops: Python of its "
+        "own, or ops of torch on CPU tensors",
+        "do that on the device, ahead of the step, or less often: the table of idle time has each "
+        "line",
+    ),
     "dispatch": LimitRow(
         "The time goes into handing work to the device",
         f"{_DISPATCH}, or larger segments (mode='lazy', larger bulk sizes); kit.SegmentView(run) "

@@ -209,6 +209,7 @@ def _lines(run: Run) -> list[Values]:
         reals(r.wait_ms for r in rows),
         reals(r.idle_ms for r in rows),
         reals(r.elsewhere_ms for r in rows),
+        reals(r.own_ms for r in rows),
         reals(r.syncs for r in rows),
         Texts.of(_SEVERAL.join(r.causes) for r in rows),
     ]
@@ -347,6 +348,7 @@ TABLES = (
             wait_ms="of the host for the device, a step: of untraced ones, where they are known",
             idle_ms="of the device after these waits, a traced step",
             elsewhere_ms="of the host for something else, a step",
+            own_ms="of the host, on code of the program's own between two ops, a step",
             syncs="sync points, a step",
             causes="of the sync points",
         ),

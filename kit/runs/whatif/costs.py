@@ -237,13 +237,15 @@ def _recording(run: Run, cut: float, wake: float, launch: float, value: float) -
 
 
 def _away(run: Run) -> dict[str, float]:
-    """Sleeping, a file or a lock, for each op of a phase; see `_asleep`.
+    """Sleeping, a file, a lock or own code, for each op of a phase; see `_asleep`.
 
     Not what the loading of a batch sleeps, which a phase's span may have within it: see `_batch`.
     """
     timeline, graph = run.timeline, run.graphs[0]
     ops = Counter(graph.nodes[i].phase for i in graph.ops)
-    away = timeline.intervals(kind="elsewhere", lane="host/main")
+    away = np.concatenate(
+        [timeline.intervals(kind=k, lane="host/main") for k in ("elsewhere", "own")]
+    )
     loading = timeline.intervals(kind="input", lane="host/main")
     both = np.concatenate([away, loading])
     if not len(away) or run.settings.step_mode == "replay":

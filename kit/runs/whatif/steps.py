@@ -329,7 +329,7 @@ class _Steps:
             self._host(phase, "record", min(left, SWITCH_NS))
 
     def _away(self, phase: str, ops: int) -> None:
-        """A sleep, a file or a lock of the program's: the worker may run Python meanwhile."""
+        """A sleep, a file, a lock or code of the program's: the worker may run Python meanwhile."""
         if ns := self._costs.away.get(phase, 0.0) * ops:
             self._put(_HOST, "as in the measured run", "elsewhere", ns)
 

@@ -29,12 +29,12 @@ import numpy as np
 
 from kit.errors import EngineError
 from kit.runtime.recording.bulk import Site
-from kit.runtime.recording.sites import format_site, line_of_frame
+from kit.runtime.recording.sites import format_site, is_torchs, line_of_frame
 from kit.threads import read_stacks, start_thread
 from kit.trace import Span
 from kit.trace.intervals import Ints, without
 
-__all__ = ["Away", "Look", "blocked_of", "elsewhere", "looks", "waits_of"]
+__all__ = ["Away", "Look", "blocked_of", "looks", "waits_of"]
 
 EVERY_S = 0.001
 LEAST_NS = 1_000_000  # what is shorter is not worth a span
@@ -58,6 +58,7 @@ class Look:
     held_ns: int = 0  # time in which the looks may have held it up, so far
     call: Literal["", "lock", "other"] = ""  # of the system, that it waits in; "": it is ready
     is_late: bool = False  # it had to wait for Python's lock, which a third thread had
+    is_own: bool = False  # at the user's line itself, or in a library that is not torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +74,6 @@ class Away:
     def span(self) -> Span:
         """Itself on the timeline."""
         return Span("host/main", format_site(self.site), "elsewhere", self.start_ns, self.stop_ns)
-
-
-@contextlib.contextmanager
-def elsewhere() -> Iterator[list[Away]]:
-    """Look at the thread that enters the block; the list has its waits when the block has ended."""
-    found: list[Away] = []
-    with looks() as seen:
-        yield found
-    found += waits_of(seen)
 
 
 @contextlib.contextmanager
@@ -268,7 +260,8 @@ class _Looking:
     def _look(self, woken_ns: int) -> None:
         read = os.pread  # type: ignore[attr-defined, unused-ignore]
         clock_ns = time.clock_gettime_ns  # type: ignore[attr-defined, unused-ignore]
-        site = read_stacks(self._site)  # first: a read lets the thread go on in Python
+        seen = read_stacks(self._site)  # first: a read lets the thread go on in Python
+        site = None if seen is None else seen[:2]
         call = read(self._call, 16, 0).split()[0]
         queued = self._queued()
         at, cpu = time.perf_counter_ns(), clock_ns(self._clock)
@@ -285,14 +278,18 @@ class _Looking:
                 *(at, cpu, waits, site or ("", 0), queued, self._held_ns),
                 kind if call.isdigit() else "",
                 is_late,
+                bool(seen and seen[2]),
             )
         )
         self._held_ns += (time.perf_counter_ns() - at) * is_held
 
-    def _site(self) -> tuple[str, int] | None:
-        """Where the thread is; None if it has ended."""
+    def _site(self) -> tuple[str, int, bool] | None:
+        """Where the thread is, and whether it runs own code there; None if it has ended."""
         frame = sys._current_frames().get(self._of)
-        return None if frame is None else line_of_frame(frame)
+        if frame is None:
+            return None
+        site = line_of_frame(frame)
+        return (*site, bool(site[0]) and not is_torchs(frame.f_code.co_filename))
 
     def _is_late(self, cpu_ns: int) -> bool:
         """Has another thread had Python's lock since the look before, and the look waited for it?

@@ -17,6 +17,7 @@ __all__ = [
     "is_kits",
     "is_shipped_step",
     "is_standard",
+    "is_torchs",
     "is_users",
     "level_of_user",
     "line_of",
@@ -27,6 +28,7 @@ _KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 _WORKLOADS = _KIT + "workloads" + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # Python's own modules
 _SEPARATOR = re.compile(r"[/\\]")
+_FRAMEWORK = re.compile(r"[/\\](torch|jax)[/\\]")
 
 
 def format_site(site: tuple[str, int]) -> str:
@@ -88,6 +90,11 @@ def line_of_frame(frame: Any) -> Site:
 def is_users(path: str) -> bool:
     """True for a file that is neither kit's nor Python's own nor of an installed package."""
     return not (is_standard(path) or is_kits(path) or in_packages(path))
+
+
+def is_torchs(path: str) -> bool:
+    """True for a file of torch, and of jax: their Python between two ops is recording."""
+    return bool(_FRAMEWORK.search(path) and in_packages(path))
 
 
 def is_standard(path: str) -> bool:

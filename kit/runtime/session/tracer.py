@@ -11,8 +11,9 @@ from typing import Any
 
 from kit.ir.plan import OpStream
 from kit.runtime.profiling.device_spans import profiled
-from kit.runtime.profiling.elsewhere import elsewhere
+from kit.runtime.profiling.elsewhere import looks, waits_of
 from kit.runtime.profiling.freeze import TracedSteps, freeze_step, freeze_trace
+from kit.runtime.profiling.own_code import own_code
 from kit.runtime.recording.stream import CutPolicy
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.reads import Reads
@@ -67,17 +68,20 @@ class Tracer:
             syncs = reads.follow()
             tracing = Tracing(spans.end_step)
             with profiled() as profile, _no_collection():
-                with elsewhere() as waited:
+                with looks() as seen:
                     yield tracing
                 spans.stop()
                 reads.wait_all()
+            waited = waits_of(seen)
+            known = [*spans.spans, *executor.spans, *(away.span for away in waited)]
+            own = own_code((task for task, _ in spans.tasks), known, seen)
             tracing.steps = freeze_trace(
                 spans.tasks,
-                [*spans.spans, *executor.spans, *(away.span for away in waited)],
+                [*known, *(span for _, span in own)],
                 profile,
                 syncs,
                 self._stepper.describe(),
-                waited_at=[*reads.places, *(away.site for away in waited)],
+                waited_at=[*reads.places, *(away.site for away in waited), *(s for s, _ in own)],
             )
         finally:
             self.forget()

@@ -89,6 +89,7 @@ _PALETTE = {
     "dispatch": "#a4e8fb",
     "wait": "#dd5a3c",
     "elsewhere": "#60240c",
+    "own": "#0c1890",
     "ahead": "#dfe8d3",
     "kernel": "#587080",
     "reduction": "#db57ba",

@@ -230,11 +230,14 @@ def _sync(row: LineCost) -> str:
 
 
 def _away(row: LineCost) -> str:
-    if not row.elsewhere_ms:
-        return ""
-    return (
-        f'<span class="kit-wait" style="color:{INK}">&#9660; the host waits elsewhere (a sleep, a '
-        f"file, a lock): {_ms(row.elsewhere_ms) or '0'} ms</span>"
+    told = (
+        ("the host waits elsewhere (a sleep, a file, a lock)", row.elsewhere_ms),
+        ("the program computes on the host, between two ops", row.own_ms),
+    )
+    return "".join(
+        f'<span class="kit-wait" style="color:{INK}">&#9660; {what}: {_ms(ms) or "0"} ms</span>'
+        for what, ms in told
+        if ms
     )
 
 

@@ -198,7 +198,7 @@ def test_a_step_that_is_all_recording_cannot_lose_what_recording_takes() -> None
 
 
 _KINDS = st.sampled_from(
-    ["record", "input", "dispatch", "elsewhere", "wait", "ahead", "reduction", "kernel"]
+    ["record", "input", "dispatch", "elsewhere", "own", "wait", "ahead", "reduction", "kernel"]
 )
 
 
@@ -216,12 +216,13 @@ def test_no_advice_promises_more_than_what_is_left_of_the_step_beside_the_rest(
 ) -> None:
     """Counted by milliseconds: which of the ten does the device work, or the host, in any case?"""
     cells = {kind: {ms for k, a, n in spans if k == kind for ms in range(a, a + n)} for kind in
-             ("record", "input", "elsewhere", "wait", "ahead", "kernel")}  # fmt: skip
-    away = cells["input"] | cells["elsewhere"] | cells["wait"] | cells["ahead"]
+             ("record", "input", "elsewhere", "own", "wait", "ahead", "kernel")}  # fmt: skip
+    away = cells["input"] | cells["elsewhere"] | cells["own"] | cells["wait"] | cells["ahead"]
     work = {
         "recording": cells["record"] - away,
         "input": cells["input"],
         "host waits elsewhere": cells["elsewhere"],
+        "own code": cells["own"],
     }
     made = [
         busy(a, a + n) if kind == "kernel" else host(kind, a, min(a + n, 10))

@@ -31,8 +31,8 @@ END = 60
 KINDS = (
     ("forward", "record", 2), ("backward", "record", 2), ("update", "record", 1),
     ("item", "wait", 2), ("ahead", "ahead", 1), ("copy", "input", 1),
-    ("train.py:7", "elsewhere", 1), ("train.py:9", "elsewhere", 1), ("k", "kernel", 3),
-    ("m", "kernel", 2),
+    ("train.py:7", "elsewhere", 1), ("train.py:9", "elsewhere", 1), ("train.py:7", "own", 1),
+    ("k", "kernel", 3), ("m", "kernel", 2),
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def covered(run: Run, kind: str, name: str = "") -> set[int]:
 def recorded_by_counting(run: Run) -> dict[tuple[str, str], float]:
     """(site, phase) -> ns: each instant belongs to the op that is recorded next."""
     step = covered(run, "step")
-    away = set().union(*(covered(run, k) for k in ("wait", "input", "ahead", "elsewhere")))
+    away = set().union(*(covered(run, k) for k in ("wait", "input", "ahead", "elsewhere", "own")))
     ops = sorted((t, i) for i, t in enumerate(run.recorded_ns) if t >= 0)
     found: dict[tuple[str, str], float] = defaultdict(float)
     for phase in PHASES:
@@ -123,6 +123,8 @@ def test_it_equals_counting_one_nanosecond_at_a_time(run: Run):
         assert (row.wait_ms if row else 0) * 1e6 == pytest.approx(waited)
         away = len(covered(run, "elsewhere", site) & covered(run, "step")) if site else 0
         assert (row.elsewhere_ms if row else 0) * 1e6 == pytest.approx(away)
+        own = len(covered(run, "own", site) & covered(run, "step")) if site else 0
+        assert (row.own_ms if row else 0) * 1e6 == pytest.approx(own)
 
 
 @given(run=st.integers(1, 3).flatmap(runs))

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
-from kit.runtime.profiling.elsewhere import Look, blocked_of, elsewhere, waits_of
+from kit.runtime.profiling.elsewhere import Look, blocked_of, waits_of
 from kit.runtime.profiling.elsewhere import looks as looking
 from kit.runtime.recording.sites import format_site
 from tests.waiting import leaves_no_thread
@@ -194,12 +194,13 @@ def take_lock() -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize("wait", [lambda: time.sleep(0.4), read_pipe, take_lock])
 def test_a_real_wait_is_seen_with_its_line_and_computing_is_not(wait: Callable[[], Any]) -> None:
-    with elsewhere() as found:
+    with looking() as seen:
         compute(0.05)
         start = time.perf_counter_ns()
         wait()
         stop = time.perf_counter_ns()
         compute(0.05)
+    found = waits_of(seen)
     assert found
     file = Path(__file__).name
     assert {format_site(a.site).split(":")[0] for a in found} == {file}
@@ -314,7 +315,7 @@ def test_an_interrupt_while_the_looks_end_leaves_no_thread_and_no_file_open(
         raise KeyboardInterrupt
 
     ended, patches = pytest.raises(KeyboardInterrupt), monkeypatch.context()
-    with leaves_no_thread(), ended, patches as patched, elsewhere():
+    with leaves_no_thread(), ended, patches as patched, looking():
         patched.setattr(at, interrupted)
     assert process.num_fds() == before
 

@@ -2,7 +2,7 @@
 import {inRange} from "./table.js";
 
 // As in kit/trace/kinds.py: while one of these goes on a thread records nothing.
-const AWAY = ["wait", "input", "ahead", "elsewhere"];
+const AWAY = ["wait", "input", "ahead", "elsewhere", "own"];
 
 /** A set of time: sorted [start, stop] that do not touch. @typedef {number[][]} Pieces */
 

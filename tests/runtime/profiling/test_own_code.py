@@ -1,0 +1,106 @@
+"""The program's own code between two ops: from looks made by hand, and of real steps."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kit
+from kit.runtime.profiling.elsewhere import Look
+from kit.runtime.profiling.own_code import stretches
+from kit.trace import Span
+
+MS = 1_000_000
+MINE, OTHER = ("/home/me/train.py", 7), ("/home/me/train.py", 9)
+RECORD = Span("host/main", "forward", "record", 0, 20 * MS)
+
+
+def look(at: float, *, cpu: float | None = None, queued: float = 0, site: Any = MINE,
+         call: Any = "", is_own: bool = True) -> Look:  # fmt: skip
+    ran = at if cpu is None else cpu
+    return Look(int(at * MS), int(ran * MS), False, site, int(queued * MS), call=call,
+                is_own=is_own)  # fmt: skip
+
+
+def found(looks: list[Look], *ops: float, spans: tuple[Span, ...] = (RECORD,)) -> Any:
+    times = [int(at * MS) for at in ops]
+    return [
+        (s.name, s.kind, s.start_ns / MS, s.stop_ns / MS) for _, s in stretches(times, spans, looks)
+    ]
+
+
+def test_what_lies_between_two_ops_is_own_code_if_the_looks_saw_the_program() -> None:
+    assert found([look(t) for t in range(21)], 2, 12, 20) == [
+        ("train.py:7", "own", 0, 2), ("train.py:7", "own", 2, 12), ("train.py:7", "own", 12, 20),
+    ]  # fmt: skip
+
+
+def test_ops_in_a_row_leave_none() -> None:
+    assert found([look(t) for t in range(21)], *(t / 2 for t in range(41))) == []
+
+
+def test_it_has_the_line_that_was_seen_most() -> None:
+    looks = [look(t, site=OTHER if 4 <= t < 11 else MINE) for t in range(21)]
+    assert [row[0] for row in found(looks, 2, 12)] == ["train.py:7", "train.py:9", "train.py:7"]
+
+
+@pytest.mark.parametrize("seen", [{"is_own": False}, {"call": "other"}, {"cpu": 0.0}],
+                         ids=["at work in torch or the kit", "asleep", "blocked"])  # fmt: skip
+def test_recording_and_waiting_are_not_own_code(seen: dict[str, Any]) -> None:
+    assert found([look(t, **seen) for t in range(21)], 2, 12) == []
+
+
+def test_a_thread_that_stands_in_line_for_a_core_still_computes() -> None:
+    """On a busy machine: it had a core for a fifth of the time."""
+    looks = [look(t, cpu=0.2 * t, queued=0.8 * t) for t in range(21)]
+    assert [row[2:] for row in found(looks, 2, 12)] == [(0, 2), (2, 12), (12, 20)]
+
+
+def test_what_is_known_otherwise_stays_so_and_no_look_says_nothing() -> None:
+    loading = Span("host/main", "next batch", "input", 3 * MS, 11 * MS)
+    looks = [look(t) for t in range(21)]
+    parts = found(looks, 2, 12, spans=(RECORD, loading))
+    assert [row[2:] for row in parts] == [(0, 2), (2, 3), (11, 12), (12, 20)]
+    assert found([look(1, is_own=False), look(20)], 2, 12) == []
+    assert found([], 2, 12) == []
+    assert found(looks, spans=()) == []
+
+
+def randn() -> None:
+    torch.randn(2000, 1000)
+
+
+def python() -> None:
+    sum(i * i for i in range(400_000))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a thread does")
+@pytest.mark.alone
+@pytest.mark.parametrize("compute", [randn, python])
+def test_a_step_that_computes_on_the_host_says_so_at_its_line(compute: Callable[[], None]) -> None:
+    """It counted as recording of the line after it, with the advice to record less."""
+
+    @kit.workload
+    def mine(ctx: Any) -> Callable[[], Any]:
+        x = torch.randn(64, 64).to(ctx.device)
+
+        def step() -> Any:
+            y = (x @ x).relu()
+            compute()
+            return (y @ x).sum()
+
+        return step
+
+    run = kit.run(mine, kit.Settings(mode="lazy", steps=5))
+    rows = {row.category: row.total_ms for row in run.breakdown()}
+    recorded = sum(ms for name, ms in rows.items() if "recording" in name)
+    assert rows["own code"] > max(5, recorded)
+    assert run.limit_shares["own"] == max(run.limit_shares.values())
+    (line,) = [row.site for row in run.idle if row.cause == "own code"][:1]
+    assert line.startswith(Path(__file__).name)
+    assert run.advice()[0].rule == "own code"
