@@ -17,7 +17,7 @@ from kit.formats.chrome.around import Around
 from kit.formats.chrome.callers import find_callers
 from kit.formats.chrome.collectives import Message, named
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.frames import Frames
+from kit.formats.chrome.frames import Frames, asleep
 from kit.formats.chrome.memory import measured_memory
 from kit.formats.chrome.nesting import nest
 from kit.formats.chrome.phases import phases
@@ -203,8 +203,7 @@ class _Trace:
         if len(found := self.thread[asked[np.isin(names, numbers)]]):
             return int(np.bincount(found).argmax())
         for roles in ((Role.STEP,), (Role.ATEN, Role.COPY, Role.READ)):
-            found = self.thread[self._of(*roles)]
-            if len(found):
+            if len(found := self.thread[self._of(*roles)]):
                 return int(np.bincount(found).argmax())
         return 0
 
@@ -262,12 +261,16 @@ class _Trace:
         return Spans(main, "step", names, self.step_times[:, 0], self.step_times[:, 1])
 
     def _host_work(self) -> Iterator[Spans]:
-        for kind, roles in (
-            ("dispatch", (Role.LAUNCH, Role.TRANSFER)),
-            ("input", (Role.INPUT,)),
-            ("compile", (Role.COMPILE,)),
-        ):
+        for kind, *roles in (("dispatch", Role.LAUNCH, Role.TRANSFER), ("input", Role.INPUT),
+                             ("compile", Role.COMPILE)):  # fmt: skip
             yield self._spans(self._of(*roles), kind)
+        calls, column = self._of(Role.PYTHON), self.events.column
+        of = column("name").astype(np.int64), self.thread, self.start, self.stop
+        calls = calls[self.thread[calls] == self.main]
+        frames = self.nesting.frame
+        yield asleep(
+            self.events.names, calls, of, lambda i: self.place(frames[i], -1)[0], self.name
+        )
 
     def _kernels(self, lanes: Sequence[str]) -> Iterator[Spans]:
         """What a GPU ran; without one the ops that no other op called, and collectives."""
@@ -291,9 +294,7 @@ class _Trace:
 
     def _phases(self) -> Iterator[tuple[str, int, int]]:
         """None where what the program did is not known: without work of torch's host, or calls."""
-        engine = self._of(Role.ENGINE)
-        updates = self._of(Role.UPDATE)
-        tops = self.tops
+        engine, updates, tops = self._of(Role.ENGINE), self._of(Role.UPDATE), self.tops
         has_work = len(tops) or len(engine) or len(updates)
         if not has_work or (self.is_gpu and not _has_calls(self)):
             return

@@ -56,6 +56,11 @@ _EARLIER = (
     "with torch.cuda.synchronize() before the profiler starts, and without other programs on it. "
     "Events that were left out of the file look the same"
 )
+_NOT_LOOKED = (
+    "The device waits for the host, between two ops or launches. Whether the host computes there, "
+    "in Python, or sleeps or waits for a file or a lock, a trace of torch's tells only if it was "
+    "made with_stack=True"
+)
 LONG = 0.2  # of the step: waits, or copies, that draw the eye
 LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
 
@@ -172,7 +177,9 @@ def verdict(run: Run) -> Verdict | None:
     row = LIMIT_ROWS[limit.what]
     step_ms = sum(r.exposed_ms for r in rows)
     said = _of_device(run, limit, step_ms) if limit.what == "device" else row.said
-    said += _of_collector(run) if limit.what == "recording" else ""
+    is_untold = limit.what == "recording" and run.timeline.origin == "imported"
+    if limit.what == "recording":
+        said = _NOT_LOOKED if is_untold else said + _of_collector(run)
     copies = _of_copies(run.timeline, step_ms) if limit.what == "device" else ""
     said += copies
     waits = sum(r.total_ms for r in rows if r.category == "sync wait")
@@ -188,7 +195,7 @@ def verdict(run: Run) -> Verdict | None:
         said += f". All of this is of the mean of the traced steps, which differ: {differ}"
     answered = {name for a in advice for name in rules.limits_of(a)}
     step = row.outside or row.inside if run.settings.mode == "torch" else row.inside
-    step = _COPIES if copies else step
+    step = _COPIES if copies else f"if it computes: {step}" if is_untold else step
     return Verdict(limit, said, advice, "" if limit.what in answered else step)
 
 

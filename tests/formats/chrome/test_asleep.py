@@ -1,0 +1,96 @@
+"""A host that sleeps between its ops, in traces of torch.profiler with and without stacks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+import kit
+from kit.runs.analysis.verdict import verdict
+from kit.runs.run import Run
+from kit.trace import union_ns
+from tests.formats.chrome.test_callers import event, opened
+
+MS = 1000  # microseconds
+SLEEP = "<built-in function sleep>"
+
+
+def traced(tmp_path: Path, *, with_stack: bool) -> Run:
+    """Three steps with two sleeps of 10 ms each, one in a wait for a lock."""
+    x, lock = torch.ones(8, 8), threading.Lock()
+    lock.acquire()
+    plan = schedule(wait=1, warmup=1, active=3, repeat=1)
+    with profile(
+        activities=[ProfilerActivity.CPU], schedule=plan, with_stack=with_stack
+    ) as profiler:
+        for _ in range(5):
+            x.mm(x).relu()
+            time.sleep(0.01)
+            lock.acquire(timeout=0.01)
+            x.mm(x)
+            profiler.step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    return kit.open_trace(tmp_path / "trace.json")
+
+
+def test_with_stacks_a_sleep_is_no_recording_and_has_its_functions_line(tmp_path: Path) -> None:
+    run = traced(tmp_path, with_stack=True)
+    rows = {row.category: row.total_ms for row in run.breakdown()}
+    assert rows["host waits elsewhere"] >= 20
+    idle = {(row.cause, row.site) for row in run.idle}
+    here = Path(__file__).name
+    (site,) = [site for cause, site in idle if cause == "host waits elsewhere"]
+    assert site.split(":")[0].endswith(here)
+    assert run.limited_by().what == "elsewhere"
+    said = verdict(run)
+    assert said is not None
+    assert "sleeps" in said.said
+    assert said.advice[0].rule == "host waits elsewhere"
+
+
+def test_without_stacks_the_verdict_does_not_take_a_sleep_for_python(tmp_path: Path) -> None:
+    run = traced(tmp_path, with_stack=False)
+    assert run.limited_by().what == "recording"
+    said = verdict(run)
+    assert said is not None
+    assert "waits for Python" not in said.said
+    assert "or sleeps" in said.said
+    assert said.next_step.startswith("if it computes: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "thread", "length", "waits"),
+    [
+        (SLEEP, 1, 5 * MS, True),
+        ("<built-in method acquire of _thread.lock object at 0x7f>", 1, 5 * MS, True),
+        ("<built-in method read of _io.BufferedReader object at 0x7f>", 1, 5 * MS, True),
+        ("<built-in function waitpid>", 1, 5 * MS, True),
+        (SLEEP, 1, 0.5 * MS, False),
+        (SLEEP, 2, 5 * MS, False),
+        ("<built-in function linear>", 1, 5 * MS, False),
+        ("<built-in method run_backward of torch._C._EngineBase object at 0x7f>", 1, 5 * MS, False),
+        ("train.py(3): sleep", 1, 5 * MS, False),
+    ],
+)
+def test_which_calls_wait(
+    tmp_path: Path, name: str, thread: int, length: float, waits: bool
+) -> None:
+    """Only C functions of Python's that do nothing else, long ones, on the thread of the steps."""
+    events: list[Any] = [
+        event("user_annotation", "ProfilerStep#1", 0, 10 * MS),
+        event("cpu_op", "aten::mm", 1 * MS, 1 * MS),
+        event("python_function", "train.py(7): main", 0, 10 * MS, thread),
+        event("python_function", name, 3 * MS, length, thread),
+    ]
+    timeline = opened(tmp_path, events).timeline
+    found = timeline.intervals(kind="elsewhere")
+    assert union_ns(found) == (length * 1000 if waits else 0)
+    assert {timeline.names[i] for i in timeline.name[timeline.where(kind="elsewhere")]} == (
+        {"train.py:7"} if waits else set()
+    )
