@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kit.runs.analysis.cures import SYNC_CURES, Advice, sync_cure, traced_ms
+from kit.runs.analysis.cures import SYNC_CURES, Advice, in_a_step, sync_cure, traced_ms
 from kit.runs.analysis.lines import away_by_line
 from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.labels import is_of_strangers, is_on_cpu, is_on_gpu
@@ -144,9 +144,9 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield replace(_loader(run, waits, asleep), site=site, ms=whole)
     elif run.settings.prefetch == 0:
         doing = "while the next batch is prepared and copied"
-        said = f"the device waits {format_ms(ms)} a step {doing}"
+        said = f"the device waits {in_a_step(run, ms)} {doing}"
         if not is_seen:
-            said = f"the host records nothing for {format_ms(whole)} a step {doing}"
+            said = f"the host records nothing for {in_a_step(run, whole)} {doing}"
         text = f"{said}{asleep}: let a thread do that ahead of the step (prefetch=2)."
         most = min(whole, seen.beside_ms(whole))  # the thread takes as long for it
         cheaper = min(whole, seen.most_ms(("input",)))
@@ -161,9 +161,9 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield Advice("input", text, site, most, {"prefetch": 2})
     else:
         text = (
-            f"the step waits {format_ms(waits)} for its batch though a thread prepares them ahead: "
-            "the loader is slower than the step. Make its items cheaper, or prepare them in more "
-            "processes (a DataLoader of your own with num_workers)."
+            f"the host waits {in_a_step(run, waits)} for its batch though a thread prepares "
+            "them ahead: the loader is slower than the step. Make its items cheaper, or prepare "
+            "them in more processes (a DataLoader of your own with num_workers)."
         )
         yield Advice("input", text, ms=whole)
 
@@ -199,14 +199,14 @@ def _loader(run: Run, ms: float, asleep: str) -> Advice:
     pinned = beside if is_on_gpu(run) else ""
     if any(name == OF_WORKERS or "_MultiProcessing" in name for name in names):  # torch's name
         text = (
-            f"the step waits {format_ms(ms)} for its batch though the DataLoader has workers: they "
-            "are slower than the step, or begin anew with each epoch. Give it more of them "
-            "(num_workers), more batches ahead (prefetch_factor) and persistent_workers=True, or "
-            f"make its items cheaper.{pinned}"
+            f"the host waits {in_a_step(run, ms)} for its batch though the DataLoader has "
+            "workers: they are slower than the step, or begin anew with each epoch. Give it more "
+            "of them (num_workers), more batches ahead (prefetch_factor) and "
+            f"persistent_workers=True, or make its items cheaper.{pinned}"
         )
     else:
         text = (
-            f"the step waits {format_ms(ms)} for its batch{asleep}: let processes of the "
+            f"the host waits {in_a_step(run, ms)} for its batch{asleep}: let processes of the "
             "DataLoader prepare batches ahead of the step (num_workers=2, prefetch_factor=2, "
             f"persistent_workers=True), or make its items cheaper.{pinned}"
         )
@@ -242,7 +242,7 @@ def _at_lines(run: Run, seen: _Seen, cause: str, kind: str) -> Iterator[tuple[st
     for row in run.idle:
         ms = row.total_ms / steps
         if row.cause == cause and ms >= SHARE * seen.step_ms:
-            lost = f"{what} nothing to do for {format_ms(ms)} a step"
+            lost = f"{what} nothing to do for {in_a_step(run, ms)}"
             yield row.site, lost, whole.get(row.site, ms)
 
 
@@ -284,7 +284,7 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     elif is_of_strangers(run):
         change, less = {}, f"{less} of a @kit.workload"
     text = (
-        f"the device{'s wait' if many else ' waits'} {format_ms(ms)} a step for Python to record "
+        f"the device{'s wait' if many else ' waits'} {in_a_step(run, ms)} for Python to record "
         f"the next one{order}. Record it less ({less}; optimizers with fused=True or foreach=True),"
         f" or give the device{'s' if many else ''} more to do (a larger batch)."
     )
@@ -316,7 +316,7 @@ def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
     cores, taken = int(run.environment["cores"]), run.environment["cores for XLA"]
     text = (
         f"XLA works with {taken} threads on {format_count(cores, 'core')}, so recording "
-        f"({format_ms(ms)} a step) and the device take them from each other, and overlap gains "
+        f"({in_a_step(run, ms)}) and the device take them from each other, and overlap gains "
         f"little. Leave one to the host: NPROC={max(cores - 1, 1)} in the environment before "
         "Python starts. A GPU has no such trouble."
     )
@@ -328,7 +328,7 @@ def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
     if ms < SHARE * seen.step_ms or not ms:
         return
     text = (
-        f"the devices wait {format_ms(ms)} a step for gradients that are on their way between "
+        f"the devices wait {in_a_step(run, ms)} for gradients that are on their way between "
         "them. Let them leave while the backward pass goes on: a smaller bucket_mb, as long as a "
         "message's own cost is small beside it, and cut='bucket'; or send them for more work "
         "each time (a larger batch). kit.ParallelView models all of that."

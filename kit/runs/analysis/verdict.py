@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kit.runs.analysis import advice as rules
-from kit.runs.analysis.cures import Advice
+from kit.runs.analysis.cures import Advice, in_a_step
 from kit.runs.conditions import doubt, is_throttled
 from kit.runs.labels import IMPORTED, is_on_cpu
 from kit.runs.run import BASELINE, JIT, MUCH, Run
@@ -282,4 +282,5 @@ def _of_device(run: Run, limit: Limit, step_ms: float) -> str:
     rest = (1 - limit.share) * step_ms
     if rest < 0.01 * step_ms:
         return f"{said}: only less work or a faster device would help"
-    return f"{said}: {format_ms(rest)} could be saved beside it, and more by less work only"
+    saved = in_a_step(run, rest)
+    return f"{said}: {saved} could be saved beside it, and more by less work only"

@@ -154,6 +154,32 @@ def test_a_read_and_the_idle_time_after_it_are_told_of_the_same_steps() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("spans", "told"),
+    [
+        ([busy(0, 6), host("input", 6, 10, "next batch")], "the device waits 4 ms{}"),
+        ([busy(0, 6), host("elsewhere", 6, 10, "a.py:3")], "has nothing to do for 4 ms{}. Do"),
+        ([busy(0, 6), host("own", 6, 10, "a.py:3")], "has nothing to do for 4 ms{}. Do"),
+        ([busy(0, 3), host("record", 0, 10)], "the device waits 7 ms{} for Python"),
+    ],
+    ids=["input", "elsewhere", "own code", "recording"],
+)
+def test_what_is_of_traced_steps_is_not_told_of_shorter_measured_ones(
+    spans: list[Span], told: str
+) -> None:
+    """ "the device waits 78.6 ms a step" stood beside a card of 79.8 ms: a traced step took 117."""
+    for step_ms, of in (
+        (10, " a step"),
+        (10.5, " a step"),
+        (8, " of the mean traced step's 10 ms"),
+    ):
+        run = replace(synthetic(spans), step_times_ns=(int(step_ms * MS),) * 10)
+        (advice,) = run.advice()
+        assert told.format(of) in advice.text
+    of_a_file = replace(run, timeline=Timeline.of(run.timeline.spans, origin="imported"))
+    assert all("traced step" not in a.text for a in of_a_file.advice())
+
+
 def test_what_several_devices_wait_for_is_their_gradients_or_one_replica_after_the_other() -> None:
     travel = Span("device/0 reduction", "bucket 0", "reduction", 3 * MS, 9 * MS)
     two = {"parallel.devices": 2.0}

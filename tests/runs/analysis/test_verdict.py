@@ -68,8 +68,8 @@ def test_a_busy_device_with_something_to_save_is_not_told_that_only_less_work_he
     found = of(run_of([busy(0, 9), host("input", 9, 10)]))
     assert [a.rule for a in found.advice] == ["input"]
     assert found.said == (
-        "The device has work for most of the step: 1 ms could be saved beside it, and more by less "
-        "work only"
+        "The device has work for most of the step: 1 ms a step could be saved beside it, and more "
+        "by less work only"
     )
     assert of(run_of([busy(0, 10)])).said.endswith("only less work or a faster device would help")
 
