@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kit.runs.conditions import doubt
 from kit.runs.labels import cell_of, samples_of
 from kit.runs.spread import SURE, TURNS, Rerun, Side, interval, middle_of, student
-from kit.runs.steady import sorts_text
+from kit.runs.steady import rare_reads_text, sorts_text
 from kit.text import format_ms, format_number, format_percent, is_nothing
 
 if TYPE_CHECKING:
@@ -311,7 +311,8 @@ def ends_text(low_ms: float, high_ms: float) -> str:
 def time_notes(run: Run) -> tuple[str, ...]:
     """What to know of the step's time before it is believed, in sentences without a full stop."""
     of_measured = run.measured.compiled_text, run.drift, unequal_text(run)
-    of_traced = traced_text(run), sorts_text(run.timeline, run.sorts)
+    seldom = sorts_text(run.timeline, run.sorts) or rare_reads_text(run)
+    of_traced = traced_text(run), seldom
     return tuple(filter(None, of_measured + of_traced))
 
 

@@ -7,24 +7,25 @@ few short steps lie within one of them and say nothing of the next. Of long step
 some, too, or their spread is not known.
 
 A validation pass in every tenth step, an update after every fourth: what is said of the mean traced
-step is then true of none of them, and another share of such steps gives other numbers.
+step is then true of none of them, and another share of such steps gives other numbers. So it is of
+a read in some steps only, such as a loss that is logged every fifth step: one of three traced steps
+may have it, or none.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kit.text import format_ms
+from kit.text import format_count, format_ms, format_number, format_percent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kit.trace import Timeline
-
-from kit.text import format_percent
+    from kit.trace.metrics import Measured
 
 __all__ = [
     "ALIKE",
@@ -36,6 +37,7 @@ __all__ = [
     "drift",
     "drift_text",
     "enough_steps",
+    "rare_reads_text",
     "sorts_of_steps",
     "sorts_text",
 ]
@@ -50,6 +52,8 @@ LONG_S = 5.0
 LEAST_STEPS = 10  # however long they are
 MOST_STEPS = 1000  # however short: each keeps its time and its sync points
 _FEW_SORTS = 4  # sorts of steps that are named one by one
+_APART = 0.2  # of how often a step reads: by so much more or less often is told
+_FEW_READS = 2  # lines that are named
 
 
 def drift(times: Sequence[float]) -> float:
@@ -122,6 +126,36 @@ def sorts_text(timeline: Timeline, sorts: Sequence[int]) -> str:
     return (
         f"the traced steps differ: {said} ({took}). All parts of a step are those of their mean, "
         "which is another where such steps come more or less often"
+    )
+
+
+def rare_reads_text(run: Measured) -> str:
+    """A sentence where traced steps wait at a line more or less often than measured ones; "" else.
+
+    Where nobody looked in the measured steps, nothing is known.
+    """
+    steps, traced = len(run.step_times_ns), run.timeline.steps
+    if not (steps and traced and run.knows_waits and run.sees_waits_untraced):
+        return ""
+    often = Counter(s.site for s in run.sync_points)
+    seen = Counter(s.site for s in run.timeline.syncs)
+    rare = [site for site in often | seen if often[site] % steps or not often[site]]
+    apart = [
+        site
+        for site in sorted(rare, key=lambda site: -often[site])
+        if abs(seen[site] / traced - often[site] / steps) > _APART * often[site] / steps
+    ]
+    if not apart:
+        return ""
+    whole = format_count(traced, "traced step")
+    said = "; ".join(
+        f"{site or 'an unknown line'} waits {format_number(often[site] / steps)} times a measured "
+        f"step, and {format_count(seen[site], 'time')} in the {whole}"
+        for site in apart[:_FEW_READS]
+    )
+    return (
+        f"{said}. The limit, the fractions and idle times by cause are of the traced steps, as if "
+        "it came as often as in these; the table of sync points is not"
     )
 
 

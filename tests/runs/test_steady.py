@@ -7,9 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kit.reports.markdown import report_markdown
 from kit.runs.analysis.summary import summary
 from kit.runs.change import unequal_text
-from kit.runs.steady import ALIKE, drift, drift_text
+from kit.runs.run import Run
+from kit.runs.settings import Settings
+from kit.runs.steady import ALIKE, drift, drift_text, rare_reads_text
+from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.base.tables import headline_html
 from tests.factories import make_run
 
@@ -62,3 +66,36 @@ def test_a_run_of_unequal_steps_says_the_mean_that_its_middle_step_hides() -> No
         assert said[1:] in shown
     alike = replace(run, step_times_ns=(2_500_000,) * 29 + (7_000_000,))
     assert unequal_text(alike) == unequal_text(replace(run, step_times_ns=(7,))) == ""
+
+
+def with_reads(measured: int, traced: int, *, mode: str = "lazy") -> Run:
+    """Twelve measured steps and three traced ones, so many of which log their loss."""
+    step = 10_000_000
+    times = [(i * step, (i + 1) * step) for i in range(3)]
+    steps = [Span("host/main", f"step {i}", "step", *ends) for i, ends in enumerate(times)]
+    syncs = [SyncPoint(i * step + step // 2, 1000, "item", "train.py:9") for i in range(12)]
+    timeline = Timeline.of(steps, syncs[:traced], origin="profiled")
+    settings = Settings(mode=mode, device="cpu" if mode == "torch" else "auto")
+    return Run(settings, (1.0,), (step,) * 12, timeline, tuple(syncs[:measured]))
+
+
+@pytest.mark.parametrize(
+    ("measured", "traced", "said"),
+    [
+        (2, 1, "train.py:9 waits 0.167 times a measured step, and 1 time in the 3 traced steps"),
+        (2, 0, "train.py:9 waits 0.167 times a measured step, and 0 times in the 3 traced steps"),
+        (0, 1, "train.py:9 waits 0 times a measured step, and 1 time in the 3 traced steps"),
+        (4, 1, ""),
+        (12, 3, ""),
+        (0, 0, ""),
+    ],
+)
+def test_a_loss_that_some_steps_log_is_told_if_the_traced_ones_do_it_more_or_less_often(
+    measured: int, traced: int, said: str
+) -> None:
+    """Logged every fifth step, one of three traced ones had it: the idle time was 5 / 3 of it."""
+    run = with_reads(measured, traced)
+    assert rare_reads_text(run).partition(". ")[0] == said
+    for shown in (summary(run), headline_html(run), report_markdown([run])):
+        assert ("traced steps. The limit, the fractions" in shown) == bool(said)
+    assert rare_reads_text(with_reads(measured, traced, mode="torch")) == ""  # nobody looked
