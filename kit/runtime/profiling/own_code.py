@@ -22,6 +22,7 @@ from kit.trace.intervals import Ints, without
 __all__ = ["own_code", "stretches"]
 
 LEAST_NS = 1_000_000  # what is shorter is not worth a span, and no look may have seen it
+RAN_NS = 500_000  # of these: a thread that has lost its core between two ops runs less
 MOSTLY = 0.5  # of the looks, or of the time: so much must be the program's
 _MAIN = "host/main"
 
@@ -49,31 +50,33 @@ def stretches(
     ops = np.sort(np.array(ops_ns, np.int64))
     if not len(record) or not len(ops) or len(looks) < 2:
         return []
+    at = np.array([look.at_ns for look in looks], np.int64)
     marks = np.stack([ops, ops], axis=1)  # an interval of no length cuts where an op was recorded
     found = []
-    for start, stop in without(record, np.concatenate([other, marks])).tolist():
-        if stop - start >= LEAST_NS and (site := _site_of(looks, start, stop)) is not None:
+    for part in without(record, np.concatenate([other, marks])):
+        start, stop = part.tolist()
+        if stop - start >= LEAST_NS and (site := _site_of(looks, *np.searchsorted(at, part))):
             found.append((site, Span(_MAIN, format_site(site), "own", start, stop)))
     return found
 
 
-def _site_of(looks: Sequence[Look], start: int, stop: int) -> Site | None:
-    """The line at which the program was seen most often; None if it did not run, or recorded."""
-    at = np.array([look.at_ns for look in looks], np.int64)
-    first, last = np.searchsorted(at, [start, stop]).tolist()
+def _site_of(looks: Sequence[Look], first: int, last: int) -> Site | None:
+    """The line at which the program was seen most often; None if it did not run, or recorded.
+
+    Args:
+        first, last: the looks of a stretch, the last one not included.
+    """
     inside = looks[first:last]
     own = Counter(look.site for look in inside if look.is_own and look.call != "other")
     if not own or own.total() < MOSTLY * len(inside):
         return None
     around = looks[max(first - 1, 0)], looks[min(last, len(looks) - 1)]
     passed = around[1].at_ns - around[0].at_ns
-    ready = _ready_ns(around[1]) - _ready_ns(around[0])  # not blocked: those waits have other names
-    return own.most_common(1)[0][0] if ready >= MOSTLY * passed else None
-
-
-def _ready_ns(look: Look) -> int:
-    """How long the thread had run or stood in line for a core; where nobody tells, had run."""
-    return look.cpu_ns + max(look.queued_ns, 0)
+    ran = around[1].cpu_ns - around[0].cpu_ns
+    queued = max(around[1].queued_ns - around[0].queued_ns, 0)
+    # One that was blocked waits, which has other names; one that only stood in line did nothing.
+    is_at_work = ran + queued >= MOSTLY * passed and ran >= RAN_NS
+    return own.most_common(1)[0][0] if is_at_work else None
 
 
 def _times(spans: Iterable[Span]) -> Ints:

@@ -56,9 +56,14 @@ def test_recording_and_waiting_are_not_own_code(seen: dict[str, Any]) -> None:
 
 
 def test_a_thread_that_stands_in_line_for_a_core_still_computes() -> None:
-    """On a busy machine: it had a core for a fifth of the time."""
-    looks = [look(t, cpu=0.2 * t, queued=0.8 * t) for t in range(21)]
+    """On a busy machine: it had a core for a third of the time."""
+    looks = [look(t, cpu=0.3 * t, queued=0.7 * t) for t in range(21)]
     assert [row[2:] for row in found(looks, 2, 12)] == [(0, 2), (2, 12), (12, 20)]
+
+
+def test_a_thread_that_lost_its_core_between_two_ops_computes_nothing() -> None:
+    looks = [look(t, cpu=0.02 * t, queued=0.98 * t) for t in range(21)]
+    assert found(looks, 2, 12) == []
 
 
 def test_what_is_known_otherwise_stays_so_and_no_look_says_nothing() -> None:
