@@ -225,11 +225,14 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
 
 
 def _own(run: Run, seen: _Seen) -> Iterator[Advice]:
+    there, loader = "with device=ctx.device", "ctx.loader"
+    if is_of_strangers(run):
+        there, loader = "with its device=", "a DataLoader's num_workers"
     for site, lost, ms in _at_lines(run, seen, OWN, "own"):
         text = (
             f"{site or _UNKNOWN} computes on the host between two ops (Python, or ops of torch on "
-            f"CPU tensors), and {lost}. Do it on the device (tensors made with device=ctx.device), "
-            "ahead of the step (a batch: ctx.loader), or less often."
+            f"CPU tensors), and {lost}. Do it on the device (tensors made {there}), "
+            f"ahead of the step (a batch: {loader}), or less often."
         )
         yield Advice("own code", text, site, ms)
 

@@ -57,6 +57,13 @@ def test_a_script_is_told_of_its_own_loader(settings: kit.Settings) -> None:
             (advice,) = synthetic(waits, settings, environment=on_it).advice()
             assert "though the DataLoader has workers" in advice.text
             assert ("pin_memory=True" in advice.text) == is_pinned
+    computes = [busy(0, 4), host("record", 0, 10), host("own", 4, 10, "mine.py:3")]
+    (advice,) = [a for a in synthetic(computes, settings).advice() if a.rule == "own code"]
+    assert "device=ctx.device" in advice.text
+    mine = synthetic(computes, settings, environment=script)
+    (advice,) = [a for a in mine.advice() if a.rule == "own code"]
+    assert "ctx" not in advice.text
+    assert "num_workers" in advice.text
     sleeps = [busy(0, 4), host("record", 0, 10), host("elsewhere", 4, 10, "mine.py:3")]
     (advice,) = synthetic(sleeps, settings, environment=script).advice()
     assert "(a batch: a DataLoader's num_workers)" in advice.text
