@@ -313,7 +313,7 @@ class Run:
         if isinstance(given, Run):
             return given
         raise SettingsError(
-            f"a run is needed here, as kit.run gives one, not {type(given).__name__}: "
+            f"a run is needed here, as kit.run(workload) gives one, not {type(given).__name__}: "
             "kit.Run.load(path) reads a saved run, kit.open_trace(path) a trace"
         )
 

@@ -48,8 +48,8 @@ __all__ = [
     "waits_of",
 ]
 
-# A row of the breakdown only where it happens.
 _ALONE = 1.01  # waits of one thread, which may touch, to the time in which some wait goes on
+# A row of the breakdown only where it happens.
 _RARE = ("communication", "reduction", "host waits elsewhere", "own code")
 _Masks = tuple[Mask, Mask]
 

@@ -291,7 +291,7 @@ def test_a_dict_is_no_settings():
 
 
 def test_no_run_at_all_is_an_error():
-    with pytest.raises(SettingsError, match="no run"):
+    with pytest.raises(SettingsError, match="a run is needed"):
         predict([])
 
 
