@@ -1,7 +1,7 @@
 """A whole training step with AdamW, on device kit and on what one would take instead: ratios.
 
     python benchmarks/step.py [--models encoder gpt2 conv lstm mlp bert] [--rows replay jit ...]
-                              [--rounds 9] [--steps 20] [--cores 2] [--xla PYTHON]
+                              [--rounds 9] [--steps 20] [--cores 2] [--digits 2] [--xla PYTHON]
 
 Each row is a process of its own, all on the same cores and with as many threads. They take turns:
 in a round each runs so many steps of a model, then waits for the last one. A ratio is to torch
@@ -11,6 +11,7 @@ which other programs on the machine disturb less than the clock.
 eager, compile    torch, and its `torch.compile`
 jit               the same model in jax by hand, a donated `jax.jit` (peers/step_by_hand.py)
 replay, ...       device kit in mode "lazy", by the way that it takes a step
+unchecked         `retrace` with `check_indices="off"`: what the checks cost, beside `retrace`
 xla               torch_xla 2.9, if `--xla` names a Python that has it (and no kit)
 
 `OMP_WAIT_POLICY=passive` is set for all: threads of torch that spin while they wait would count as
@@ -32,6 +33,7 @@ from typing import Any
 MODELS = ("encoder", "gpt2", "conv", "lstm", "mlp", "bert")
 KIT = ("replay", "retrace", "speculate")
 ROWS = ("eager", "compile", "jit", *KIT)
+UNCHECKED = "unchecked"
 WARM = 40  # steps before the first round; speculation has seen by then whether it pays
 
 Steps = Callable[[int], None]  # runs so many steps, and waits for the last
@@ -89,7 +91,8 @@ def kit_steps(model: str, row: str) -> Steps:
 
     import kit
 
-    session = kit.Session(kit.Settings(mode="lazy", step_mode=row))  # type: ignore[arg-type]
+    options = {"check_indices": "off"} if row == UNCHECKED else {"step_mode": row}
+    session = kit.Session(kit.Settings(mode="lazy", **options))  # type: ignore[arg-type]
     session.__enter__()
     step = training_step(model, "kit")
 
@@ -109,7 +112,7 @@ def serve(row: str) -> None:
         order, what = line.split()
         spent, start = time.process_time(), time.perf_counter()
         if order == "model":
-            if row in KIT:
+            if row in (*KIT, UNCHECKED):
                 run = kit_steps(what, row)
             elif row == "jit":
                 run = jit_steps(what)
@@ -190,21 +193,23 @@ def against(mine: list[float], other: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(mine, other, strict=True))
 
 
-def cell(found: dict[str, Times], row: str) -> str:
+def cell(found: dict[str, Times], row: str, digits: int) -> str:
     """Milliseconds of the first row, ratios to it of the others; CPU time, then the clock's."""
     mine, base = found[row], next(iter(found.values()))
     if mine is base:
         return f"{statistics.median(mine.own):.1f} ms, {statistics.median(mine.wall):.1f}"
-    return f"{against(mine.own, base.own):.2f}, {against(mine.wall, base.wall):.2f}"
+    ratios = against(mine.own, base.own), against(mine.wall, base.wall)
+    return ", ".join(f"{ratio:.{digits}f}" for ratio in ratios)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
-    parser.add_argument("--rows", nargs="+", default=ROWS, choices=ROWS)
+    parser.add_argument("--rows", nargs="+", default=ROWS, choices=(*ROWS, UNCHECKED))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--digits", type=int, default=2, help="of a ratio")
     parser.add_argument("--xla", metavar="PYTHON", help="of an environment that has torch_xla 2.9")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -223,7 +228,8 @@ def main() -> None:
     print("| | " + " | ".join(options.models) + " |")
     print("| --- |" + " ---: |" * len(options.models))
     for row in options.rows:
-        print(f"| {row} | " + " | ".join(cell(found[m], row) for m in options.models) + " |")
+        cells = [cell(found[model], row, options.digits) for model in options.models]
+        print(f"| {row} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":
