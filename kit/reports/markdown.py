@@ -13,9 +13,12 @@ from kit.runs.analysis.markdown import run_markdown
 from kit.runs.change import step_difference, step_text, traced_text
 from kit.runs.run import Run
 from kit.text import format_share, markdown_table, safe_markdown
+from kit.trace import CATEGORIES
 from kit.widgets.compare.view import comparison_markdown
 
 __all__ = ["breakdown_by_batch_table", "breakdown_table", "report_markdown", "step_time_table"]
+
+_SUM = "**traced step**"
 
 
 def report_markdown(
@@ -51,7 +54,7 @@ def breakdown_table(run: Run) -> str:
         )
         rows.append((safe_markdown(row.category), *numbers))
     step = sum(row.exposed_ms for row in run.breakdown())
-    rows.append(("**traced step**", f"{step:.2f}", format_share(1.0), "", ""))
+    rows.append((_SUM, f"{step:.2f}", format_share(1.0), "", ""))
     head = ("category", "charged to the step (ms)", "share", "accumulated", "in all (ms)")
     return markdown_table(head, rows)
 
@@ -69,9 +72,9 @@ def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
         head.append(f"batch {run.settings.batch_size}")
         rows = run.breakdown()
         column = {safe_markdown(r.category): f"{r.total_ms:.1f} ({r.exposed_ms:.1f})" for r in rows}
-        column["**traced step**"] = f"**{sum(r.exposed_ms for r in rows):.1f}**"
+        column[_SUM] = f"**{sum(r.exposed_ms for r in rows):.1f}**"
         columns.append(column)
-    names = list(dict.fromkeys(name for column in columns for name in column))
+    names = (*map(safe_markdown, CATEGORIES), _SUM)
     idle = ("0.0 (0.0)", "-")
     kept = [n for n in names if any(column.get(n, "-") not in idle for column in columns)]
     table = markdown_table(

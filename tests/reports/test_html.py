@@ -29,6 +29,7 @@ from kit.runs.conditions import Conditions
 from kit.runs.labels import WATCHED
 from kit.runs.settings import Settings
 from kit.text import safe_markdown
+from kit.trace import CATEGORIES, Timeline
 from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import empty_run, make_run, native_run, one_span_run
 
@@ -315,6 +316,18 @@ def test_the_breakdowns_by_batch_size_say_which_run_is_not_to_be_believed() -> N
         assert table.splitlines()[-1].startswith("| **traced step** |")
         assert why
         assert said == f"- batch 16: {safe_markdown(why, 1000)}\n"
+
+
+def test_what_only_a_later_run_did_stands_in_its_place_above_the_sum() -> None:
+    run = make_run(Settings(batch_size=8))
+    step = next(span for span in run.timeline.spans if span.kind == "step")
+    slept = replace(step, name="a.py:1", kind="elsewhere", stop_ns=step.stop_ns // 2)
+    more = Timeline.of([*run.timeline.spans, slept], run.timeline.syncs)
+    table = breakdown_by_batch_table([run, replace(run, timeline=more)]).partition("\n\n")[0]
+    names = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
+    assert names[-1] == "**traced step**"
+    assert "host waits elsewhere" in names
+    assert names[:-1] == [name for name in CATEGORIES if name in names]
 
 
 def test_a_path_in_markdown_becomes_markdown(tmp_path: Path):
