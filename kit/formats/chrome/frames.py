@@ -110,9 +110,9 @@ def asleep(
         place: where the function is that called an event; "" if that is not known.
         number: of a name, that of the timeline.
     """
-    waits = np.array([_WAITS.match(name) is not None for name in names], np.bool_)
     name, thread, start, stop = (column[calls] for column in columns)
-    kept = waits[name] & (stop - start >= LEAST_NS)
+    waits = [i for i in np.unique(name).tolist() if _WAITS.match(names[i])]
+    kept = np.isin(name, waits) & (stop - start >= LEAST_NS)
     found = [number(cut_name(place(i) or "an unknown line")) for i in calls[kept].tolist()]
     numbers = np.array(found, np.int32)
     return Spans(thread[kept].astype(np.int32), "elsewhere", numbers, start[kept], stop[kept])
