@@ -8,7 +8,7 @@ has a row for each of both, so that a new setting is one row there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal
@@ -17,7 +17,8 @@ from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED, check_bulk_size
 from kit.text import MOST_WHOLE, check_whole_number
 
-__all__ = ["Knob", "OwnKnob", "Widget", "knobs_in", "knobs_of", "setting", "settings_table"]
+__all__ = ["Knob", "OwnKnob", "Widget", "check_by_name", "knobs_in", "knobs_of", "setting",
+           "settings_table"]  # fmt: skip
 
 Widget = Literal["", "box", "buttons", "menu", "slider"]
 Value = bool | int | str | float
@@ -295,6 +296,19 @@ def _rows(cls: Any) -> tuple[Knob, ...]:
     return tuple(
         replace(row, name=name, label=row.label or name.replace("_", " ")) for name, row in rows
     )
+
+
+def check_by_name(given: object, what: str, example: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse what is no mapping of settings' names to values, such as a list of names.
+
+    Raises:
+        SettingsError: it is something else.
+    """
+    if not isinstance(given, Mapping):
+        raise SettingsError(
+            f"{what} is a list of values for each setting, as in {example}, not "
+            f"{type(given).__name__}"
+        )
 
 
 def settings_table(cls: Any) -> str:

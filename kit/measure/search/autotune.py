@@ -28,7 +28,7 @@ from kit.measure.search.tuned import (
     training_of,
     work_of,
 )
-from kit.runs.knob import knobs_of
+from kit.runs.knob import check_by_name, knobs_of
 from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.run import Run
 from kit.runs.settings import ENOUGH, Settings
@@ -82,11 +82,7 @@ def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]], *, is_alone: boo
     Args:
         is_alone: on one device; several cannot take back what others were sent.
     """
-    if not isinstance(vary, Mapping):
-        raise SettingsError(
-            "what to vary is a list of values for each setting, as in "
-            f"{{'prefetch': [0, 2]}}, not {type(vary).__name__}"
-        )
+    check_by_name(vary, "what to vary", {"prefetch": [0, 2]})
     named = {**vary, **_tried(start, is_alone), **vary}  # the user's first: the budget may end
     known = [knob.name for knob in knobs_of(start) if not knob.is_measuring]
     for name, values in vary.items():

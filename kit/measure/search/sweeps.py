@@ -40,6 +40,7 @@ from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.turns import TURNS
 from kit.measure.many.placement import Placement
 from kit.measure.many.portable import check_importable, let_go, portable
+from kit.runs.knob import check_by_name
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.recording.sites import level_of_user
@@ -73,11 +74,7 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
     """
     placement = Placement.of(workload)
     base = placement.workload.fit(settings)
-    if not isinstance(grid, Mapping):
-        raise SettingsError(
-            "what to sweep is a list of values for each setting, as in "
-            f"{{'batch_size': [8, 16]}}, not {type(grid).__name__}"
-        )
+    check_by_name(grid, "what to sweep", {"batch_size": [8, 16]})
     if executor is not None and not hasattr(executor, "submit"):
         raise SettingsError(f"an executor has a submit, and {type(executor).__name__} has none")
     grid = {name: _values(name, values) for name, values in grid.items()}

@@ -95,12 +95,13 @@ def plan_payload(stream: OpStream, segments: Sequence[Segment]) -> dict[str, Any
         _append(cuts, x=x + 1, top=row + 0.04, bottom=row + _BAND, color=_ink(segment.cut))
     rows, width = max(1, -(-len(ops["op"]) // ROW)), min(len(ops["op"]), ROW) or 1
     labels: dict[str, list[Any]] = {
-        name: [] for name in ("x", "y", "text", "align", "color", "room", "alpha")
+        name: [] for name in ("x", "y", "text", "align", "color", "room")
     }
     if rows <= _MAX_LABELLED:
         letter = _LETTER_PX * width / _PLOT_PX  # in cells
         _label_segments(labels, stream, segments, ends, letter)
         _label_phases(labels, ops["phase"], letter)
+    labels["alpha"] = [1.0] * len(labels["x"])
     return {"ops": ops, "cuts": cuts, "labels": labels, "rows": rows, "width": width}
 
 
@@ -120,7 +121,7 @@ def _label_segments(labels: dict[str, list[Any]], stream: OpStream, segments: Se
         for text in (format_count(counted, "op"), f"{counted:,}"):
             if len(text) * letter <= right - left:
                 _append(labels, x=(left + right) / 2, y=row + sum(_CELLS) / 2, text=text,
-                        align="center", color=INK, room=right - left, alpha=1.0)  # fmt: skip
+                        align="center", color=INK, room=right - left)  # fmt: skip
                 break
         row, left, right = pieces[-1]
         text = safe_label(segment.cut, 24)
@@ -130,7 +131,7 @@ def _label_segments(labels: dict[str, list[Any]], stream: OpStream, segments: Se
         is_last_drawn = len(ends) < len(segments) and end == ends[-1]
         if has_room and (begins >= left or segment.cut not in _PLANNED) and not is_last_drawn:
             _append(labels, x=right - 0.6 * letter, y=row + 0.15, text=text, align="right",
-                    color=MUTED if segment.cut in _PLANNED else COLORS["wait"], alpha=1.0,
+                    color=MUTED if segment.cut in _PLANNED else COLORS["wait"],
                     room=right - (left if segment.cut in _PLANNED else first))  # fmt: skip
             taken = (row, right)
         start = end
@@ -143,7 +144,7 @@ def _label_phases(labels: dict[str, list[Any]], phases: Sequence[str], letter: f
         for row, left, right in _pieces(start, end):
             if (len(phase) + 1) * letter <= right - left:
                 _append(labels, x=left + 0.6 * letter, y=row + (_CELLS[1] + _BAND) / 2, text=phase,
-                        align="left", color=on_color(COLORS.get(phase, MUTED)), alpha=1.0,
+                        align="left", color=on_color(COLORS.get(phase, MUTED)),
                         room=right - left - 0.6 * letter)  # fmt: skip
         start = end
 
