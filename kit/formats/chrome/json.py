@@ -53,7 +53,7 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def _fast_decoder() -> Callable[[str], Any]:
-    """orjson where it is installed, which takes less than half the time; else the same scanner.
+    """orjson, which takes less than half the time; in a checkout that lacks it the same scanner.
 
     What orjson refuses (NaN, half of a pair of surrogates) the scanner then reads event by event. A
     whole number of more than 64 bits is a float to orjson, and not kept by any reader either way.
