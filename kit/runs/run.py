@@ -93,7 +93,7 @@ class Run:
     file: str = field(default="", compare=False)  # that it was read from; not saved
     conditions: Conditions = UNKNOWN_CONDITIONS  # what else the machine did meanwhile
     pins: tuple[Pin, ...] = ()  # what somebody wrote at times of the timeline
-    callers: tuple[Caller, ...] = ()  # of a foreign trace's kernels, in the place of a graph
+    callers: tuple[Caller, ...] = ()  # of kernels, where there is no graph: native, or foreign
     changes: tuple[GraphChange, ...] = ()  # what some of the recompiles changed, as graphs
     sorts: tuple[int, ...] = ()  # of each traced step the place of its graph; (): all are alike
 
@@ -178,7 +178,7 @@ class Run:
         return self.members.get((segment, kernel), (node,) if 0 <= node < known else ())
 
     def caller(self, node: int) -> Caller | None:
-        """What launched a kernel of a foreign trace, by the number that its span has as node."""
+        """What launched a kernel of a run without a graph: the number is its span's `node`."""
         return self.callers[node] if 0 <= node < len(self.callers) else None
 
     @property

@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from types import CodeType
 from typing import Any
 
-__all__ = ["MAX_SOURCE_BYTES", "Snippet", "snippets_of"]
+__all__ = ["MAX_SOURCE_BYTES", "Snippet", "code_by_site", "snippets_of"]
 
 MAX_SOURCE_BYTES = 64 << 10  # of one run, all snippets together
 AROUND = 2  # lines kept before and after a line that is named
@@ -31,6 +31,11 @@ class Snippet:
     file: str  # as in `Node.site`: "train.py", or "In[3]" for a notebook's cell
     first: int  # number of the first line
     lines: tuple[str, ...]
+
+
+def code_by_site(snippets: Iterable[Snippet]) -> dict[str, str]:
+    """The text of each line that travels with a run, by its site, "train.py:41"."""
+    return {f"{s.file}:{s.first + i}": line for s in snippets for i, line in enumerate(s.lines)}
 
 
 def snippets_of(

@@ -23,6 +23,7 @@ import pytest
 import kit as kit_itself
 from kit.cli.program import WithTorch, knows_kit
 from kit.runs.run import Run
+from kit.runs.sources import code_by_site
 from tests.cli.calls import Kit
 
 TRAIN = """
@@ -90,7 +91,8 @@ def test_a_script_runs_to_its_end_with_its_arguments_and_its_status(kit_run: Kit
     run = Run.load("a.kitrun")
     assert (len(run.step_times_ns), run.settings.warmup, run.label) == (3, 1, "mine")
     assert run.environment["a step ends at"] == "SGD.step(), train.py:25"
-    assert "optimizer.step()" in run.sources[0].lines[2]
+    assert "optimizer.step()" in code_by_site(run.sources)["train.py:25"]
+    assert "train.py:22" in {caller.site for caller in run.callers}
     replay, faster = (kit_itself.predict(run, host_speed=speed).step_ms for speed in (1, 10))
     assert replay == pytest.approx(run.step_ms, rel=1e-3)
     assert faster < replay

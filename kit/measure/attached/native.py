@@ -15,8 +15,10 @@ import torch
 
 from kit.measure.attached.recorder import Recorded
 from kit.measure.base.loop import TRACED_STEPS
-from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, computed_ns, timeline_of
-from kit.measure.native.instruments import DeviceClock, Profiler, Waits, is_compiled_here
+from kit.measure.native.events import FINISH, STEP, blocking_lines, computed_ns, timeline_of
+from kit.measure.native.instruments import DeviceClock, Profiler
+from kit.measure.native.launches import NOTHING, find_launches
+from kit.measure.native.lines import Lines, ModuleNames, is_compiled_here
 from kit.measure.native.torch import environment
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -28,7 +30,7 @@ from kit.trace import Timeline
 __all__ = ["NativeRecorder"]
 
 MARK = "kit mark"  # a step ends
-_LOOK, _LEAD_IN = 1, 1  # steps before the traced ones: which lines wait; the profiler starts
+_LOOK, _LEAD_IN = 1, 1  # steps before the traced ones: whose lines are noted; the profiler starts
 _LEAD_OUT = 1  # after them: a step may end inside `optimizer.step()`, which has to end, too
 _NOTHING_OF_TORCH = (
     "torch computed nothing in the traced steps, so there is no timeline of them: a loop of jax is "
@@ -49,18 +51,20 @@ class NativeRecorder:
         self._device = device
         self._clock = DeviceClock() if device == "cuda" else None
         self._look = contextlib.ExitStack()
-        self._places: dict[str, list[Place]] = {}
+        self._lines: list[Lines] = []  # of the steps that are looked at
+        self._modules = ModuleNames()
         self._profiler: Profiler | None = None  # while it runs
         self._events: list[Any] = []
         self._looks: list[Look] = []
         self._note = ""
+        self._launches = NOTHING
         self._traced = 0
         self._jax = _JaxArrays()
         self._uses_jax = False  # in the traced steps
 
     @property
     def trace_length(self) -> int:
-        """With the step in which the lines that wait are noted, and those around the traced."""
+        """With the step in which lines are noted, and those around the traced."""
         return _LOOK + _LEAD_IN + TRACED_STEPS + _LEAD_OUT
 
     def begin_clock(self) -> None:
@@ -75,21 +79,20 @@ class NativeRecorder:
             self._clock.mark()
 
     def begin_trace(self) -> None:
-        """First look for the lines that wait, in a step of its own: the profiler has none."""
+        """First look for the lines, in steps of their own: the profiler has none."""
         self._jax.note()
-        if not is_compiled_here():
-            waits = Waits(self._device)
-            self._places = waits.places
-            self._look.enter_context(waits)
+        self._look_at_lines()
 
     def trace_step(self) -> bool:
         """One more step has ended."""
         self._traced += 1
+        self._look.close()
         if self._traced == _LOOK:
-            self._look.close()
             self._profiler = Profiler(self._device)
             self._profiler.start()
+            self._look_at_lines()  # the steps of a loop may be of two sorts, by turns
             return False
+        self._modules = ModuleNames()  # the program's own may be freed
         assert self._profiler is not None, "it has been started"
         if self._profiler.note:
             return True  # it sees no more
@@ -100,6 +103,10 @@ class NativeRecorder:
         with self._profiler.region(MARK):
             pass
         return after == _LEAD_OUT
+
+    def _look_at_lines(self) -> None:
+        if not is_compiled_here():
+            self._lines.append(self._look.enter_context(Lines(self._device, self._modules)))
 
     def end_trace(self) -> None:
         """Stop what is on; the steps that were traced until now stay."""
@@ -131,9 +138,11 @@ class NativeRecorder:
             environment={**environment(self._device), **recorded.environment},
             name=recorded.name,
             sources=snippets_of(
-                [recorded.site, *blocking_lines(timeline, self._looks)], format_site
+                [recorded.site, *blocking_lines(timeline, self._looks), *self._launches.sites],
+                format_site,
             ),
             conditions=recorded.conditions,
+            callers=self._launches.callers,
         )
 
     def _step_times_ns(self, recorded: Recorded) -> list[int]:
@@ -145,9 +154,9 @@ class NativeRecorder:
     def _timeline(self, notes: list[str]) -> Timeline:
         """What the profiler saw between the marks: the steps, after those that lead in."""
         notes = [*notes, *filter(None, [self._note])]
-        marks = sorted(e.time_range.end for e in self._events if e.name == MARK)
-        marks = marks[: TRACED_STEPS + 1]
-        steps = [_step(i, *ends) for i, ends in enumerate(pairwise(marks))]
+        found = sorted((e.time_range.end, e.thread) for e in self._events if e.name == MARK)
+        marks = [end for end, _ in found][: TRACED_STEPS + 1]
+        steps = [_step(i, found[i][1], *ends) for i, ends in enumerate(pairwise(marks))]
         if not steps:
             return Timeline.of([], [], "recorded", notes)
         events = [
@@ -155,16 +164,23 @@ class NativeRecorder:
             for e in self._events
             if e.name != MARK and e.time_range.start < marks[-1] and e.time_range.end > marks[0]
         ]
-        found = timeline_of(
-            [*events, *steps], device=self._device, places=self._places, looks=self._looks
+        launches = find_launches(events, steps, self._lines, device=self._device)
+        seen = timeline_of(
+            [*events, *steps],
+            device=self._device,
+            places=self._lines[0].places if self._lines else {},
+            looks=self._looks,
+            caller=launches.of,
+            notes=launches.notes,
         )
         worked = computed_ns(events)
         is_detail = self._uses_jax and worked < (marks[-1] - marks[0]) * 1000 / 2
         if not worked or is_detail:  # what looks like a sleep may be jax's wait for the device
             why = _LITTLE_OF_TORCH if worked else _NOTHING_OF_TORCH
             return Timeline.of([], [], "recorded", [*notes, why])
+        self._launches = launches
         notes = [*notes, *[_SOME_OF_JAX] * self._uses_jax]
-        return Timeline.of(found.spans, found.syncs, found.origin, [*notes, *found.notes])
+        return Timeline.of(seen.spans, seen.syncs, seen.origin, [*notes, *seen.notes])
 
 
 class _JaxArrays:
@@ -196,10 +212,11 @@ class _JaxArrays:
         return live() if is_started else ()
 
 
-def _step(number: int, start: float, end: float) -> SimpleNamespace:
+def _step(number: int, thread: int, start: float, end: float) -> SimpleNamespace:
     """A step as `timeline_of` takes it: as if torch's profiler had seen it."""
     return SimpleNamespace(
         name=f"{STEP}{number}",
+        thread=thread,
         time_range=SimpleNamespace(start=start, end=end),
         device_type=SimpleNamespace(name="CPU"),
         cpu_parent=None,

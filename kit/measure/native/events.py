@@ -25,7 +25,15 @@ from kit.trace.communication import kind_on_device, way_of
 from kit.trace.kinds import OF_WORKERS
 from kit.trace.planes import TORCH_CPU
 
-__all__ = ["FINISH", "STEP", "Place", "blocking_lines", "computed_ns", "timeline_of"]
+__all__ = [
+    "FINISH",
+    "STEP",
+    "Place",
+    "blocking_lines",
+    "computed_ns",
+    "is_outermost",
+    "timeline_of",
+]
 
 STEP = "kit step "
 FINISH = "kit finish"
@@ -54,6 +62,8 @@ def timeline_of(
     device: str = "cpu",
     places: Mapping[str, Sequence[Place]] | None = None,
     looks: Sequence[Look] | None = None,
+    caller: Callable[[Any], int] = lambda event: -1,
+    notes: Sequence[str] = (),
 ) -> Timeline:
     """The steps among the events, on one clock that starts with the first of them.
 
@@ -63,6 +73,8 @@ def timeline_of(
             if their number is not that of the waits: no line is better than a wrong one.
         looks: at the thread of the steps, in nanoseconds of the events' clock; none if it was
             looked at in vain, None if nobody did.
+        caller: the number of what launched a kernel; -1: it is not known.
+        notes: that stand before those of this timeline.
     """
     events = list(events)
     host = [e for e in events if e.device_type.name == "CPU"]
@@ -78,10 +90,11 @@ def timeline_of(
     spans = [_span("host/main", e.name.removeprefix("kit "), "step", e, ns) for e in steps]
     spans += _phases(host, steps, ns)
     spans += [_span("host/main", _batch(e), "input", e, ns) for e in host if _is_input(e)]
-    notes: list[str] = []
+    notes = [*notes]
     syncs: list[SyncPoint] = []
     if device == "cpu":
-        spans += [_span(TORCH_CPU, e.name, "kernel", e, ns) for e in host if _top_op(e)]
+        ops = [e for e in host if is_outermost(e)]
+        spans += [_span(TORCH_CPU, e.name, "kernel", e, ns, caller(e)) for e in ops]
         if reads := sum(map(_is_read, host)) / len(steps):
             said = (
                 "1 read of a number a step"
@@ -92,7 +105,7 @@ def timeline_of(
             where = _where(places or {}, reads)
             notes.append(f"{said} (.item(){where}) {does} for nothing: {CPU}")
     else:
-        kernels = list(_kernels(events, ns))
+        kernels = list(_kernels(events, ns, caller))
         if not kernels:
             notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
         syncs = list(_syncs(host, steps, places or {}, ns))
@@ -121,8 +134,9 @@ def blocking_lines(timeline: Timeline, looks: Sequence[Look]) -> list[Site]:
     return [site for site in dict.fromkeys(x.site for x in looks) if format_site(site) in names]
 
 
-def _span(lane: str, name: str, kind: str, event: Any, ns: Nanoseconds) -> Span:
-    return Span(lane, name, kind, ns(event.time_range.start), ns(event.time_range.end))
+def _span(lane: str, name: str, kind: str, event: Any, ns: Nanoseconds, caller: int = -1) -> Span:
+    start, stop = ns(event.time_range.start), ns(event.time_range.end)
+    return Span(lane, name, kind, start, stop, node=caller)
 
 
 def _ends(event: Any) -> tuple[int, int]:
@@ -135,7 +149,7 @@ def _ancestors(event: Any) -> Iterator[Any]:
         yield event
 
 
-def _top_op(event: Any) -> bool:
+def is_outermost(event: Any) -> bool:
     """An aten op that no other aten op called: what torch's CPU kernels do for the step.
 
     What makes a batch is no work of the step's: on device "kit", too, it is input.
@@ -195,12 +209,14 @@ def _is_read(event: Any) -> bool:
     return is_read and not any(a.name.startswith(_OPTIMIZER) for a in _ancestors(event))
 
 
-def _kernels(events: Iterable[Any], ns: Nanoseconds) -> Iterator[Span]:
+def _kernels(
+    events: Iterable[Any], ns: Nanoseconds, caller: Callable[[Any], int]
+) -> Iterator[Span]:
     """What ran on a GPU. The profiler draws the host's annotations there too: those did not run."""
     for e in events:
         if e.device_type.name != "CPU" and not e.is_user_annotation:
             lane = f"device/{e.device_index} stream {e.device_resource_id}"
-            yield _span(lane, e.name, kind_on_device(e.name), e, ns)
+            yield _span(lane, e.name, kind_on_device(e.name), e, ns, caller(e))
 
 
 def _syncs(
@@ -269,7 +285,7 @@ def _passes(inside: Iterable[Any]) -> list[tuple[float, float]]:
             else:
                 passes[-1] = (passes[-1][0], max(passes[-1][1], stop))
             interrupted = False
-        elif _top_op(e) and not any(a.name.startswith(_ENGINE) for a in _ancestors(e)):
+        elif is_outermost(e) and not any(a.name.startswith(_ENGINE) for a in _ancestors(e)):
             interrupted = True
     return passes
 

@@ -16,7 +16,9 @@ from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
 from kit.measure.native.events import FINISH, STEP, blocking_lines, timeline_of
-from kit.measure.native.instruments import DeviceClock, Profiler, Waits
+from kit.measure.native.instruments import DeviceClock, Profiler
+from kit.measure.native.launches import find_launches
+from kit.measure.native.lines import Lines, ModuleNames
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
@@ -61,14 +63,22 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         metrics = memory_metrics(allocated, _allocated(device))
         if progress is not None:
             progress("tracing", 0.95)
-        waits = Waits()
-        if clock:  # on a CPU nothing waits
-            with waits:
-                step()
+        with Lines(device, ModuleNames()) as lines:
+            step()
         pace.finish()
         profiler = _profile(step, settings.settling, device, pace.finish)
     looks = profiler.looks()
-    timeline = timeline_of(profiler.events(), device=device, places=waits.places, looks=looks)
+    events = profiler.events()
+    steps = [e for e in events if e.name.startswith(STEP)]
+    launches = find_launches(events, steps, [lines], device=device)
+    timeline = timeline_of(
+        events,
+        device=device,
+        places=lines.places,
+        looks=looks,
+        caller=launches.of,
+        notes=launches.notes,
+    )
     if profiler.note:
         timeline = Timeline.of([], origin="profiled", notes=[profiler.note])
     return Run(
@@ -80,8 +90,11 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         metrics=metrics,
         environment=environment(device),
         name=chosen.name,
-        sources=snippets_of(blocking_lines(timeline, looks), format_site, step=step),
+        sources=snippets_of(
+            [*blocking_lines(timeline, looks), *launches.sites], format_site, step=step
+        ),
         conditions=conditions_of([watch.end()], timed.warmup),
+        callers=launches.callers,
     )
 
 

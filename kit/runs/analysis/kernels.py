@@ -43,7 +43,7 @@ class KernelCost:
     """
 
     kernel: KernelRow
-    nodes: tuple[int, ...]  # of the graph; of a foreign trace places in `run.callers`
+    nodes: tuple[int, ...]  # of the graph; without one places in `run.callers`
     ops: tuple[str, ...]  # in program order, each once
     sites: tuple[str, ...]
     scopes: tuple[str, ...]
@@ -187,7 +187,7 @@ def _of_ceiling(gb_s: float, gflop_s: float, ceilings: Ceilings | None) -> tuple
 def _launched(
     run: Run, rows: Iterable[KernelRow], steps: int, devices: int, ceilings: Ceilings | None
 ) -> Iterable[KernelCost]:
-    """The kernels of a foreign trace, by what its file says of their launches."""
+    """The kernels of a run without a graph, by what is known of their launches."""
     t = run.timeline
     spans, _ = in_steps(t, np.flatnonzero(t.where(kind=ON_DEVICE)))
     pairs = np.stack([t.name[spans], t.node[spans]], axis=1)

@@ -172,7 +172,7 @@ class _Sites:
             members[node.site].append(i)
             if node.phase in PHASES:
                 self.phase_of_node[i] = PHASES.index(node.phase)
-        if run.callers:  # of a foreign trace: lines where functions begin
+        if run.callers:  # of a native run; or of a foreign trace, lines where functions begin
             self.of_node = np.array([number.setdefault(c.site, len(number)) for c in run.callers])
             self.phase_of_node = np.zeros(len(self.of_node), np.int64)
             for i, caller in enumerate(run.callers):

@@ -11,12 +11,13 @@ from urllib.parse import unquote_plus
 import numpy as np
 
 from kit.runs.analysis.headline import headline_text
-from kit.runs.analysis.lines import HOW_TIMED, line_costs, place_of
+from kit.runs.analysis.lines import HOW_TIMED, line_costs
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import time_notes
-from kit.runs.device.callers import best_view, callers_text
+from kit.runs.device.callers import best_view, callers_text, has_lines
 from kit.runs.labels import IMPORTED, device_of
 from kit.runs.run import Run
+from kit.runs.sources import code_by_site
 from kit.text import (
     format_bytes,
     format_count,
@@ -171,9 +172,9 @@ def _kernels(run: Run, limit: int) -> str:
 
 
 def _callers(run: Run, limit: int) -> str:
-    """What launched the device's work, in a foreign trace that says it."""
-    by = best_view(run)
-    return callers_text(run, by, limit, least=0.01) if by else ""
+    """What launched the device's work, where it is known; of a native run by its lines, too."""
+    views = dict.fromkeys([best_view(run), "line" if has_lines(run) else ""])
+    return "\n\n".join(callers_text(run, by, limit, least=0.01) for by in views if by)
 
 
 def _launches(timeline: Timeline) -> str:
@@ -235,7 +236,7 @@ def _lines(run: Run, limit: int) -> str:
     if run.callers or not any(row.nodes for row in rows):
         return ""  # what the sync points, or the table of callers, have said
     dearest = sorted(rows, key=lambda row: -row.total_ms)[:limit]
-    texts = {(s.file, s.first + i): line for s in run.sources for i, line in enumerate(s.lines)}
+    codes = code_by_site(run.sources)
     cells = []
     further = [
         (head, field)
@@ -243,7 +244,7 @@ def _lines(run: Run, limit: int) -> str:
         if any(getattr(row, field) for row in rows)
     ]
     for row in dearest:
-        known = texts.get(place_of(row.site), "")
+        known = codes.get(row.site, "")
         parts = [row.recording_ms, row.device_ms, row.wait_ms]
         parts += [getattr(row, field) for _, field in further]
         times = map(format_number, parts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kit.runs.device.shapes import call_cost
 from kit.runs.run import Run
+from kit.runs.sources import code_by_site
 from kit.text import (
     Column,
     Rows,
@@ -27,7 +28,7 @@ from kit.text import (
     terminal_table,
 )
 from kit.trace.devices import device_of
-from kit.trace.imported import Caller
+from kit.trace.imported import Caller, cut_name
 from kit.trace.kernels import charged_ns, communication, in_steps
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import per_step
@@ -39,6 +40,7 @@ __all__ = [
     "caller_table",
     "callers_text",
     "charged_by_caller",
+    "has_lines",
     "most_in",
     "without_callers",
 ]
@@ -138,9 +140,10 @@ def charged_by_caller(
 
 
 def caller_table(run: Run, by: str = "module") -> tuple[CallerRow, ...]:
-    """Device time of a foreign trace by what launched it; the costliest first, each with its parts.
+    """Device time by what launched it, of a native run or a foreign trace; the costliest first.
 
-    Empty for a run without callers: the kit's own runs have a graph, see `kit.kernel_table`.
+    After each row come its parts. Empty for a run without callers: runs on device "kit" have a
+    graph, see `kit.kernel_table`.
 
     Args:
         by: "module"; "kind", modules of one class in one place taken together; "annotation", "op"
@@ -169,14 +172,20 @@ def without_callers(run: Run) -> str:
     )
 
 
-def best_view(run: Run) -> str:
-    """What tells most of a run's callers: "kind" where modules are known, else "annotation", "op".
+def has_lines(run: Run) -> bool:
+    """Are the lines of its callers those of the ops, and not where their functions begin?"""
+    return run.timeline.origin != "imported" and any(c.site for c in run.callers)
 
-    "" for a run without callers.
+
+def best_view(run: Run) -> str:
+    """What tells most of a run's callers: "kind" where modules are known, else "annotation".
+
+    Else "line" where lines are exact, or "op"; "" for a run without callers.
     """
     for by, is_known in (
         ("kind", any(c.module for c in run.callers)),
         ("annotation", any(c.annotation for c in run.callers)),
+        ("line", has_lines(run)),
     ):
         if is_known:
             return by
@@ -195,8 +204,9 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
     shown = [row for row in rows if row.share >= least][:most]
     _, each = per_step(run.timeline)
     heads = (f"launched by ({by})", f"ms{each}", "of kernel time", "of its own",
-             "backward", "kernels", "GFLOP/s", "most in op", "on line")  # fmt: skip
-    charged = charged_by_caller(run)[0]
+             "backward", "kernels", "GFLOP/s", "most in op",
+             "" if by == "line" else "on line")  # fmt: skip
+    charged, codes = charged_by_caller(run)[0], code_by_site(run.sources)
     cells = [
         [
             f"{'  ' * row.depth}{safe_terminal(row.name, 50)}",
@@ -206,12 +216,21 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
             format_number(row.backward_ms) if row.backward_ms else "",
             format_number(row.kernels),
             format_number(row.gflop_s, ""),
-            *(safe_terminal(text, 34) for text in most_in(run, row, charged)),
+            *_most(most_in(run, row, charged), codes if by == "line" else None),
         ]
         for row in shown
     ]
     more = f"\nand {format_count(len(rows) - len(shown), 'row')} more" * (len(rows) > len(shown))
     return terminal_table(heads, cells, left=(0, len(heads) - 2, len(heads) - 1)) + more
+
+
+def _most(found: tuple[str, str], codes: Mapping[str, str] | None) -> tuple[str, str]:
+    """The op that has most of a row, and its line; or what stands on that line."""
+    op, line = found
+    said = safe_terminal(line, 34)
+    if codes is not None:
+        said = cut_name(safe_terminal(codes.get(line, "").strip(), 1000), 60)
+    return safe_terminal(op, 34), said
 
 
 def most_in(run: Run, row: CallerRow, charged: NDArray[np.float64]) -> tuple[str, str]:

@@ -269,10 +269,10 @@ TABLES = (
                 segment="of kit's own runs: which segment it is of",
                 launch="of foreign traces: the same number for a call and what it launched",
                 node="of the graph",
-                op="of the node; of foreign traces the op that launched it",
+                op="of the node; without a graph the op that launched it",
                 scope="the module of the op",
                 site="the line of the op; of foreign traces where its function begins",
-                caller="of foreign traces: its row in callers",
+                caller="of native runs and foreign traces: its row in callers",
             ),
         ),
         _spans,
@@ -301,7 +301,7 @@ TABLES = (
     ),
     Table(
         "callers",
-        "one way in which kernels of a foreign trace were launched, as far as its file says it",
+        "one way in which kernels without a graph were launched, as far as it is known",
         some_fields(
             caller="its number",
             op="the innermost around the launch",

@@ -22,7 +22,7 @@ __all__ = ["NOTHING", "Links", "Selection", "ranges_text"]
 class Selection:
     """IR nodes and user's lines that belong together; false if nothing is picked."""
 
-    nodes: frozenset[int] = frozenset()  # of `run.whole`; of a foreign trace `run.callers`
+    nodes: frozenset[int] = frozenset()  # of `run.whole`; without a graph `run.callers`
     sites: frozenset[str] = frozenset()  # "train.py:41", as in `Node.site` and `SyncPoint.site`
     label: str = ""  # what was picked, in words: "kernel fusion.3", "train.py:41"
 

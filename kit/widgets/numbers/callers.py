@@ -1,4 +1,4 @@
-"""What launched the work of a foreign trace: a tree of modules, and the costliest lines."""
+"""What launched the work of a native run or a foreign trace: modules, and the costliest lines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from kit.runs.device.callers import (
     CallerRow,
     best_view,
     caller_table,
+    has_lines,
     without_callers,
 )
 from kit.runs.run import Run
@@ -41,7 +42,7 @@ _WORDS = {
     "kind": "module, by class",
     "annotation": "annotation",
     "op": "op",
-    "line": "line where its function begins",
+    "line": "line",
 }
 
 
@@ -64,7 +65,8 @@ def callers_drawn(run: Run, by: str = "") -> tuple[str, list[Selection]]:
     chosen = by or best_view(run)
     body = _table(run, chosen, MAX_ROWS, picks)
     if not by:
-        others = {"line": any(caller.site for caller in run.callers), "op": chosen != "op"}
+        is_line = chosen != "line" and any(caller.site for caller in run.callers)
+        others = {"line": is_line, "op": chosen != "op"}
         body += "".join(_table(run, x, _FEW, picks) for x, is_told in others.items() if is_told)
     note = (
         "An instant in which several kernels run is divided among them: the outermost rows add up "
@@ -83,7 +85,8 @@ def _table(run: Run, by: str, limit: int, picks: list[Selection]) -> str:
     mine = [links.of_nodes(row.nodes, row.name) for row in shown]
     cells = [_cells(row, by) for row in shown]
     _, each = per_step(run.timeline)
-    heads = (_WORDS[by], f"ms{each}", *_HEADS)
+    is_begin = by == "line" and not has_lines(run)
+    heads = (_WORDS[by] + " where its function begins" * is_begin, f"ms{each}", *_HEADS)
     attributes = list(starmap(row_attributes, enumerate(mine, len(picks))))
     picks += mine
     made = table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes, least_px=620)

@@ -215,6 +215,7 @@ def test_what_torch_does_before_the_traced_steps_is_none_of_their_work() -> None
     def event(name: str, start: float, stop: float) -> Any:
         return SimpleNamespace(
             name=name,
+            thread=1,
             time_range=SimpleNamespace(start=start, end=stop),
             device_type=SimpleNamespace(name="CPU"),
             cpu_parent=None,

@@ -1,0 +1,350 @@
+"""What launched each kernel of a native run: the op, its line, its module and its arrays.
+
+Pure: the profiler's events and the ops of a step that was looked at in, callers out. An event is
+torch's `FunctionEvent`, of which this file reads what `events.py` does, and thread, id, sequence_nr
+and fwd_thread.
+
+The ops of a traced step are those of a step that was looked at, in the same order: so each event
+gets the line of the op whose turn it is. What torch does otherwise while it is looked at is passed
+over, and where the orders do not meet again, nothing further has a line: no line is better than a
+wrong one. An op of the backward pass has the line of the op whose gradient it computes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, TypeVar
+
+from kit.measure.native.events import is_outermost
+from kit.measure.native.lines import NOWHERE, Lines, SeenNode, SeenOp
+from kit.runtime.recording.bulk import Site
+from kit.runtime.recording.sites import format_site
+from kit.text import format_share
+from kit.trace.imported import MAX_CALLERS, Caller
+
+__all__ = ["NOTHING", "Launches", "find_launches"]
+
+_ENGINE = "autograd::engine::evaluate_function"
+# How many ops are passed over, at most, to meet again; how many must be alike then; and how often
+# in a step. A step that does more otherwise may call the same ops on other lines.
+_FAR, _ALIKE, _MOST_MEETINGS = 12, 4, 1000
+_DEEPEST = 16  # gradients of gradients
+_OF_DEVICES = ("cuda", "cu", "hip")  # how the calls that launch are named
+_NO_LINE = SeenOp("")
+_MUCH = 0.05  # of the kernels' time
+# These compute nothing, and torch calls others of them while it is looked at.
+_FREE = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "detach", "diagonal"),
+        *("empty", "empty_like", "empty_strided", "expand", "lift_fresh", "movedim", "narrow"),
+        *("new_empty", "new_empty_strided", "permute", "reshape", "resolve_conj", "resolve_neg"),
+        *("select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind"),
+        *("unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "view", "view_as_real"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Callers of the kernels, and the number of each event's."""
+
+    callers: tuple[Caller, ...] = ()
+    sites: tuple[Site, ...] = ()  # of the callers, with whole paths, the most frequent first
+    notes: tuple[str, ...] = ()
+    numbers: Mapping[int, int] = field(default_factory=dict)  # identity of an event -> its caller
+
+    def of(self, event: Any) -> int:
+        """The caller of a kernel, or of an op that is one; -1: none is known."""
+        return self.numbers.get(id(event), -1)
+
+
+NOTHING = Launches()
+Named = TypeVar("Named", SeenOp, SeenNode)
+
+
+def find_launches(
+    events: Sequence[Any], steps: Sequence[Any], looks: Sequence[Lines], *, device: str
+) -> Launches:
+    """What launched the kernels among the events.
+
+    Args:
+        events: all of a profile, and they live on: what is found is found by identity.
+        steps: their regions, in the thread in which they run.
+        looks: at steps before these, one or more; none: nothing is known.
+        device: "cuda"; or "cpu", whose kernels are the outermost ops.
+    """
+    if not any(look.ops for look in looks) or not steps:
+        return NOTHING
+    host = [e for e in events if e.device_type.name == "CPU"]
+    host.sort(key=lambda e: (e.time_range.start, -e.time_range.end))
+    tree, others = _Tree(host), 0
+    found: dict[int, tuple[Any, SeenOp]] = {}
+    for step in steps:
+        inside = [e for e in host if _begins_in(e, step)]
+        forward = [e for e in inside if e.thread == step.thread and tree.engine(e) is None]
+        pairs, is_whole, look = _alike(forward, looks)
+        others += not is_whole
+        pairs += _gradients(tree, inside, look.gradients)
+        found.update((id(e), (e, op)) for e, op in pairs)
+    return _Callers(tree, found).of([*_launches(events, host, device)], others, len(steps))
+
+
+def _alike(
+    forward: Sequence[Any], looks: Sequence[Lines]
+) -> tuple[list[tuple[Any, SeenOp]], bool, Lines]:
+    """The look at a step that is most like this one; the first if several are."""
+    found = [(*match(forward, look.ops), look) for look in looks]
+    return max(found, key=lambda one: (one[1], len(one[0])))
+
+
+def _gradients(
+    tree: _Tree, inside: Sequence[Any], nodes: Sequence[SeenNode]
+) -> list[tuple[Any, SeenOp]]:
+    """The ops of the backward passes, for what is known of their arrays.
+
+    Each function of autograd is compared by itself: in some, torch calls other ops while it is
+    looked at.
+    """
+    called: dict[int, list[Any]] = {}
+    for e in inside:
+        if (engine := tree.engine(e)) is not None and e is not engine:
+            called.setdefault(id(engine), []).append(e)
+    engines = [e for e in inside if id(e) in called and any(map(_is_op, called[id(e)]))]
+    found = []
+    for engine, node in match(engines, nodes)[0]:
+        pairs, is_alike = match(called[id(engine)], node.ops)
+        found += pairs if is_alike else []
+    return found
+
+
+def match(events: Sequence[Any], ops: Sequence[Named]) -> tuple[list[tuple[Any, Named]], bool]:
+    """The event of each op, and whether both are the same program.
+
+    Args:
+        events: of one thread in order of time, each before those inside of it. What an op calls
+            has its own events, and so has what calls several ops: `aten::linear` is three.
+    """
+    names = {op.name for op in ops}
+    events = [e for e in events if _name(e) in names]
+    meet, pairs, meetings = _Order(events, ops), [], 0
+    i = j = 0
+    while True:
+        i, j, is_pair = meet.next(i, j)
+        if is_pair:
+            pairs.append((events[j], ops[i]))
+            i, j = i + 1, meet.behind(j)
+        elif meet.is_end(i, j) or meetings == _MOST_MEETINGS or (there := meet.again(i, j)) is None:
+            break
+        else:
+            meetings += 1
+            i, j = there
+    return pairs, not meetings and meet.is_end(i, j) and meet.is_rest_free(i, j)
+
+
+class _Order:
+    """Events and ops side by side, by their places."""
+
+    def __init__(self, events: Sequence[Any], ops: Sequence[Named]) -> None:
+        self._events = [_name(e) for e in events]
+        self._starts = [e.time_range.start for e in events]
+        self._ends = [e.time_range.end for e in events]
+        self._ops = [op.name for op in ops]
+
+    def next(self, i: int, j: int) -> tuple[int, int, bool]:
+        """The next op and event that are alike, or the next that should be and are not."""
+        while not self.is_end(i, j):
+            op, event = self._ops[i], self._events[j]
+            if op == event:
+                return i, j, True
+            if op in _FREE:
+                i += 1
+            elif event in _FREE:
+                j += 1
+            else:
+                break
+        return i, j, False
+
+    def behind(self, j: int) -> int:
+        """The next event that is not inside of this one."""
+        return bisect_left(self._starts, self._ends[j], j + 1)
+
+    def is_end(self, i: int, j: int) -> bool:
+        """Is there no further op, or no further event?"""
+        return i >= len(self._ops) or j >= len(self._events)
+
+    def is_rest_free(self, i: int, j: int) -> bool:
+        """Does nothing further compute?"""
+        return all(name in _FREE for name in (*self._ops[i:], *self._events[j:]))
+
+    def again(self, i: int, j: int) -> tuple[int, int] | None:
+        """The nearest places from which several are alike; None if they are too far."""
+        ops, events = _working(self._ops, i), _working(self._events, j)
+        for far in range(1, _FAR + 1):
+            for k in range(far + 1):
+                if far - k < len(ops) and k < len(events):
+                    there = ops[far - k], events[k]
+                    if self._are_alike(*there):
+                        return there
+        return None
+
+    def _are_alike(self, i: int, j: int) -> bool:
+        if self._ops[i] != self._events[j]:
+            return False
+        for _ in range(_ALIKE):
+            i, j, is_pair = self.next(i, j)
+            if not is_pair:
+                return self.is_end(i, j)
+            i, j = i + 1, self.behind(j)
+        return True
+
+
+def _working(names: Sequence[str], at: int) -> list[int]:
+    """The places of the next ones that compute something."""
+    return [*islice((k for k in range(at, len(names)) if names[k] not in _FREE), _FAR + 1)]
+
+
+class _Tree:
+    """What the host's events are inside of, and the op of the forward pass that each is for."""
+
+    def __init__(self, host: Iterable[Any]) -> None:
+        self._engines: dict[int, Any] = {}
+        self._forward: dict[tuple[int, int], Any] = {}
+        for e in host:
+            if _is_op(e) and e.sequence_nr >= 0:
+                # of several with one number the last is the op whose gradient has it, too
+                self._forward[e.thread, e.sequence_nr] = e
+
+    def engine(self, event: Any) -> Any:
+        """The function of the backward pass that an event is inside of, or None."""
+        passed = []
+        at, found = event, None
+        while at is not None and id(at) not in self._engines:
+            passed.append(at)
+            if at.name.startswith(_ENGINE):
+                found = at
+                break
+            at = at.cpu_parent
+        else:
+            found = None if at is None else self._engines[id(at)]
+        self._engines.update((id(e), found) for e in passed)
+        return found
+
+    def forward(self, event: Any) -> Any:
+        """The op whose gradient is computed where this event is, or None."""
+        engine = self.engine(event)
+        if engine is None:
+            return None
+        return self._forward.get((engine.fwd_thread, engine.sequence_nr))
+
+
+class _Callers:
+    """Callers, each once, with how often they launched something."""
+
+    def __init__(self, tree: _Tree, found: Mapping[int, tuple[Any, SeenOp]]) -> None:
+        self._tree, self._found = tree, found
+        self._longest: dict[int, tuple[Any, SeenOp]] = {}  # by the outermost op around
+        for event, op in found.values():
+            outermost = [e for e in _outwards(event) if _is_op(e)][-1]
+            longest = self._longest.setdefault(id(outermost), (event, op))
+            if event.time_range.elapsed_us() > longest[0].time_range.elapsed_us():
+                self._longest[id(outermost)] = event, op
+
+    def of(self, launched: Sequence[tuple[Any, Any]], others: int, steps: int) -> Launches:
+        """The callers of kernels, given with what launched each.
+
+        Args:
+            others: of the steps, those that called other ops than those that were looked at.
+        """
+        kernels: Counter[tuple[Caller, Site]] = Counter()
+        calls: dict[tuple[Caller, Site], set[int]] = {}
+        keys: dict[int, tuple[Caller, Site]] = {}
+        took = without = 0.0
+        for kernel, call in launched:
+            event, op = self._seen(call)
+            key = keys[id(kernel)] = self._caller(call, op)
+            kernels[key] += 1
+            took += kernel.time_range.elapsed_us()
+            without += 0.0 if key[1] != NOWHERE else kernel.time_range.elapsed_us()
+            calls.setdefault(key, set()).add(id(event))
+        number = {key: n for n, (key, _) in enumerate(kernels.most_common(MAX_CALLERS))}
+        return Launches(
+            tuple(replace(k[0], calls=len(calls[k]), kernels=kernels[k]) for k in number),
+            tuple(dict.fromkeys(site for _, site in number)),
+            _note(others, steps, without / max(took, 1e-9)),
+            {kernel: number.get(key, -1) for kernel, key in keys.items()},
+        )
+
+    def _seen(self, call: Any) -> tuple[Any, SeenOp | None]:
+        """The innermost op that was looked at around this, or else the longest that it called."""
+        for e in _outwards(call):
+            if found := self._found.get(id(e)):
+                return found
+        return self._longest.get(id(call), (call, None))
+
+    def _caller(self, call: Any, op: SeenOp | None) -> tuple[Caller, Site]:
+        is_backward = self._tree.engine(call) is not None
+        named = next((e.name for e in _outwards(call) if _is_op(e)), "")
+        if op is None:
+            op = SeenOp(named)
+        line = op
+        for _ in range(_DEEPEST):  # gradients of gradients
+            if call is None or self._tree.engine(call) is None:
+                break
+            call = self._tree.forward(call)
+            line = (self._seen(call)[1] if call is not None else None) or _NO_LINE
+        caller = Caller(
+            op=op.name,
+            module=line.module,
+            site=format_site(line.site),
+            inputs=op.inputs,
+            others=op.others,
+            is_backward=is_backward,
+        )
+        return caller, line.site
+
+
+def _note(others: int, steps: int, without: float) -> tuple[str, ...]:
+    """Why much of the kernels' time has no line, where it is for this."""
+    if not others or without < _MUCH:
+        return ()
+    return (
+        f"{format_share(without)} of the kernels' time is of no known line: {others} of {steps} "
+        "traced steps called other ops than the steps whose lines were noted",
+    )
+
+
+def _launches(events: Iterable[Any], host: Iterable[Any], device: str) -> Iterator[tuple[Any, Any]]:
+    """Each kernel, and the call that launched it: on a CPU an op is its own."""
+    if device == "cpu":
+        yield from ((e, e) for e in host if is_outermost(e))
+        return
+    calls = {e.id: e for e in host if e.name.startswith(_OF_DEVICES)}
+    for e in events:
+        if e.device_type.name != "CPU" and not e.is_user_annotation and e.id in calls:
+            yield e, calls[e.id]
+
+
+def _name(event: Any) -> str:
+    """As an op's, or as that of a function of autograd."""
+    return str(event.name).removeprefix(f"{_ENGINE}: ")
+
+
+def _is_op(event: Any) -> bool:
+    return bool(event.name.startswith("aten::"))
+
+
+def _begins_in(event: Any, step: Any) -> bool:
+    begin, ends = event.time_range.start, step.time_range
+    return bool(ends.start <= begin < ends.end)
+
+
+def _outwards(event: Any) -> Iterator[Any]:
+    """The event, and those around it."""
+    while event is not None:
+        yield event
+        event = event.cpu_parent

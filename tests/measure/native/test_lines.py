@@ -1,0 +1,343 @@
+"""The lines, modules and arrays of native steps, against marks in the steps themselves."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import kit
+from kit.measure.native.events import STEP, is_outermost
+from kit.measure.native.instruments import Profiler
+from kit.measure.native.launches import Launches, find_launches
+from kit.measure.native.lines import Lines, ModuleNames
+from kit.runs.analysis.lines import line_costs
+from kit.runs.analysis.summary import summary
+from kit.runs.run import Run
+from kit.widgets.numbers.callers import callers_html
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+Step = Callable[[], torch.Tensor]
+HERE = Path(__file__).name
+
+
+class Marked:
+    """`marked[line]` around a part of a step: its events say which line they are of."""
+
+    def __getitem__(self, line: str) -> Any:
+        return torch.profiler.record_function(f"line {line}")
+
+
+marked = Marked()
+
+
+def of_layers() -> Step:
+    torch.manual_seed(0)
+    first, norm, last = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+    net = nn.ModuleList([first, norm, last])
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    x, y = torch.randn(6, 8), torch.randint(0, 4, (6,))
+
+    def step() -> torch.Tensor:
+        with marked["a"]:
+            hidden = first(x)
+        with marked["b"]:
+            hidden = F.gelu(norm(hidden))
+        with marked["c"]:
+            hidden = hidden[:, :16].reshape(6, 2, 8).transpose(1, 2).flatten(1)
+        with marked["d"]:
+            out = last(hidden)
+        with marked["e"]:
+            loss = F.cross_entropy(out, y)
+        with marked["f"]:
+            optimizer.zero_grad()
+        loss.backward()
+        with marked["g"]:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        with marked["h"]:
+            optimizer.step()
+        return loss
+
+    return step
+
+
+def of_attention() -> Step:
+    """Ops that torch takes apart otherwise while it is looked at."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    x = torch.randn(2, 5, 16)
+
+    def step() -> torch.Tensor:
+        with marked["a"]:
+            out = layer(x)
+        with marked["b"]:
+            mixed = torch.einsum("bij,bkj->bik", out, out)
+        with marked["c"]:
+            loss = mixed[mixed > 0].mean() + out.norm()
+        with marked["d"]:
+            optimizer.zero_grad()
+        loss.backward()
+        with marked["e"]:
+            optimizer.step()
+        return loss
+
+    return step
+
+
+def of_autocast() -> Step:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    last, x = nn.Linear(4 * 36, 2), torch.randn(2, 3, 8, 8)
+
+    def step() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            with marked["a"]:
+                hidden = net(x)
+            with marked["b"]:
+                out = last(hidden)
+        with marked["c"]:
+            loss = out.float().square().mean()
+        loss.backward()
+        return loss
+
+    return step
+
+
+def profiled(step: Step) -> tuple[list[Any], Launches]:
+    """Two steps under torch's profiler, and what is found to have launched their ops."""
+    modules = ModuleNames()
+    looks = [Lines("cpu", modules) for _ in range(2)]
+    step()
+    for look in looks:
+        with look:
+            step()
+    profiler = Profiler("cpu")
+    profiler.start()
+    for i in range(2):
+        with profiler.region(f"{STEP}{i}"):
+            step()
+    profiler.stop()
+    events = profiler.events()
+    steps = [e for e in events if e.name.startswith(STEP)]
+    return events, find_launches(events, steps, looks, device="cpu")
+
+
+def mark_of(event: Any) -> str:
+    while event is not None and not event.name.startswith("line "):
+        event = event.cpu_parent
+    return "" if event is None else str(event.name).removeprefix("line ")
+
+
+def line_of_mark(step: Step, mark: str) -> range:
+    """The lines of the block that has this mark."""
+    code = Path(__file__).read_text(encoding="utf-8").splitlines()
+    at = step.__code__.co_firstlineno
+    while f'marked["{mark}"]' not in code[at - 1]:
+        at += 1
+    return range(at + 1, at + 2)
+
+
+@pytest.mark.parametrize("make", [of_layers, of_attention, of_autocast])
+def test_each_op_has_the_line_that_called_it(make: Callable[[], Step]) -> None:
+    step = make()
+    events, found = profiled(step)
+    works = took = 0.0
+    marks = set()
+    for e in events:
+        mark = mark_of(e)
+        if not mark or not is_outermost(e):
+            continue
+        caller = found.callers[found.of(e)]
+        took += e.time_range.elapsed_us()
+        if caller.site:
+            lines = line_of_mark(step, mark)
+            assert caller.site in {f"{HERE}:{line}" for line in lines}, (e.name, mark)
+            works += e.time_range.elapsed_us()
+            marks.add(mark)
+        assert not caller.is_backward
+    assert works > 0.9 * took
+    assert len(marks) >= 3
+
+
+def test_a_gradient_has_the_line_of_its_op_and_the_arrays_of_its_own() -> None:
+    weight = nn.Parameter(torch.ones(4, 3))
+    x = torch.ones(5, 4)
+
+    def step() -> torch.Tensor:
+        hidden = x @ weight
+        loss = hidden.sigmoid().sum()
+        loss.backward()
+        return loss
+
+    first = step.__code__.co_firstlineno
+    _, found = profiled(step)
+    backward = {c.op: c for c in found.callers if c.is_backward}
+    assert backward["aten::sigmoid_backward"].site == f"{HERE}:{first + 2}"
+    product = backward["aten::mm"]
+    assert product.site == f"{HERE}:{first + 1}"
+    assert product.shapes == "float32[4,5], float32[5,3]"
+    assert (product.calls, product.kernels) == (2, 2)
+
+
+def test_gradients_of_gradients_have_the_line_of_the_first_op() -> None:
+    weight = nn.Parameter(torch.ones(4, 3))
+    x = torch.ones(5, 4, requires_grad=True)
+
+    def step() -> torch.Tensor:
+        out = torch.sigmoid(x @ weight)
+        (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        loss = grad.square().sum()
+        loss.backward()
+        return loss
+
+    first = step.__code__.co_firstlineno
+    _, found = profiled(step)
+    products = {c.site for c in found.callers if c.op == "aten::mm" and c.is_backward}
+    assert products == {f"{HERE}:{first + 1}"}
+
+
+def test_modules_are_named_by_class_and_order_and_are_not_kept() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    def step_of(net: nn.Module) -> Step:
+        def step() -> torch.Tensor:
+            loss = net(torch.ones(2, 4)).sum()
+            loss.backward()
+            return torch.as_tensor(loss)
+
+        return step
+
+    net = Net()
+    _, found = profiled(step_of(net))
+    assert {c.module for c in found.callers if c.op == "aten::addmm"} == {
+        ("Net_0", "Linear_0"),
+        ("Net_0", "Linear_1"),
+    }
+    gone = weakref.ref(net)
+    del net
+    gc.collect()
+    assert gone() is None
+
+
+def test_steps_of_two_sorts_by_turns_have_their_lines_and_a_third_has_none() -> None:
+    weight = nn.Parameter(torch.ones(40, 40))
+    calls = iter(range(99))
+
+    def step() -> torch.Tensor:
+        call = next(calls)
+        loss = weight.sum()
+        for _ in range(20 * (call % 2)):
+            loss = loss + (weight @ weight).exp().sum()
+        for _ in range(20 * (call == 3)):
+            loss = loss + torch.linalg.inv(weight + torch.eye(40)).sum()
+        return loss
+
+    first = step.__code__.co_firstlineno
+    _, found = profiled(step)
+    lines = {c.op: c.site for c in found.callers}
+    assert lines["aten::mm"] == f"{HERE}:{first + 4}"
+    assert lines["aten::linalg_inv"] == ""
+    assert "1 of 2 traced steps called other ops" in found.notes[0]
+
+
+def test_what_is_looked_at_computes_as_ever() -> None:
+    """Checkpoints, functions of the user's, compiled ones, and an op that takes functions."""
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+            return grads[0] * 2
+
+    layer = nn.Linear(4, 4)
+    compiled = torch.compile(lambda x: x.relu() * 3, backend="eager")
+    x = torch.ones(2, 4)
+
+    def loss() -> torch.Tensor:
+        hidden = checkpoint(lambda x: torch.tanh(layer(x)), x, use_reentrant=False)
+        picked = torch.cond(
+            torch.tensor(True), lambda x: x.sin(), lambda x: x.cos(), (hidden.detach(),)
+        )
+        return (Double.apply(hidden) + layer(compiled(x)) + picked).sum()
+
+    expected = loss()
+    expected.backward()
+    wanted = [p.grad.clone() for p in layer.parameters() if p.grad is not None]
+    layer.zero_grad()
+    with Lines("cpu", ModuleNames()) as look:
+        again = loss()
+        again.backward()
+    assert torch.equal(again, expected)
+    assert [torch.equal(a, p.grad) for a, p in zip(wanted, layer.parameters(), strict=True)] == [
+        True,
+        True,
+    ]
+    assert {"aten::tanh", "aten::addmm"} <= {op.name for op in look.ops}
+
+
+def test_a_native_run_says_its_lines_in_every_form(tmp_path: Path) -> None:
+    def mine(ctx: Any) -> Step:
+        net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).to(ctx.device)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x = torch.ones(128, 64, device=ctx.device)
+
+        def step() -> torch.Tensor:
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        return step
+
+    made = kit.run(mine, mode="torch", device="cpu", steps=4, warmup=1)
+    made.save(tmp_path / "native.kitrun")
+    made = Run.load(tmp_path / "native.kitrun")
+    (site,) = {c.site for c in made.callers if c.op == "aten::addmm"}
+    number = int(site.rpartition(":")[2])
+    code = "loss = net(x).square().mean()"
+    assert code in Path(__file__).read_text(encoding="utf-8").splitlines()[number - 1]
+    assert code in summary(made)
+    assert "launched by (line)" in summary(made)
+    rows = {row.name: row for row in kit.caller_table(made, by="line")}
+    assert rows[site].total_ms > 0
+    assert sum(row.share for row in rows.values()) == pytest.approx(1)
+    products = 3 * 2 * 128 * 64 * 64 * 2 - 2 * 128 * 64 * 64  # the first input has no gradient
+    assert rows[site].flops == pytest.approx(products)
+    assert {row.site: row.device_ms for row in line_costs(made)}[site] == pytest.approx(
+        rows[site].total_ms
+    )
+    assert "line where its function begins" not in callers_html(made)
+    assert any(row.name == "Sequential" for row in kit.caller_table(made, by="kind"))
+
+
+def test_a_watched_loop_has_lines() -> None:
+    net = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with kit.watch(steps=3) as watch:
+        for _ in range(30):
+            loss = net(torch.ones(4, 8)).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    here = {c.site.rpartition(":")[0] for c in watch.run.callers if c.site}
+    assert here == {HERE}
+    assert {("Linear_0",)} == {c.module for c in watch.run.callers if c.op == "aten::addmm"}
