@@ -280,7 +280,7 @@ def test_kit_run_puts_a_script_of_accelerates_on_the_device(
 def test_the_code_of_the_page_runs() -> None:
     with contextlib.redirect_stdout(None):
         names = run_page(page("trainers.md"))
-    for watch in (names["watch"], names["watching"].watch):
+    for watch in (names["watch"], names["watching"]):
         assert watch.ended == "complete: measured 3 of 3 steps"
         assert watch.run.sync_points == ()
         assert len(watch.run.graphs[0]) > 5
