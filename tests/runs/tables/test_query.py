@@ -59,8 +59,8 @@ def runs(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, ...]:
     )
 
 
-def test_the_page_has_ten_questions() -> None:
-    assert len(QUESTIONS) == 10
+def test_the_page_has_eight_questions() -> None:
+    assert len(QUESTIONS) == 8
 
 
 @pytest.mark.parametrize("sql", QUESTIONS, ids=lambda sql: sql.split("\n")[0][:40])
