@@ -16,6 +16,7 @@ from kit.gpu_check.base.journal import Journal
 from kit.gpu_check.parts.bert import TINY
 from kit.measure.base.context import Context, Workload
 from kit.measure.experiment import run as run_once
+from kit.runs.device.callers import caller_table
 from kit.runs.loss_scaling import HOST_CHECK
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -31,6 +32,7 @@ __all__ = ["debug_mode_waits", "run"]
 NO_CUDA = "torch sees no CUDA device: on a CPU a tensor is there when its op returns"
 _NOT_THE_STEP = (os.path.dirname(torch.__file__) + os.sep, warnings.__file__)
 UNKNOWN = 0.1  # of the idle time may have no cause
+KNOWN = 0.9  # of the kernels' time must have a line
 
 
 def run(journal: Journal) -> None:
@@ -84,6 +86,13 @@ def _bert(journal: Journal) -> None:
     journal.keep(made, "native_eager")
     _tables(journal, made)
     _sums(journal, made, "native")
+    lines = caller_table(made, by="line")
+    journal.check(
+        "kernel time of a known line, native",
+        sum(row.share for row in lines if ":" in row.name),
+        at_least=KNOWN,
+        why=str(lines),
+    )
     if not torch.cuda.is_available():
         journal.not_run("sync points agree with torch's sync debug mode", NO_CUDA)
         return
