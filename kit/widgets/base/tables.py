@@ -235,7 +235,7 @@ def run_notes_html(run: Run) -> str:
         lines.append(" · ".join(f"{safe_html(k, 40)} {safe_html(v, 80)}" for k, v in pairs[:16]))
     lines.append(_tracing(run))
     if s.mode == "torch" and run.timeline.origin == "profiled":
-        lines.append("mode torch records no ops: there is no graph, and no line has what recording it costs")
+        lines.append("mode torch records no ops: there is no graph, and recording has no lines")
     if said := str(run.conditions):
         lines.append(f"while it was measured: {safe_html(said, 300)}")
     lines += [safe_html(note, 300) for note in run.timeline.notes[:8]]
