@@ -107,7 +107,7 @@ BELOW: dict[str, list[str]] = {
     ],
     "gpu_check": [*_DATA, "gpu_check/base"],
     "gpu_check/base": [*_MEASURE, "measure/search"],
-    "gpu_check/parts": _CHECKED,
+    "gpu_check/parts": [*_CHECKED, "runs/device"],
 }
 
 # first folder -> packages from outside; the standard library is always allowed.

@@ -104,8 +104,9 @@ class Lines(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(func, torch._ops.OpOverload) and func.namespace != "profiler":
-            if cause := self._cause(func.overloadpacket, args, result):
+        op = getattr(func, "overloadpacket", None)  # None: an op that takes functions
+        if op is not None and func.namespace != "profiler":
+            if cause := self._cause(op, args, result):
                 self.places.setdefault(cause, []).append(_place())
             node = private("torch._C._current_autograd_node")()
             if self._left > 0 and node is None:

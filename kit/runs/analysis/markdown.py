@@ -1,11 +1,13 @@
-"""A run as Markdown: headline, what limits the step, breakdown, kernels, sync points."""
+"""A run as Markdown: headline, what limits the step, breakdown, lines, kernels, sync points."""
 
 from __future__ import annotations
 
 from kit.runs.analysis.headline import headline_text
+from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.verdict import verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import time_notes
 from kit.runs.run import Run
+from kit.runs.sources import code_by_site
 from kit.text import format_ns, format_number, format_share, markdown_table, safe_markdown
 from kit.trace import sync_table
 from kit.trace.kernels import kernel_table
@@ -14,7 +16,7 @@ from kit.trace.timeline import per_step, shown_pins
 
 __all__ = ["run_markdown"]
 
-_TOP_KERNELS = 20
+_TOP_KERNELS, _TOP_LINES = 20, 12
 _NONE = "none"
 
 
@@ -33,6 +35,7 @@ def run_markdown(run: Run, *, title: str | None = None) -> str:
         *_verdict(run),
         "## Step breakdown",
         _breakdown(run),
+        *_lines(run),
         "## Kernels",
         _kernels(run),
         "## Sync points",
@@ -66,6 +69,21 @@ def _breakdown(run: Run) -> str:
     ]
     head = ("category", "charged (ms)", "share", "in all (ms)")
     return markdown_table(head, rows) if rows else _NONE
+
+
+def _lines(run: Run) -> list[str]:
+    """The dearest lines; nothing where no line is known."""
+    rows = sorted((r for r in line_costs(run) if r.site), key=lambda r: -r.total_ms)[:_TOP_LINES]
+    codes = code_by_site(run.sources)
+    cells = [
+        (
+            safe_markdown(f"{r.site} {codes.get(r.site, '').strip()}".strip(), 140),
+            *(format_number(ms) for ms in (r.recording_ms, r.device_ms, r.wait_ms)),
+        )
+        for r in rows
+    ]
+    head = ("line", "recording (ms a step)", "device", "wait")
+    return ["## Lines", markdown_table(head, cells)] if cells else []
 
 
 def _kernels(run: Run) -> str:

@@ -162,16 +162,36 @@ UNARY = _table(
 )  # fmt: skip
 
 
-def _add(x: Array, y: Any, *, alpha: Any = 1) -> Array:
-    return x + (y if isinstance(alpha, int) and alpha == 1 else alpha * y)
+def _times(alpha: Any, x: Any, *others: Any) -> Any:
+    """Alpha times x, in the type that x and the others have together, as torch widens first."""
+    if isinstance(alpha, int) and alpha == 1:
+        return x
+    return alpha * (x.astype(jnp.result_type(x, *others)) if isinstance(x, Array) else x)
 
 
-def _sub(x: Array, y: Any, *, alpha: Any = 1) -> Array:
-    return x - (y if isinstance(alpha, int) and alpha == 1 else alpha * y)
+def _add(x: Array, y: Any, alpha: Any = 1) -> Array:
+    return x + _times(alpha, y, x)
 
 
-def _rsub(x: Array, y: Any, *, alpha: Any = 1) -> Array:
-    return y - alpha * x
+def _sub(x: Array, y: Any, alpha: Any = 1) -> Array:
+    return x - _times(alpha, y, x)
+
+
+def _rsub(x: Array, y: Any, alpha: Any = 1) -> Any:
+    return y - _times(alpha, x, y)
+
+
+def _addcmul(x: Array, a: Array, b: Array, *, value: Any = 1) -> Array:
+    product: Array = a.astype(jnp.result_type(x, a, b)) * b
+    return x + _times(value, product)
+
+
+def _floor_divide(x: Any, y: Any) -> Array:
+    """A quotient of 0 has the sign of x / y, as torch's, and not that of what was rounded."""
+    found = jnp.floor_divide(x, y)
+    if not jnp.issubdtype(found.dtype, jnp.floating):
+        return found
+    return jnp.where(found == 0, jnp.copysign(found, jnp.asarray(x) / y), found)
 
 
 def div(x: Array, y: Any, *, rounding_mode: str | None = None) -> Array:
@@ -179,7 +199,7 @@ def div(x: Array, y: Any, *, rounding_mode: str | None = None) -> Array:
     if rounding_mode is None:  # XLA may multiply by a reciprocal, which halves would round, too
         return jnp.true_divide(_wide_half(x), _wide_half(y))
     if rounding_mode == "floor":
-        return jnp.floor_divide(x, y)
+        return _floor_divide(x, y)
     common = jnp.result_type(x, y)
     if not jnp.issubdtype(common, jnp.integer):
         return jnp.trunc(x / y)
@@ -243,7 +263,7 @@ BINARY = _table(
     "aten.maximum.default": jnp.maximum, "aten.minimum.default": jnp.minimum,
     "aten.logical_and.default": jnp.logical_and, "aten.logical_or.default": jnp.logical_or,
     "aten.logical_xor.default": jnp.logical_xor, "aten.atan2.default": jnp.arctan2,
-    "aten.floor_divide.default": jnp.floor_divide, "aten.floor_divide.Scalar": jnp.floor_divide,
+    "aten.floor_divide.default": _floor_divide, "aten.floor_divide.Scalar": _floor_divide,
 })  # fmt: skip
 
 
@@ -264,7 +284,7 @@ def _gelu(x: Array, *, approximate: str = "none") -> Array:
 
 
 TERNARY = Rules({
-    "aten.addcmul.default": lambda x, a, b, *, value=1: x + value * a * b,
+    "aten.addcmul.default": _addcmul,
     "aten.addcdiv.default": rounded_once(lambda x, a, b, *, value=1: x + value * (a / b)),
     "aten.lerp.Scalar": rounded_once(_lerp),
     "aten.lerp.Tensor": rounded_once(_lerp),

@@ -143,6 +143,14 @@ def _to_copy(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     return wrap(tape, _cast(tape, source, spec), spec)
 
 
+def _contiguous(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    """The tensor's own memory, or a copy: by the schema it would be a view in either case."""
+    layout = kwargs.get("memory_format", torch.contiguous_format)
+    if args[0].is_contiguous(memory_format=layout):
+        return _same_memory(tape, func, args[:1], {})
+    return _clone(tape, torch.ops.aten.clone.default, args[:1], {"memory_format": layout})
+
+
 def _fill(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     target, number = args[0], args[1] if len(args) > 1 else 0
     if not isinstance(target, KitTensor):
@@ -384,7 +392,8 @@ SPECIAL: dict[str, Special] = {
     "aten.detach.default": _same_memory, "aten.alias.default": _same_memory,
     "aten.lift_fresh.default": _same_memory, "aten.detach_.default": lambda h, f, a, k: a[0],
     "aten._local_scalar_dense.default": _item, "aten.item.default": _item,
-    "aten.clone.default": _clone, "aten.copy_.default": _copy, "aten._to_copy.default": _to_copy,
+    "aten.clone.default": _clone, "aten.contiguous.default": _contiguous,
+    "aten.copy_.default": _copy, "aten._to_copy.default": _to_copy,
     "aten.zero_.default": _fill, "aten.fill_.Scalar": _fill, "aten.fill_.Tensor": _fill,
     "aten.zeros_like.default": _like(0), "aten.ones_like.default": _like(1),
     "aten.empty_like.default": _like(0), "aten.full_like.default": _like(None),

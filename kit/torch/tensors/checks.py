@@ -85,7 +85,7 @@ def check_writable(name: str, written: list[KitTensor]) -> None:
     for tensor in written:
         if not isinstance(tensor, KitTensor):
             raise RuntimeError(
-                f"{name} cannot write to a tensor on {tensor.device} from the kit device"
+                f"{name} cannot write to a tensor on {tensor.device} from device kit"
             )
         spec = tensor.spec
         if spec.repeats and any(

@@ -317,6 +317,7 @@ def test_a_native_run_says_its_lines_in_every_form(tmp_path: Path) -> None:
     assert code in Path(__file__).read_text(encoding="utf-8").splitlines()[number - 1]
     assert code in summary(made)
     assert "launched by (line)" in summary(made)
+    assert f"{site} {code}" in made.to_markdown().replace("\\", "")
     rows = {row.name: row for row in kit.caller_table(made, by="line")}
     assert rows[site].total_ms > 0
     assert sum(row.share for row in rows.values()) == pytest.approx(1)
