@@ -9,9 +9,12 @@ import os
 import re
 import secrets
 import stat
+from pathlib import Path
 from typing import IO
 
-__all__ = ["check_plain", "check_target", "in_packages", "open_plain", "write_whole"]
+from kit.errors import SettingsError
+
+__all__ = ["as_path", "check_plain", "check_target", "in_packages", "open_plain", "write_whole"]
 
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")  # Debian's Python has the latter
 _OTHERS = (
@@ -21,6 +24,21 @@ _OTHERS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+def as_path(given: object) -> Path:
+    """What a user gave as a path; an empty text would be the working folder.
+
+    Raises:
+        SettingsError: it names nothing.
+    """
+    if isinstance(given, str | os.PathLike):
+        name = os.fspath(given)
+        if isinstance(name, str) and name and "\0" not in name:
+            return Path(name)
+    raise SettingsError(
+        f"a path is the name of a file or a folder, as text or as a pathlib.Path, not {given!r:.80}"
+    )
 
 
 def check_plain(path: str | os.PathLike[str]) -> None:

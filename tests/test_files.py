@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from kit.cli.main import main
 from kit.errors import SettingsError
 from kit.files import check_target, write_whole
 from kit.runs.run import Run
+from kit.workloads import mlp
 from tests.factories import make_run
 
 
@@ -106,6 +108,44 @@ def test_what_is_no_plain_file_is_refused_and_left_alone(
     assert list(tmp_path.glob("*.tmp")) == []
 
 
+def _report_on(path: Any) -> object:
+    def build(ctx: object) -> object:
+        raise AssertionError("measured")
+
+    return kit.report(kit.workload(build), path=path)
+
+
+# All that takes a path; what is no path is refused before anything is measured.
+TAKES_PATHS: dict[str, Callable[[Any], object]] = {
+    **READERS,
+    **WRITERS,
+    "report of a workload": _report_on,
+    "open_memory": kit.open_memory,
+    "open_ranks": kit.open_ranks,
+    "open_ranks, listed": lambda path: kit.open_ranks([path]),
+    "sweep": lambda path: kit.sweep(mlp, {"steps": [1]}, path=path),
+}
+
+
+@pytest.mark.parametrize("name", TAKES_PATHS)
+@pytest.mark.parametrize("path", ["", "a\0b", b"a.json", 5, 1.5], ids=repr)
+def test_what_is_no_path_is_told_as_that(
+    name: str, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty path was the working folder: a report was refused after minutes of measuring."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=r"^a path is the name of a file .* not ") as caught:
+        TAKES_PATHS[name](path)
+    assert len(str(caught.value)) < 200
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [name for name in TAKES_PATHS if name != "sweep"])
+def test_none_is_no_path(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"^a path is the name of a file .* not None"):
+        TAKES_PATHS[name](None)
+
+
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("is_there", [True, False])
 def test_what_is_written_to_a_link_is_where_the_link_leads(
@@ -167,6 +207,20 @@ def test_the_command_line_says_what_a_path_is(
     os.mkfifo(pipe)
     assert main(command.replace("PIPE", str(pipe)).split()) in (1, 2)
     assert "it is a named pipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [["view", ""], ["open", ""], ["report", ""], ["report", "-o", ""], ["lab", ""],
+                ["run", ""], ["run", "none.py", "--save", ""], ["diff", "", ""], ["query", ""]],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_empty_name_is_a_wrong_command_line(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a shell's variable that is not set; it was taken for the working folder."""
+    with pytest.raises(SystemExit, match="2"):
+        main(command)
+    assert "a path is the name of a file or a folder" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ BELOW: dict[str, list[str]] = {
     "threads": ["errors"],
     "cores": [],
     "text": [],
-    "files": [],
+    "files": ["errors"],
     "versions": [],
     "notebook": [],
     "ir": ["errors", "text"],

@@ -36,6 +36,7 @@ from kit.cli.terminal import (
 from kit.cli.view import open_page, opened, view
 from kit.cores import usable_cores
 from kit.errors import KitError, SettingsError
+from kit.files import as_path
 from kit.formats.readers import readers_text
 from kit.text import WHOLE, safe_terminal, write_plainly
 
@@ -228,9 +229,17 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0 if is_well else 1
 
 
+def _path(text: str) -> Path:
+    """A file or a folder that the command line names; for argparse."""
+    try:
+        return as_path(text)
+    except SettingsError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 _RUN = (
     Argument(
-        "script", type=Path, metavar="SCRIPT.py", help="its own arguments may follow after --"
+        "script", type=_path, metavar="SCRIPT.py", help="its own arguments may follow after --"
     ),
     Argument(
         "-m",
@@ -291,18 +300,18 @@ _RUN = (
         help="how long devices and processes wait for each other",
     ),
     Argument("--label", default="", metavar="TEXT", help="what reports and diffs call this run"),
-    Argument("--save", type=Path, metavar="RUN.kitrun", help="keep the run in a file"),
-    Argument("--report", type=Path, metavar="PAGE.html", help="write an HTML page of it"),
+    Argument("--save", type=_path, metavar="RUN.kitrun", help="keep the run in a file"),
+    Argument("--report", type=_path, metavar="PAGE.html", help="write an HTML page of it"),
     Argument("--traceback", action="store_true", help="show an error's whole traceback"),
 )
 _VIEW = (
     Argument(
         "trace",
-        type=Path,
+        type=_path,
         metavar="TRACE",
         help=f"{readers_text()}; or a folder with one of these for each rank",
     ),
-    Argument("-o", "--output", type=Path, metavar="PAGE.html", help="also write an HTML page"),
+    Argument("-o", "--output", type=_path, metavar="PAGE.html", help="also write an HTML page"),
     Argument(
         "--step-by",
         default="",
@@ -327,8 +336,8 @@ _QUERY = (
     _VIEW[2],
 )
 _DIFF = (
-    Argument("old", type=Path, metavar="OLD", help="a saved run, a trace, or a folder of runs"),
-    Argument("new", type=Path, metavar="NEW", help="the same, measured after a change"),
+    Argument("old", type=_path, metavar="OLD", help="a saved run, a trace, or a folder of runs"),
+    Argument("new", type=_path, metavar="NEW", help="the same, measured after a change"),
     Argument(
         "--fail-over",
         type=fraction,
@@ -341,19 +350,25 @@ _REPORT = (
     Argument(
         "runs",
         nargs="*",
-        type=Path,
+        type=_path,
         metavar="RUN",
         help="saved runs (*.kitrun) or traces; or a folder with a trace for each rank; none: run "
         "BERT and sweep",
     ),
-    Argument("-o", "--output", default="report.html", help="default: report.html"),
+    Argument(
+        "-o",
+        "--output",
+        type=_path,
+        default=Path("report.html"),
+        help="default: report.html",
+    ),
     Argument("--fast", action="store_true", help="a small sweep with few steps"),
 )
 _OPEN = (
     Argument(
         "runs",
         nargs="+",
-        type=Path,
+        type=_path,
         metavar="RUN",
         help="saved runs (*.kitrun) or traces; or a folder with a trace for each rank",
     ),
@@ -364,7 +379,7 @@ _LAB = (
     Argument(
         "notebook",
         nargs="?",
-        type=Path,
+        type=_path,
         metavar="NOTEBOOK",
         help=f"default: {FIRST_NOTEBOOK}, if it is here",
     ),

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from kit.errors import SettingsError
-from kit.files import write_whole
+from kit.files import as_path, write_whole
 from kit.formats.chrome.read import FORMAT, VERSION
 from kit.formats.chrome.roles import EXPORTED
 from kit.runs.analysis.markdown import run_markdown
@@ -53,6 +53,7 @@ def export_trace(run: Run, path: str | os.PathLike[str]) -> Path:
         OSError: the file cannot be written; an older file of this name is then untouched.
     """
     Run.checked(run)
+    path = as_path(path)
     name = os.fspath(path).lower()
     if name.endswith((".json", ".json.gz")):
         data = "".join(_chrome(run)).encode()
@@ -68,7 +69,7 @@ def export_trace(run: Run, path: str | os.PathLike[str]) -> Path:
             "to write. All of a run, for kit itself, is written by run.save(path)"
         )
     write_whole(path, data)
-    return Path(path)
+    return path
 
 
 def _chrome(run: Run) -> Iterator[str]:

@@ -17,11 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import IO, Any, cast
 
 from kit.errors import TraceFileError
-from kit.files import in_packages, open_plain
+from kit.files import as_path, in_packages, open_plain
 from kit.text import format_bytes, format_count, format_share, safe_terminal, terminal_table
 from kit.trace.imported import cut_name, naming, whole
 
@@ -112,7 +111,8 @@ def open_memory(path: str | os.PathLike[str]) -> MeasuredMemory:
         TraceFileError: it is no such snapshot, holds more than plain values, or is too large.
         OSError: there is no such file, or it cannot be read.
     """
-    name = cut_name(Path(path).name)
+    path = as_path(path)
+    name = cut_name(path.name)
     with naming(name, "a snapshot"):
         return _memory_of(_plain_values(path), name)
 

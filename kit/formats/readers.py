@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.errors import TraceFileError
-from kit.files import open_plain
+from kit.files import as_path, open_plain
 from kit.formats.refused import why_refused
 from kit.text import markdown_table
 
@@ -163,8 +163,9 @@ def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
     from kit.formats.run_of import run_of
     from kit.trace.imported import Imported
 
-    read = read_trace(Path(path), step_by)
-    return run_of(read, Path(path)) if isinstance(read, Imported) else read
+    file = as_path(path)
+    read = read_trace(file, step_by)
+    return run_of(read, file) if isinstance(read, Imported) else read
 
 
 def read_trace(file: Path, step_by: str = "") -> Imported | Run:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from kit.errors import SettingsError
-from kit.files import check_target
+from kit.files import as_path, check_target
 
 __all__ = ["check_report_target", "is_markdown"]
 
@@ -30,7 +29,7 @@ def is_markdown(path: str | os.PathLike[str]) -> bool:
     Raises:
         SettingsError: it asks for another format.
     """
-    suffix = Path(path).suffix.lower()
+    suffix = as_path(path).suffix.lower()
     if suffix not in (*_PAGE, ".md"):
         raise SettingsError(
             f"a report is a page (.html) or Markdown (.md), and {os.fspath(path)!r:.200} ends in "

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import GraphError, RunFileError, SettingsError, TimelineError
-from kit.files import open_plain, write_whole
+from kit.files import as_path, open_plain, write_whole
 from kit.ir import Aval
 from kit.runs.compiles import MOST_CHANGES
 from kit.runs.encoding import decoder, encode
@@ -73,6 +73,7 @@ def write_run(run: Any, path: str | os.PathLike[str]) -> None:
         RunFileError: the run is larger than a file may be, or `read_run` would refuse it.
         OSError: the file cannot be written; an older file of this name is then untouched.
     """
+    path = as_path(path)
     _check(run)
     data = _pack(run)
     if len(data) > MAX_FILE_BYTES:
@@ -87,6 +88,7 @@ def read_run(cls: type[R], path: str | os.PathLike[str]) -> R:
         RunFileError: the file is damaged, foreign, too new or too large; the message says which.
         OSError: there is no such file, or it cannot be read.
     """
+    path = as_path(path)
     with open_plain(path) as file:
         data = file.read(MAX_FILE_BYTES + 1)
     try:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kit.errors import TraceFileError
+from kit.files import as_path
 
 __all__ = ["MAX_RANKS", "is_folder_of_ranks", "rank_files", "rank_in_name"]
 
@@ -31,9 +32,12 @@ def rank_files(paths: Path_ | Iterable[Path_]) -> list[Path]:
         TraceFileError: there are none, or more than `MAX_RANKS`; says what is looked for.
         OSError: there is no such file or folder.
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike):
+        given = [as_path(path) for path in paths]
+    else:
+        given = [as_path(paths)]
     found: dict[str, Path] = {}
-    for path in map(Path, given):
+    for path in given:
         for file in _in_folder(path) if path.is_dir() else [path]:
             os.stat(file)  # says that it is not there
             found[os.path.realpath(file)] = file

@@ -13,10 +13,9 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from kit.errors import KitError, SettingsError
-from kit.files import check_plain
+from kit.files import as_path, check_plain
 from kit.measure.attached.signals import SignalHandler
 from kit.runs.run import Run
 
@@ -51,7 +50,7 @@ class Capture:
             self.file = os.fspath(when)
         elif when is not None:
             raise SettingsError(f"when is a signal or the path of a file, not {when!r}")
-        self._save = None if save is None else Path(save)
+        self._save = None if save is None else as_path(save)
         if self._save is not None:
             with contextlib.suppress(FileNotFoundError):  # its folder is made when it is written
                 check_plain(self._save)

@@ -35,6 +35,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from kit.errors import Cancelled, RunFileError, SettingsError, SweepError, SweepInterrupted
+from kit.files import as_path
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.turns import TURNS
@@ -368,7 +369,7 @@ def _check_processes(executor: ProcessPoolExecutor, workload: Workload) -> None:
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
-    folder = Path(path)
+    folder = as_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
