@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import multiprocessing
 import pickle
 import sys
 import warnings
@@ -186,6 +187,25 @@ def test_a_copy_has_what_the_program_put_on_a_tensor(twin: Callable[[Any], Any])
 
     with open_session():
         assert attributes("kit") == attributes("cpu")
+
+
+def test_a_process_that_is_spawned_gets_what_a_tensor_holds() -> None:
+    """Its memory was shared, as torch's pickler does, and gone before the process could open it."""
+    with open_session():
+        made: list[Any] = [torch.arange(48.0, device="kit").reshape(16, 3), torch.ones(2) * 3]
+        made.append(nn.Parameter(made[0][:2] + 1))
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        child = context.Process(target=_tell_sums, args=(theirs, made))
+        child.start()
+        theirs.close()
+        assert ours.recv() == [1128.0, 6.0, 21.0]
+        child.join()
+        assert child.exitcode == 0
+
+
+def _tell_sums(to: Any, tensors: list[torch.Tensor]) -> None:
+    to.send([float(x.detach().sum()) for x in tensors])
 
 
 def test_a_function_of_numpy_gives_a_tensor_of_the_device() -> None:

@@ -1,12 +1,26 @@
-"""What stands for a storage of torch: of a tensor of device "kit", of a checkpoint loaded to it."""
+"""What stands for a storage of torch: of a tensor of device "kit", of a checkpoint loaded to it;
+and what a pickle of such a tensor holds."""
 
 from __future__ import annotations
 
+import pickle
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
 
-__all__ = ["LoadedStorage", "Storage"]
+__all__ = ["LoadedStorage", "Storage", "reduced"]
+
+
+def reduced(host: torch.Tensor, protocol: Any) -> Any:
+    """What a pickle holds of a tensor's copy on the host, which goes with it.
+
+    While a process is spawned, torch's pickler shares the memory of what it meets. That of the copy
+    would be gone before the process opened it, so the bytes go there.
+    """
+    if get_spawning_popen() is None:
+        return host.__reduce_ex__(protocol)
+    return pickle.loads, (pickle.dumps(host),)
 
 
 class Storage:

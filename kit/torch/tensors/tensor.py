@@ -22,7 +22,7 @@ from kit.runtime.recording.template import HOLE
 from kit.torch.tensors.learning import NEEDS_GRADIENT, attributes_of, telling
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
-from kit.torch.tensors.storage import LoadedStorage, Storage
+from kit.torch.tensors.storage import LoadedStorage, Storage, reduced
 from kit.torch.tensors.tape import Tape
 
 __all__ = [
@@ -292,7 +292,7 @@ class KitTensor(torch.Tensor):
         if isinstance(self, torch.nn.Parameter):
             host = torch.nn.Parameter(host, self.requires_grad)
         vars(host).update(attributes_of(self))
-        return host.requires_grad_(self.requires_grad).__reduce_ex__(protocol)
+        return reduced(host.requires_grad_(self.requires_grad), protocol)
 
     def __copy__(self) -> KitTensor:
         """Another object over the same memory, a leaf as torch's is."""
