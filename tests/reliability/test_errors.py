@@ -5,18 +5,21 @@ from __future__ import annotations
 import random
 import signal
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from ipywidgets import Widget
 
 import kit
-from kit.errors import EngineError
+from kit.errors import EngineError, SessionError
 from kit.measure.base.loading import prefetched
 from kit.runtime.engine.engine import Engine
 from kit.runtime.session.session import Session, current_session
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.widgets.explorer.rerun import Newest, Reruns
+from kit.widgets.explorer.view import Explorer
 from tests.factories import make_run
 from tests.reliability.errors import (
     ACTS,
@@ -26,7 +29,8 @@ from tests.reliability.errors import (
     run_with,
     try_lines,
 )
-from tests.waiting import leaves_no_thread
+from tests.reliability.growth import alive
+from tests.waiting import leaves_no_thread, until
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -103,6 +107,46 @@ def test_without_a_thread_for_the_end_of_the_program_a_run_fails_and_the_next_is
     assert rerun.close(20)
 
 
+def _refuse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no thread for this name."""
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+def test_who_asks_for_a_run_that_got_no_thread_is_told_and_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The request counted as one that runs, and `wait` waited for ever."""
+    newest = Newest(lambda item: None, "newest")
+    reruns = Reruns(lambda settings, **_: make_run(settings, steps=1))
+    for name, ask in (("newest", newest.put), ("kit rerun", reruns.request)):
+        _refuse(name, monkeypatch)
+        with pytest.raises(EngineError, match="could be started"):
+            ask(kit.Settings())
+        monkeypatch.undo()
+    assert newest.wait(5)
+    with pytest.raises(SessionError, match="nothing was run yet"):
+        reruns.wait(5)
+
+
+def test_an_explorer_that_cannot_be_made_leaves_no_thread_and_no_widget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = partial(Explorer, lambda settings, **_: make_run(settings, steps=1))
+    made(auto_run=False).close()  # what all of a process share is there
+    before = alive(Widget)
+    _refuse("kit rerun", monkeypatch)
+    with leaves_no_thread(), pytest.raises(EngineError, match="no thread for 'kit rerun'"):
+        made(kit.Settings())
+    until(lambda: alive(Widget) <= before)
+
+
 @pytest.mark.parametrize("name", ["kit replica 1", "kit prefetch", "kit rerun", "newest"])
 def test_without_more_threads_each_part_says_so_and_works_once_there_are(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -116,14 +160,7 @@ def test_without_more_threads_each_part_says_so_and_works_once_there_are(
         "kit rerun": lambda: reruns.request(kit.Settings()),
         "newest": lambda: (newest.put(1), done.wait()),
     }
-    real = threading.Thread.start
-
-    def start(thread: threading.Thread) -> None:
-        if thread.name == name:
-            raise RuntimeError("can't start new thread")
-        real(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
+    _refuse(name, monkeypatch)
     with (
         leaves_no_thread(),
         pytest.raises(EngineError, match=f"no thread for '{name}' could be started"),

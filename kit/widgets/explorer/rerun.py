@@ -167,12 +167,12 @@ class Reruns:
         with self._changed:
             if self._is_closed:
                 raise SessionError("this explorer is closed and reruns nothing; make a new one")
+            if self._thread is None:  # first: without a thread nobody would do what is asked
+                self._thread = start_thread(self._work, "kit rerun")
             self._stop_all()
             self._pending = self._latest = _Job(settings, self._clock() + rest_s)
             self._is_busy = True
             self._stop_spare.set()
-            if self._thread is None:
-                self._thread = start_thread(self._work, "kit rerun")
             self._changed.notify_all()
 
     def answer(self, run: Run) -> None:
@@ -344,9 +344,9 @@ class Newest:
     def put(self, item: Any) -> None:
         """Do this one next; after `close` nothing is done."""
         with self._changed:
-            self._items = [item]
             if self._thread is None and not self._is_closed:
                 self._thread = start_thread(self._work, self._name)
+            self._items = [item]
             self._changed.notify_all()
 
     def wait(self, timeout_s: float | None = None) -> bool:

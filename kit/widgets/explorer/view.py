@@ -135,7 +135,11 @@ class Explorer(View):
         self.observe(lambda _: self.failure.guard(self._follow), "settings")
         self.ahead.steer(self._reruns.pause, self._reruns.resume)
         if auto_run:
-            self.rerun()
+            try:
+                self.rerun()
+            except BaseException:  # one of its threads may run, and hold it
+                self.close()
+                raise
 
     @property
     def runs(self) -> list[Run]:
