@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 import kit
 from kit.cli.main import main
-from kit.errors import SettingsError
+from kit.errors import RunFileError, SettingsError
 from kit.files import check_target, write_whole
 from kit.runs.run import Run
 from kit.workloads import mlp
@@ -269,3 +271,32 @@ def test_a_folder_that_takes_no_file_is_told_before_anything_is_measured(
     Path("closed").mkdir(mode=0o555)
     with pytest.raises(PermissionError, match="no file may be made in this folder: 'closed'"):
         check_target("closed/report.html")
+
+
+@pytest.mark.parametrize("left", range(8, 30))
+def test_a_program_that_recurses_too_deep_is_not_told_that_its_file_is_damaged(
+    left: int, tmp_path: Path
+) -> None:
+    path, limit = tmp_path / "a.kitrun", sys.getrecursionlimit()
+    make_run(steps=1).save(path)
+    Run.load(path)
+    said = ""
+    try:
+        sys.setrecursionlimit(len(inspect.stack(0)) + left)
+        Run.load(path)
+    except (RecursionError, RunFileError) as error:
+        said = str(error)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert "recursion" in said or not said
+
+
+def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    """256 MB were asked for, whatever its size, which a container may not have."""
+    make_run(steps=1).save(tmp_path / "a.kitrun")
+    tracemalloc.start()
+    try:
+        Run.load(tmp_path / "a.kitrun")
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()

@@ -90,7 +90,8 @@ def read_run(cls: type[R], path: str | os.PathLike[str]) -> R:
     """
     path = as_path(path)
     with open_plain(path) as file:
-        data = file.read(MAX_FILE_BYTES + 1)
+        # Not so much of a smaller file: `read` asks for the memory of what it is told.
+        data = file.read(min(os.fstat(file.fileno()).st_size, MAX_FILE_BYTES) + 1)
     try:
         if len(data) > MAX_FILE_BYTES:
             raise RunFileError(f"it is larger than {MAX_FILE_BYTES:,} bytes")
@@ -160,7 +161,7 @@ def _members(data: bytes) -> dict[str, bytes]:
                     "no run does: it was made to fill the memory"
                 )
             return {m.filename: archive.read(m) for m in members}
-    except RunFileError:
+    except (RunFileError, RecursionError):  # the latter is the caller's: the file may be right
         raise
     except _BROKEN as error:
         raise RunFileError(f"the zip is damaged ({type(error).__name__})") from None
@@ -174,8 +175,12 @@ def _saved(cls: Any) -> dict[str, Field[Any]]:
 def _unpack(cls: Any, members: dict[str, bytes], file: str) -> Any:
     try:
         head = json.loads(members[_JSON])
-    except (ValueError, RecursionError):
+    except ValueError:
         raise RunFileError(f"{_JSON} is damaged: it is not JSON") from None
+    except RecursionError:  # of the file's nesting, or of the program that loads it
+        raise RunFileError(
+            f"{_JSON} nests deeper than the recursion limit has room for from here"
+        ) from None
     if not isinstance(head, dict) or head.pop("format", None) != FORMAT:
         raise RunFileError("it was not written by overlap-kit")
     version = head.pop("version", None)

@@ -322,7 +322,7 @@ def test_a_file_from_before_a_field_was_added_loads_with_its_default(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "sentence"),
     [
-        ("run.json", b"[" * 100_000, "run.json is damaged: it is not JSON"),
+        ("run.json", b"[" * 100_000, "run.json nests deeper than the recursion limit"),
         ("run.json", b'{"a": \xff}', "run.json is damaged: it is not JSON"),
         ("run.json", b"[]", "it was not written by overlap-kit"),
         ("timeline/lane.npy", b"", "timeline/lane.npy is not an array of int32"),
