@@ -249,7 +249,7 @@ class _Callers:
         self._tree, self._found = tree, found
         self._longest: dict[int, tuple[Any, SeenOp]] = {}  # by the outermost op around
         for event, op in found.values():
-            outermost = [e for e in _outwards(event) if _is_op(e)][-1]
+            outermost = [event, *filter(_is_op, _outwards(event))][-1]
             longest = self._longest.setdefault(id(outermost), (event, op))
             if event.time_range.elapsed_us() > longest[0].time_range.elapsed_us():
                 self._longest[id(outermost)] = event, op
@@ -323,7 +323,7 @@ def _launches(events: Iterable[Any], host: Iterable[Any], device: str) -> Iterat
     if device == "cpu":
         yield from ((e, e) for e in host if is_outermost(e))
         return
-    calls = {e.id: e for e in host if e.name.startswith(_OF_DEVICES)}
+    calls = {e.id: e for e in host if _is_call(e)}
     for e in events:
         if e.device_type.name != "CPU" and not e.is_user_annotation and e.id in calls:
             yield e, calls[e.id]
@@ -336,6 +336,12 @@ def _name(event: Any) -> str:
 
 def _is_op(event: Any) -> bool:
     return bool(event.name.startswith("aten::"))
+
+
+def _is_call(event: Any) -> bool:
+    """Of CUDA's or HIP's functions; ops and regions of the program are numbered otherwise."""
+    is_own = event.is_user_annotation or "::" in event.name
+    return not is_own and event.name.startswith(_OF_DEVICES)
 
 
 def _begins_in(event: Any, step: Any) -> bool:

@@ -53,6 +53,8 @@ def test_a_gpus_kernel_has_the_caller_of_its_launch() -> None:
     linear = Event("aten::linear", 10, 20, step, sequence_nr=5)
     addmm = Event("aten::addmm", 12, 18, linear, id=40, sequence_nr=5)
     launch = Event("cudaLaunchKernel", 14, 15, addmm, id=41)
+    region = Event("cuda graphs", 80, 81, step, id=41, is_user_annotation=True)
+    own = Event("cuda_ops::twice", 82, 83, step, id=51)
     engine = Event(
         "autograd::engine::evaluate_function: AddmmBackward0",
         *(40, 60),
@@ -68,7 +70,7 @@ def test_a_gpus_kernel_has_the_caller_of_its_launch() -> None:
         Event("gemm_t", 75, 90, gpu=True, id=51),
         lost,
     ]
-    events = [step, linear, addmm, launch, engine, mm, again, *kernels]
+    events = [step, linear, addmm, launch, engine, mm, again, region, own, *kernels]
     look = look_at(SeenOp("aten::addmm", ("/home/me/train.py", 7), ("Net_0", "Linear_0")))
     found = find_launches(events, [step], [look], device="cuda")
     assert found.callers == (

@@ -255,6 +255,28 @@ def test_steps_of_two_sorts_by_turns_have_their_lines_and_a_third_has_none() -> 
     assert "1 of 2 traced steps called other ops" in found.notes[0]
 
 
+def test_an_op_of_a_library_has_its_line() -> None:
+    """The kernels are aten's, inside of an op that is none of aten's."""
+
+    @torch.library.custom_op("kit_tests::cubed", mutates_args=())
+    def cubed(x: torch.Tensor) -> torch.Tensor:
+        return x * x * x
+
+    x = torch.ones(50, 50)
+
+    def step() -> torch.Tensor:
+        y = cubed(x)
+        return y.sum()
+
+    first = step.__code__.co_firstlineno
+    _, found = profiled(step)
+    assert {c.op: c.site for c in found.callers} == {
+        "kit_tests::cubed": f"{HERE}:{first + 1}",
+        "aten::sum": f"{HERE}:{first + 2}",
+    }
+    assert next(c.kernels for c in found.callers if "cubed" in c.op) == 4
+
+
 def test_what_is_looked_at_computes_as_ever() -> None:
     """Checkpoints, functions of the user's, compiled ones, and an op that takes functions."""
 
