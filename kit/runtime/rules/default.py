@@ -7,7 +7,7 @@ from kit.runtime.rules.conv import CONV_RULES
 from kit.runtime.rules.index import INDEX_RULES
 from kit.runtime.rules.jax import JAX
 from kit.runtime.rules.layers import LAYERS
-from kit.runtime.rules.linalg import FFT_RULES, LINALG_RULES
+from kit.runtime.rules.linalg import FFT_RULES, LINALG_RULES, MATMUL
 from kit.runtime.rules.losses import LOSS_RULES
 from kit.runtime.rules.math import MATH_RULES
 from kit.runtime.rules.optimizers import MULTI_TENSOR, OPTIMIZERS
@@ -22,6 +22,7 @@ __all__ = ["DEFAULT_RULES"]
 
 DEFAULT_RULES = (
     MATH_RULES
+    | MATMUL
     | SHAPE_RULES
     | LAYERS
     | MULTI_TENSOR

@@ -1,4 +1,4 @@
-"""Rules for linear algebra, Fourier transforms and the parts of complex numbers."""
+"""Rules for products of matrices, linear algebra, Fourier transforms, parts of complex numbers."""
 
 # Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -12,9 +12,57 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import linalg
 
+from kit.runtime.rules.math import followed
 from kit.runtime.rules.table import Rules
 
-__all__ = ["FFT_RULES", "LINALG_RULES"]
+__all__ = ["FFT_RULES", "LINALG_RULES", "MATMUL"]
+
+
+def _mm(a: Array, b: Array) -> Array:
+    """The product of two matrices.
+
+    XLA on CPU takes up to twice as long to multiply by a transposed matrix on the left, as the
+    gradient of a weight does, as to copy it and multiply then. The barrier makes it copy.
+    """
+    return lax.platform_dependent(
+        a, b, cpu=lambda a, b: jnp.matmul(lax.optimization_barrier(a), b), default=jnp.matmul
+    )
+
+
+def _addmm(c: Array, a: Array, b: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
+    if not jnp.issubdtype(c.dtype, jnp.inexact):  # torch rounds the factors of integers to zero
+        beta, alpha = (jnp.asarray(x).astype(c.dtype) for x in (beta, alpha))
+
+    def add(product: Array) -> Array:
+        if not (isinstance(alpha, int) and alpha == 1):
+            product = alpha * product
+        if isinstance(beta, int | float) and beta == 0:  # torch: whatever is in c, nan included
+            return product
+        return product + (c if isinstance(beta, int) and beta == 1 else beta * c)
+
+    return followed(jnp.matmul, a, b, add)
+
+
+def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    if bias is None:
+        return jnp.matmul(x, weight.T)
+    return followed(jnp.matmul, x, weight.T, lambda product: product + bias)
+
+
+def _linear_backward(x: Array, grad: Array, weight: Array, mask: Sequence[bool]) -> list[Array]:
+    rows, flat = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+    to_x, to_weight = jnp.matmul(grad, jnp.conj(weight)), _mm(rows.T, jnp.conj(flat))
+    grads = (to_x.reshape(x.shape), to_weight, jnp.sum(rows, 0))
+    return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
+
+
+MATMUL = Rules({
+    "aten.linear.default": _linear, "aten.linear_backward.default": _linear_backward,
+    "aten.mm.default": _mm, "aten.bmm.default": jnp.matmul, "aten.mv.default": jnp.matmul,
+    "aten.addbmm.default": lambda c, a, b, *, beta=1, alpha=1: _addmm(
+        c, jnp.concatenate(a, -1), jnp.concatenate(b, 0), beta=beta, alpha=alpha),
+    "aten.dot.default": jnp.matmul, "aten.addmm.default": _addmm, "aten.baddbmm.default": _addmm,
+})  # fmt: skip
 
 
 # A group is a part of what is summed over: (rows, summed) x (summed, columns).
