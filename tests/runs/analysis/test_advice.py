@@ -16,7 +16,7 @@ from kit.workloads import bert
 from tests.runs.analysis.advised import LAZY, rules, run_of
 
 # What a small step may be told where other programs take the processor from it for a while.
-OF_A_BUSY_MACHINE = {"recording", "cores", "host waits elsewhere", "small segments"}
+OF_A_BUSY_MACHINE = {"recording", "own code", "cores", "host waits elsewhere", "small segments"}
 
 
 def test_a_step_that_does_nothing_wrong_gets_no_advice_about_reading() -> None:
