@@ -26,9 +26,11 @@ from kit.trace.kinds import OF_WORKERS
 from kit.trace.planes import TORCH_CPU
 
 __all__ = [
+    "ENGINE",
     "FINISH",
     "STEP",
     "Place",
+    "ancestors",
     "blocking_lines",
     "computed_ns",
     "is_outermost",
@@ -50,7 +52,7 @@ _WAITS = (
     *("hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize"),
     "hipMemcpyWithStream",  # torch on AMD: the copy, and the wait for it
 )
-_ENGINE = "autograd::engine::evaluate_function"
+ENGINE = "autograd::engine::evaluate_function"
 _COMPILED = "## Call CompiledFxGraph"  # what torch.compile has made
 _LOADER = "enumerate(DataLoader)#"
 _OPTIMIZER = "Optimizer."  # torch names them Optimizer.step#SGD.step, Optimizer.zero_grad#...
@@ -123,7 +125,7 @@ def computed_ns(events: Iterable[Any]) -> int:
         _ends(e)
         for e in events
         if (e.name.startswith(("aten::", _COMPILED)) or e.device_type.name != "CPU")
-        and not any(_is_input(a) for a in _ancestors(e))
+        and not any(_is_input(a) for a in ancestors(e))
     ]
     return union_ns(np.array(ops, np.int64).reshape(-1, 2))
 
@@ -144,7 +146,8 @@ def _ends(event: Any) -> tuple[int, int]:
     return round(event.time_range.start * 1000), round(event.time_range.end * 1000)
 
 
-def _ancestors(event: Any) -> Iterator[Any]:
+def ancestors(event: Any) -> Iterator[Any]:
+    """The host's events around this one, the innermost first."""
     while (event := event.cpu_parent) is not None:
         yield event
 
@@ -154,7 +157,7 @@ def is_outermost(event: Any) -> bool:
 
     What makes a batch is no work of the step's: on device "kit", too, it is input.
     """
-    called = any(e.name.startswith("aten::") or _is_input(e) for e in _ancestors(event))
+    called = any(e.name.startswith("aten::") or _is_input(e) for e in ancestors(event))
     return event.name.startswith("aten::") and not called
 
 
@@ -199,14 +202,14 @@ def _is_torchs(event: Any, device: str) -> bool:
     """What torch does or waits for itself: its threads compute an op together, and a backward pass
     on a GPU is issued by a thread of its own, for which the main one waits.
     """
-    works = ("aten::", _COMPILED, *([_ENGINE, "cuda", "hip"] if device == "cuda" else []))
+    works = ("aten::", _COMPILED, *([ENGINE, "cuda", "hip"] if device == "cuda" else []))
     return bool(event.name.startswith(works))
 
 
 def _is_read(event: Any) -> bool:
     """The program reads a number; an optimizer's own, as its step counts, are always on the CPU."""
     is_read = event.name == "aten::_local_scalar_dense"
-    return is_read and not any(a.name.startswith(_OPTIMIZER) for a in _ancestors(event))
+    return is_read and not any(a.name.startswith(_OPTIMIZER) for a in ancestors(event))
 
 
 def _kernels(
@@ -227,7 +230,7 @@ def _syncs(
 ) -> Iterator[SyncPoint]:
     """One for each call of CUDA that waits, but not for kit's own at the end of a step."""
     waits = [
-        e for e in host if e.name in _WAITS and not any(a.name == FINISH for a in _ancestors(e))
+        e for e in host if e.name in _WAITS and not any(a.name == FINISH for a in ancestors(e))
     ]
     for step in steps:
         by_cause: dict[str, list[Any]] = {}
@@ -245,7 +248,7 @@ def _syncs(
 
 def _cause(wait: Any) -> str:
     """Why CUDA was asked to wait, by the op that asked."""
-    for op in _ancestors(wait):
+    for op in ancestors(wait):
         if op.name == "aten::_local_scalar_dense":
             return "item"
         if op.name == "aten::copy_":
@@ -278,14 +281,14 @@ def _passes(inside: Iterable[Any]) -> list[tuple[float, float]]:
     passes: list[tuple[float, float]] = []
     interrupted = True
     for e in inside:
-        if e.name.startswith(_ENGINE):
+        if e.name.startswith(ENGINE):
             start, stop = e.time_range.start, e.time_range.end
             if interrupted:
                 passes.append((start, stop))
             else:
                 passes[-1] = (passes[-1][0], max(passes[-1][1], stop))
             interrupted = False
-        elif is_outermost(e) and not any(a.name.startswith(_ENGINE) for a in _ancestors(e)):
+        elif is_outermost(e) and not any(a.name.startswith(ENGINE) for a in ancestors(e)):
             interrupted = True
     return passes
 

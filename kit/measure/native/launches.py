@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from kit.measure.native.events import is_outermost
+from kit.measure.native.events import ENGINE, ancestors, is_outermost
 from kit.measure.native.lines import NOWHERE, Lines, SeenNode, SeenOp
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
@@ -28,7 +28,6 @@ from kit.trace.imported import MAX_CALLERS, Caller
 
 __all__ = ["NOTHING", "Launches", "find_launches"]
 
-_ENGINE = "autograd::engine::evaluate_function"
 # How many ops are passed over, at most, to meet again; how many must be alike then; and how often
 # in a step. A step that does more otherwise may call the same ops on other lines.
 _FAR, _ALIKE, _MOST_MEETINGS = 12, 4, 1000
@@ -225,7 +224,7 @@ class _Tree:
         at, found = event, None
         while at is not None and id(at) not in self._engines:
             passed.append(at)
-            if at.name.startswith(_ENGINE):
+            if at.name.startswith(ENGINE):
                 found = at
                 break
             at = at.cpu_parent
@@ -331,7 +330,7 @@ def _launches(events: Iterable[Any], host: Iterable[Any], device: str) -> Iterat
 
 def _name(event: Any) -> str:
     """As an op's, or as that of a function of autograd."""
-    return str(event.name).removeprefix(f"{_ENGINE}: ")
+    return str(event.name).removeprefix(f"{ENGINE}: ")
 
 
 def _is_op(event: Any) -> bool:
@@ -351,6 +350,5 @@ def _begins_in(event: Any, step: Any) -> bool:
 
 def _outwards(event: Any) -> Iterator[Any]:
     """The event, and those around it."""
-    while event is not None:
-        yield event
-        event = event.cpu_parent
+    yield event
+    yield from ancestors(event)
