@@ -21,6 +21,10 @@ from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = ["inplace_by_functional", "out_recipe"]
 
+# Reductions that torch computes in the dtype of `out` where no dtype is given: -2.5 * -1.5 into an
+# int8 is -2 * -1.
+_IN_DTYPE_OF_OUT = frozenset({"sum", "nansum", "prod", "mean", "cumsum", "cumprod"})
+
 
 def out_recipe(func: Any, args: Any, kwargs: Any) -> Recipe | None:
     """The recipe for an `out=` variant; None if there is no functional op for it."""
@@ -32,10 +36,15 @@ def out_recipe(func: Any, args: Any, kwargs: Any) -> Recipe | None:
     if functional is None:
         return None
 
+    in_dtype_of_out = func._schema.name.removeprefix("aten::") in _IN_DTYPE_OF_OUT
+
     def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         outs = [kwargs[name] for name in names]
         check_writable(str(func), outs)
-        results = functional(*args, **{k: v for k, v in kwargs.items() if k not in names})
+        options = {k: v for k, v in kwargs.items() if k not in names}
+        if in_dtype_of_out and options.get("dtype") is None:
+            options["dtype"] = outs[0].dtype
+        results = functional(*args, **options)
         several = isinstance(results, list | tuple)
         for out, result in zip(outs, results if several else (results,), strict=True):
             write_out(out, result)

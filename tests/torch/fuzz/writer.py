@@ -64,7 +64,7 @@ def _runs(program: Program) -> bool:
         found = run_steps(program, names)
     except Exception:  # noqa: BLE001 - such a program is cut shorter
         return False
-    return all(_is_small(t) for result in found for t in [*result, *tensors(names).values()])
+    return all(_is_usable(t) for result in found for t in [*result, *tensors(names).values()])
 
 
 def _writer(random: Random, *, strict: bool = False) -> _Writer:
@@ -103,16 +103,16 @@ class _Writer:
             self._try(GRADIENTS[0], GRADIENTS)
 
     def write(self, wanted: int) -> None:
-        """Lines, until there are so many or the numbers grow large."""
+        """Lines, until there are so many or one of them is of no use."""
         for _ in range(3 * LINES):
-            if len(self.lines) >= wanted or not self._are_small():
+            if len(self.lines) >= wanted or not self._are_usable():
                 break
             ((table, _),) = self._random.choices(self._tables, [n for _, n in self._tables])
             if self._random.random() < 0.04 and not self._strict:
                 self.add("mark()")
             else:
                 self._try(self._random.choice(table), table)
-        if not self._are_small():
+        if not self._are_usable():
             self.lines.pop()
 
     def add(self, text: str) -> None:
@@ -139,10 +139,14 @@ class _Writer:
         else:
             self.add(f"@ = {text}")
 
-    def _are_small(self) -> bool:
-        return all(map(_is_small, tensors(self._names).values()))
+    def _are_usable(self) -> bool:
+        return all(map(_is_usable, tensors(self._names).values()))
 
 
-def _is_small(t: Any) -> bool:
-    """No number has grown large: rounding is not what is tested here."""
+def _is_usable(t: Any) -> bool:
+    """No number has grown large, for rounding is not what is tested here; and no integer wants
+    gradients, which CPU torch forgets to forbid where a 0-dim tensor is filled in.
+    """
+    if t.requires_grad and not (t.is_floating_point() or t.is_complex()):
+        return False
     return not t.is_floating_point() or not t.numel() or bool(t.detach().abs().max() <= LARGEST)

@@ -18,7 +18,7 @@ d64, f16, i64, i32 = torch.float64, torch.float16, torch.int64, torch.int32
 
 
 def T(d: str, *shape: int, dtype: torch.dtype = torch.float32) -> Any:
-    return torch.ones(*shape).to(dtype).to(d)
+    return torch.ones(shape).to(dtype).to(d)
 
 
 CALLS: dict[str, Callable[[str], Any]] = {
@@ -57,6 +57,14 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "setitem_dtype": lambda d: T(d, 3).__setitem__(torch.tensor([0]).to(d), T(d, 1, dtype=d64)),
     "out_lower": lambda d: torch.add(T(d, 3), 1.5, out=T(d, 3, dtype=i64)),
     "out_lower2": lambda d: torch.exp(T(d, 3), out=T(d, 3, dtype=i64)),
+    "sum_out_i64": lambda d: torch.sum(T(d, 3) + 0.7, 0, out=T(d, dtype=i64)),
+    "nansum_out_i64": lambda d: torch.nansum(T(d, 3) + 0.7, 0, out=T(d, dtype=i64)),
+    "prod_out_i8": lambda d: torch.prod(T(d, 3) + 1.7, 0, out=T(d, dtype=torch.int8)),
+    "mean_out_d64": lambda d: torch.mean(T(d, 3) / 7, 0, out=T(d, dtype=d64)),
+    "mean_out_i64": lambda d: torch.mean(T(d, 3), 0, out=T(d, dtype=i64)),
+    "cumsum_out_i64": lambda d: torch.cumsum(T(d, 3) + 0.7, 0, out=T(d, 3, dtype=i64)),
+    "cumprod_out_i64": lambda d: torch.cumprod(T(d, 3) + 1.7, 0, out=T(d, 3, dtype=i64)),
+    "sum_out_asked": lambda d: torch.sum(T(d, 3) / 7, 0, dtype=d64, out=T(d, dtype=d64)),
     "out_f16": lambda d: torch.exp(T(d, 3), out=T(d, 3, dtype=f16)),
     "add__int_float": lambda d: T(d, 3, dtype=i64).add_(1.5),
     "add__int_floattensor": lambda d: T(d, 3, dtype=i64).add_(T(d, 3)),
