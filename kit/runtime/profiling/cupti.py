@@ -20,6 +20,7 @@ TAKEN = (
     "interface (CUPTI), which serves one at a time; end that profile first. Torch's lets go only "
     "where TEARDOWN_CUPTI=1 was in the environment"
 )
+_DRIVER = "libcuda.so.1"  # without it CUPTI 13.2 ends the process: it calls itself for ever
 _LIBRARIES = ("libcupti.so.13", "libcupti.so.12", "libcupti.so")
 _MULTIPLE_SUBSCRIBERS = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 _CALLED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
@@ -34,7 +35,7 @@ def is_taken() -> bool:
 def has_subscriber() -> bool:
     """Does a profiler of this process hold CUPTI now?"""
     library = loaded(*_LIBRARIES)  # not loaded for the question
-    if library is None:
+    if library is None or loaded(_DRIVER) is None:
         return False
     subscriber = ctypes.c_void_p()
     status: int = library.cuptiSubscribe(ctypes.byref(subscriber), _nothing, None)

@@ -13,9 +13,13 @@ import pytest
 from kit.runtime.profiling import cupti, device_spans
 from kit.runtime.profiling.cupti import TAKEN
 
+# CUPTI 13.2 calls itself until the stack ends where CUDA's driver is not there.
 CUPTI = """
+#include <dlfcn.h>
+#include <stdlib.h>
 static int taken = TAKEN;
 int cuptiSubscribe(void **subscriber, void *callback, void *data) {
+    if (!dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY)) abort();
     if (taken) return 39;
     taken = 1; *subscriber = &taken; return 0;
 }
@@ -25,8 +29,8 @@ ASK = """
 import ctypes, sys
 from kit.runtime.profiling.cupti import has_subscriber
 print(has_subscriber())
-if sys.argv[1:]:
-    ctypes.CDLL(sys.argv[1])
+for library in sys.argv[1:]:
+    ctypes.CDLL(library)
     print(has_subscriber(), has_subscriber())
 """
 
@@ -34,19 +38,28 @@ if sys.argv[1:]:
 @pytest.mark.skipif(sys.platform != "linux", reason="the library has its name on Linux")
 @pytest.mark.parametrize("taken", [0, 1])
 def test_a_loaded_library_is_asked_and_left_as_it_was(taken: int, tmp_path: Path) -> None:
-    source, library = tmp_path / "cupti.c", tmp_path / "libcupti.so.13"
-    source.write_text(CUPTI)
+    libraries = [
+        _built(tmp_path / "libcupti.so.13", CUPTI, f"-DTAKEN={taken}"),
+        _built(tmp_path / "libcuda.so.1", "int cuInit(unsigned flags) { return 0; }"),
+    ]
+    said = subprocess.run(
+        [sys.executable, "-c", ASK, *libraries], capture_output=True, text=True, check=True
+    ).stdout.split()
+    # nobody had loaded it; then there is no driver, so no profiler either; then twice the same
+    assert said == ["False"] * 3 + [str(bool(taken))] * 2
+
+
+def _built(library: Path, source: str, *options: str) -> str:
+    """A library of C, which is found by its file's name once it is loaded."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "a C compiler is needed"
+    library.with_suffix(".c").write_text(source)
     subprocess.run(
-        [compiler, "-shared", "-fPIC", f"-DTAKEN={taken}", "-Wl,-soname,libcupti.so.13",
-         "-o", str(library), str(source)],
+        [compiler, "-shared", "-fPIC", *options, f"-Wl,-soname,{library.name}",
+         "-o", str(library), str(library.with_suffix(".c")), "-ldl"],
         check=True,
     )  # fmt: skip
-    said = subprocess.run(
-        [sys.executable, "-c", ASK, str(library)], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert said == ["False", *[str(bool(taken))] * 2]  # nobody had loaded it; then twice the same
+    return str(library)
 
 
 def test_without_a_gpu_of_jaxs_it_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
