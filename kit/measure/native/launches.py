@@ -7,7 +7,8 @@ and fwd_thread.
 The ops of a traced step are those of a step that was looked at, in the same order: so each event
 gets the line of the op whose turn it is. What torch does otherwise while it is looked at is passed
 over, and where the orders do not meet again, nothing further has a line: no line is better than a
-wrong one. An op of the backward pass has the line of the op whose gradient it computes.
+wrong one. An op of the backward pass has the line of the op whose gradient it computes; what Python
+calls in it, as a hook or a checkpoint that computes again, has its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 from kit.measure.native.events import ENGINE, ancestors, is_outermost
@@ -214,7 +215,8 @@ class _Tree:
         self._engines: dict[int, Any] = {}
         self._forward: dict[tuple[int, int], Any] = {}
         for e in host:
-            if _is_op(e) and e.sequence_nr >= 0:
+            # A function of the user's or of a library's has a number, too.
+            if e.sequence_nr >= 0 and not _is_gradient(e):
                 # of several with one number the last is the op whose gradient has it, too
                 self._forward[e.thread, e.sequence_nr] = e
 
@@ -247,7 +249,11 @@ class _Callers:
     def __init__(self, tree: _Tree, found: Mapping[int, tuple[Any, SeenOp]]) -> None:
         self._tree, self._found = tree, found
         self._longest: dict[int, tuple[Any, SeenOp]] = {}  # by the outermost op around
+        self._within: dict[int, SeenOp] = {}  # by a function of the user's or of a library's
         for event, op in found.values():
+            for e in ancestors(event):
+                if e.sequence_nr >= 0 and not _is_op(e):
+                    self._within[id(e)] = _common(self._within.get(id(e), op), op)
             outermost = [event, *filter(_is_op, _outwards(event))][-1]
             longest = self._longest.setdefault(id(outermost), (event, op))
             if event.time_range.elapsed_us() > longest[0].time_range.elapsed_us():
@@ -290,21 +296,30 @@ class _Callers:
         named = next((e.name for e in _outwards(call) if _is_op(e)), "")
         if op is None:
             op = SeenOp(named)
-        line = op
+        site, module = op.site, op.module
         for _ in range(_DEEPEST):  # gradients of gradients
-            if call is None or self._tree.engine(call) is None:
+            if (module and site != NOWHERE) or self._tree.engine(call) is None:
                 break
-            call = self._tree.forward(call)
-            line = (self._seen(call)[1] if call is not None else None) or _NO_LINE
+            if (call := self._tree.forward(call)) is None:
+                break
+            line = self._seen(call)[1] or self._within.get(id(call)) or _NO_LINE
+            site, module = site if site != NOWHERE else line.site, module or line.module
         caller = Caller(
             op=op.name,
-            module=line.module,
-            site=format_site(line.site),
+            module=module,
+            site=format_site(site),
             inputs=op.inputs,
             others=op.others,
             is_backward=is_backward,
         )
-        return caller, line.site
+        return caller, site
+
+
+def _common(one: SeenOp, other: SeenOp) -> SeenOp:
+    """The line of both, and the modules around both."""
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one.module, other.module, strict=False))
+    site = one.site if one.site == other.site else NOWHERE
+    return SeenOp("", site, tuple(name for name, _ in pairs))
 
 
 def _note(others: int, steps: int, without: float) -> tuple[str, ...]:
@@ -335,6 +350,13 @@ def _name(event: Any) -> str:
 
 def _is_op(event: Any) -> bool:
     return bool(event.name.startswith("aten::"))
+
+
+def _is_gradient(event: Any) -> bool:
+    """The engine's event of a function of autograd, or that function's own, which is in it."""
+    around = event.cpu_parent
+    is_own = around is not None and around.name == f"{ENGINE}: {event.name}"
+    return is_own or bool(event.name.startswith(ENGINE))
 
 
 def _is_call(event: Any) -> bool:

@@ -29,6 +29,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 _MODULES = _TORCH + os.path.join("nn", "modules", "module.py")
 _CALL = "_call_impl"  # the function of a module's that runs its `forward`
+_AUTOGRAD = _TORCH + os.path.join("autograd", "graph.py")
+_ENGINE = "_engine_run_backward"  # what a backward pass calls on the CPU has this frame around it
 _MOST_OPS = 1_000_000  # of one step that are kept
 NOWHERE: Site = ("", 0)
 
@@ -50,7 +52,8 @@ class SeenNode:
 
     name: str  # "AddmmBackward0"
     sequence: int
-    ops: list[SeenOp] = field(default_factory=list, compare=False)  # they have no line
+    # They have a line where Python calls them: a hook, a function of the user's, a checkpoint.
+    ops: list[SeenOp] = field(default_factory=list, compare=False)
 
 
 class Lines(TorchDispatchMode):
@@ -109,10 +112,10 @@ class Lines(TorchDispatchMode):
             if cause := self._cause(op, args, result):
                 self.places.setdefault(cause, []).append(_place())
             node = private("torch._C._current_autograd_node")()
-            if self._left > 0 and node is None:
-                self.ops.append(_seen(func, args, *self._modules.around(sys._getframe(1))))
-            elif self._left > 0:
-                self._node(node).ops.append(_seen(func, args))
+            if self._left > 0:
+                ops = self.ops if node is None else self._node(node).ops
+                around = self._modules.around(sys._getframe(), is_backward=node is not None)
+                ops.append(_seen(func, args, *around))
             self._left -= 1
         return result
 
@@ -131,18 +134,31 @@ class ModuleNames:
         self._names: dict[int, str] = {}
         self._kept: list[Any] = []  # so that no other module gets the identity of one
         self._counts: dict[str, int] = {}
+        self._outer: dict[str, tuple[str, ...] | None] = {}  # around each; None: it differs
 
-    def around(self, frame: Any) -> tuple[Site, tuple[str, ...]]:
-        """The user's innermost line, and the modules that are being called, outermost first."""
+    def around(self, frame: Any, *, is_backward: bool) -> tuple[Site, tuple[str, ...]]:
+        """The user's innermost line, and the modules that are being called, outermost first.
+
+        In a backward pass only what the pass has called is asked: a checkpoint that computes again
+        is in the modules that were around it in the forward pass.
+        """
         site, names = NOWHERE, list[str]()
         while frame is not None:
             code = frame.f_code
+            if is_backward and code.co_name == _ENGINE and code.co_filename == _AUTOGRAD:
+                break
             if not site[0] and is_users(code.co_filename):
                 site = code.co_filename, frame.f_lineno
             if code.co_name == _CALL and code.co_filename == _MODULES:
                 names.append(self._name(frame.f_locals.get("self")))
             frame = frame.f_back
-        return site, tuple(reversed(names))
+        path = tuple(reversed(names))
+        if is_backward:
+            return site, ((self._outer.get(path[0]) or ()) if path else ()) + path
+        for i, name in enumerate(path):
+            if self._outer.setdefault(name, path[:i]) != path[:i]:
+                self._outer[name] = None
+        return site, path
 
     def _name(self, module: Any) -> str:
         name = self._names.get(id(module))
@@ -218,7 +234,7 @@ def _read(op: Any, args: Any, result: Any) -> str:
 def _place() -> Place:
     """The innermost line outside of torch, and the library line that it called."""
     via = ""
-    frame: Any = sys._getframe(2)
+    frame: Any = sys._getframe()
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_TORCH) and not is_kits(name):

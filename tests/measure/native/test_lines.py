@@ -15,17 +15,15 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import kit
-from kit.measure.native.events import STEP, is_outermost
-from kit.measure.native.instruments import Profiler
-from kit.measure.native.launches import Launches, find_launches
+from kit.measure.native.events import is_outermost
 from kit.measure.native.lines import Lines, ModuleNames
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.widgets.numbers.callers import callers_html
+from tests.measure.native.looked_at import Step, profiled
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
-Step = Callable[[], torch.Tensor]
 HERE = Path(__file__).name
 
 
@@ -110,25 +108,6 @@ def of_autocast() -> Step:
     return step
 
 
-def profiled(step: Step) -> tuple[list[Any], Launches]:
-    """Two steps under torch's profiler, and what is found to have launched their ops."""
-    modules = ModuleNames()
-    looks = [Lines("cpu", modules) for _ in range(2)]
-    step()
-    for look in looks:
-        with look:
-            step()
-    profiler = Profiler("cpu")
-    profiler.start()
-    for i in range(2):
-        with profiler.region(f"{STEP}{i}"):
-            step()
-    profiler.stop()
-    events = profiler.events()
-    steps = [e for e in events if e.name.startswith(STEP)]
-    return events, find_launches(events, steps, looks, device="cpu")
-
-
 def mark_of(event: Any) -> str:
     while event is not None and not event.name.startswith("line "):
         event = event.cpu_parent
@@ -164,43 +143,6 @@ def test_each_op_has_the_line_that_called_it(make: Callable[[], Step]) -> None:
         assert not caller.is_backward
     assert works > 0.9 * took
     assert len(marks) >= 3
-
-
-def test_a_gradient_has_the_line_of_its_op_and_the_arrays_of_its_own() -> None:
-    weight = nn.Parameter(torch.ones(4, 3))
-    x = torch.ones(5, 4)
-
-    def step() -> torch.Tensor:
-        hidden = x @ weight
-        loss = hidden.sigmoid().sum()
-        loss.backward()
-        return loss
-
-    first = step.__code__.co_firstlineno
-    _, found = profiled(step)
-    backward = {c.op: c for c in found.callers if c.is_backward}
-    assert backward["aten::sigmoid_backward"].site == f"{HERE}:{first + 2}"
-    product = backward["aten::mm"]
-    assert product.site == f"{HERE}:{first + 1}"
-    assert product.shapes == "float32[4,5], float32[5,3]"
-    assert (product.calls, product.kernels) == (2, 2)
-
-
-def test_gradients_of_gradients_have_the_line_of_the_first_op() -> None:
-    weight = nn.Parameter(torch.ones(4, 3))
-    x = torch.ones(5, 4, requires_grad=True)
-
-    def step() -> torch.Tensor:
-        out = torch.sigmoid(x @ weight)
-        (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-        loss = grad.square().sum()
-        loss.backward()
-        return loss
-
-    first = step.__code__.co_firstlineno
-    _, found = profiled(step)
-    products = {c.site for c in found.callers if c.op == "aten::mm" and c.is_backward}
-    assert products == {f"{HERE}:{first + 1}"}
 
 
 def test_modules_are_named_by_class_and_order_and_are_not_kept() -> None:
