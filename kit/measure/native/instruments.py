@@ -63,7 +63,9 @@ class Profiler:
         if device == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._is_on_gpu = device == "cuda"
-        self._profile = torch.profiler.profile(activities=activities, acc_events=True)
+        self._profile = torch.profiler.profile(
+            activities=activities, acc_events=True, record_shapes=True
+        )
         self._open = contextlib.ExitStack()
         self._looks: list[Look] = []
         self._is_ours = False  # what torch's profiler sees, if it is on

@@ -1,8 +1,8 @@
 """What launched each kernel of a native run: the op, its line, its module and its arrays.
 
 Pure: the profiler's events and the ops of a step that was looked at in, callers out. An event is
-torch's `FunctionEvent`, of which this file reads what `events.py` does, and thread, id, sequence_nr
-and fwd_thread.
+torch's `FunctionEvent`, of which this file reads what `events.py` does, and thread, id, fwd_thread,
+sequence_nr, input_shapes and concrete_inputs.
 
 The ops of a traced step are those of a step that was looked at, in the same order: so each event
 gets the line of the op whose turn it is. What torch does otherwise while it is looked at is passed
@@ -25,7 +25,7 @@ from kit.measure.native.lines import NOWHERE, Lines, SeenNode, SeenOp
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
 from kit.text import format_share
-from kit.trace.imported import MAX_CALLERS, Caller
+from kit.trace.imported import MAX_CALLERS, NOT_AN_ARRAY, Caller
 
 __all__ = ["NOTHING", "Launches", "find_launches"]
 
@@ -271,7 +271,7 @@ class _Callers:
         took = without = 0.0
         for kernel, call in launched:
             event, op = self._seen(call)
-            key = keys[id(kernel)] = self._caller(call, op)
+            key = keys[id(kernel)] = self._caller(call, op and _with_own_sizes(op, event))
             kernels[key] += 1
             took += kernel.time_range.elapsed_us()
             without += 0.0 if key[1] != NOWHERE else kernel.time_range.elapsed_us()
@@ -313,6 +313,26 @@ class _Callers:
             is_backward=is_backward,
         )
         return caller, site
+
+
+def _with_own_sizes(op: SeenOp, event: Any) -> SeenOp:
+    """The op with the sizes of its event: a batch of another length may be in another step.
+
+    Without arrays where it is called with others, such as those that `torch.vmap` takes apart.
+    """
+    shapes, others = event.input_shapes, event.concrete_inputs
+    is_alike = len(op.inputs) <= len(shapes) and all(
+        seen is NOT_AN_ARRAY or len(seen.shape) == len(own)
+        for seen, own in zip(op.inputs, shapes, strict=False)
+    )
+    is_alike = is_alike and all(
+        not seen or seen == str(own) for seen, own in zip(op.others, others, strict=False)
+    )
+    inputs = (
+        seen if seen is NOT_AN_ARRAY else replace(seen, shape=tuple(own))
+        for seen, own in zip(op.inputs, shapes, strict=False)
+    )
+    return replace(op, inputs=tuple(inputs)) if is_alike else replace(op, inputs=(), others=())
 
 
 def _common(one: SeenOp, other: SeenOp) -> SeenOp:

@@ -30,6 +30,8 @@ class Event:
     device_index: int = 0
     device_resource_id: int = 7
     kernels: list[Any] = field(default_factory=list)
+    input_shapes: list[list[int]] = field(default_factory=list)
+    concrete_inputs: list[Any] = field(default_factory=list)
 
     @property
     def time_range(self) -> Any:

@@ -197,6 +197,37 @@ def test_steps_of_two_sorts_by_turns_have_their_lines_and_a_third_has_none() -> 
     assert "1 of 2 traced steps called other ops" in found.notes[0]
 
 
+def test_each_step_has_the_sizes_of_its_own_batch() -> None:
+    sizes = iter(range(10, 99))
+
+    def step() -> torch.Tensor:
+        rows = torch.ones(next(sizes), 6)
+        loss = (rows @ torch.ones(6, 4, requires_grad=True)).sum()
+        loss.backward()
+        return loss
+
+    _, found = profiled(step)  # three steps come before
+    products = [(c.shapes, c.is_backward) for c in found.callers if c.op == "aten::mm"]
+    assert sorted(products) == [
+        ("float32[13,6], float32[6,4]", False),
+        ("float32[14,6], float32[6,4]", False),
+        ("float32[6,13], float32[13,4]", True),
+        ("float32[6,14], float32[14,4]", True),
+    ]
+
+
+def test_a_convolution_of_another_stride_has_no_shapes() -> None:
+    strides = iter([1, 1, 1, 1, 2])
+    x, weight = torch.ones(2, 3, 20), torch.ones(5, 3, 2)
+
+    def step() -> torch.Tensor:
+        return F.conv1d(x, weight, stride=next(strides)).sum()
+
+    _, found = profiled(step)
+    shapes = {c.shapes: c.others[3:4] for c in found.callers if c.op == "aten::convolution"}
+    assert shapes == {"float32[2,3,20], float32[5,3,2]": ("[1]",), "": ()}
+
+
 def test_an_op_of_a_library_has_its_line() -> None:
     """The kernels are aten's, inside of an op that is none of aten's."""
 
