@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kit.errors import SettingsError
 from kit.measure.attached.recorder import Recorded
 from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.native.events import FINISH, STEP, blocking_lines, computed_ns, timeline_of
@@ -25,6 +26,7 @@ from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.elsewhere import Look
 from kit.runtime.recording.sites import format_site
+from kit.torch.tensors.private import private
 from kit.trace import Timeline
 
 __all__ = ["NativeRecorder"]
@@ -37,6 +39,10 @@ _NOTHING_OF_TORCH = (
     "not seen by a watch; give kit.run a builder whose step is made by kit.jax.step"
 )
 _LITTLE_OF_TORCH = _NOTHING_OF_TORCH.replace("nothing in", "less than half of", 1)
+_IN_BACKWARD = (
+    "steps end inside a backward pass, at whose end torch takes its profiler off: call "
+    "watch.step() where a step of the loop ends"
+)
 _SOME_OF_JAX = "the loop made arrays of jax's, too: what jax computes is not seen, nor waits for it"
 
 
@@ -80,6 +86,7 @@ class NativeRecorder:
 
     def begin_trace(self) -> None:
         """First look for the lines, in steps of their own: the profiler has none."""
+        _refuse_in_backward()
         self._jax.note()
         self._look_at_lines()
 
@@ -88,6 +95,7 @@ class NativeRecorder:
         self._traced += 1
         self._look.close()
         if self._traced == _LOOK:
+            _refuse_in_backward()
             self._profiler = Profiler(self._device)
             self._profiler.start()
             self._look_at_lines()  # the steps of a loop may be of two sorts, by turns
@@ -181,6 +189,12 @@ class NativeRecorder:
         self._launches = launches
         notes = [*notes, *[_SOME_OF_JAX] * self._uses_jax]
         return Timeline.of(seen.spans, seen.syncs, seen.origin, [*notes, *seen.notes])
+
+
+def _refuse_in_backward() -> None:
+    """A profiler that begins in a hook of a backward pass is lost there, and ends the process."""
+    if private("torch._C._current_autograd_node")() is not None:
+        raise SettingsError(_IN_BACKWARD)
 
 
 class _JaxArrays:

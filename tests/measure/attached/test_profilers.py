@@ -37,6 +37,31 @@ def test_a_loop_under_a_profiler_of_its_own_is_timed_and_says_what_is_missing() 
     assert any("AdamW.step" in e.key for e in own.key_averages())  # its own goes on
 
 
+def test_optimizers_that_step_inside_the_backward_pass_are_timed_and_not_traced() -> None:
+    """torch's profiler would begin in a hook, be taken off with the pass, and end the process."""
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in net.parameters()}
+
+    def update(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+
+    runs = []
+    for says_where in (False, True):
+        with kit.watch(steps=3, skip=2) as watch:
+            for _ in range(30):
+                net(torch.ones(4, 8)).square().mean().backward()
+                if says_where:
+                    watch.step()
+        runs.append(watch.run)
+    assert [len(run.step_times_ns) for run in runs] == [3, 3]
+    assert "steps end inside a backward pass" in summary(runs[0])
+    assert [bool(run.callers) for run in runs] == [False, True]
+
+
 def test_a_profiler_that_cannot_stop_loses_the_trace_and_not_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
