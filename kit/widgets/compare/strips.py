@@ -34,7 +34,6 @@ MAX_BARS = 600  # of one strip
 MAX_SYNCS = 200  # of one strip
 MAX_STEPS = 4  # of one strip
 _BUCKETS = 1000  # of the whole time axis: about a pixel each
-_NARROW_PX = 600  # a plot in a narrow notebook: texts must fit
 _MAX_LABEL = 84  # letters of a run's settings in the title of its strip
 _MAX_HOST_ROWS = 4
 _MAX_ROW = 12  # letters of a row's label; its end tells threads apart. A strip needs the room
@@ -289,7 +288,7 @@ def _steps(strip: _Strip) -> Columns:
 
 
 def _texts(timeline: Timeline, strip: _Strip) -> Columns:
-    """The names of the steps, on the host and on the device, where there is room."""
+    """The names of the steps, on the host and on the device; the page hides those without room."""
     window = strip.window
     found = [
         (a, b, f"step {i} · {format_ns(b - a)}", strip.top + _STEPS / 2)
@@ -300,12 +299,14 @@ def _texts(timeline: Timeline, strip: _Strip) -> Columns:
             name = safe_label(timeline.names[timeline.name[i]], 40)
             a, b = int(timeline.start_ns[i]), int(timeline.stop_ns[i])
             found.append((a, b, name, (row.top + row.bottom) / 2))
-    columns: Columns = {"x": [], "y": [], "text": []}
+    columns: Columns = {"x": [], "y": [], "text": [], "room": [], "alpha": []}
     for a, b, text, y in found[: 4 * MAX_STEPS]:
         left, right = max(window.ms(a), 0.0), min(window.ms(b), window.ms(window.end), strip.x_end)
-        if 6 * len(text) < (right - left) * _NARROW_PX / strip.x_end:
-            for key, x in {"x": (left + right) / 2, "y": y, "text": text}.items():
-                columns[key].append(x)
+        if right <= left:
+            continue
+        at = {"x": (left + right) / 2, "y": y, "text": text, "room": right - left, "alpha": 0}
+        for key, value in at.items():
+            columns[key].append(value)
     return columns
 
 

@@ -14,6 +14,7 @@ from bokeh.core.properties import value
 from bokeh.models import (
     BoxZoomTool,
     ColumnDataSource,
+    CustomJS,
     FixedTicker,
     HoverTool,
     LabelSet,
@@ -33,6 +34,7 @@ from kit.text import markdown_table, safe_html, safe_markdown
 from kit.widgets.base import tables
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
+from kit.widgets.base.scripts import script
 from kit.widgets.base.tables import section, sentence, table
 from kit.widgets.base.theme import (
     BACKGROUND,
@@ -190,7 +192,7 @@ def comparison_figure(runs: Sequence[Run], baseline: int = 0) -> figure:
         min_width=300,
         tools=[],
         title=columns["title"],
-        x_axis_label="ms since the first traced step - drag: pan, ctrl + wheel: zoom",
+        x_axis_label="ms since the first traced step - drag, ctrl + wheel, or arrows, + −",
         name="comparison",
     )
     plot.add_layout(Title(text=columns["note"], text_font=FONT, text_font_size="11px",
@@ -204,7 +206,17 @@ def comparison_figure(runs: Sequence[Run], baseline: int = 0) -> figure:
     plot.ygrid.grid_line_color = None
     plot.yaxis[0].major_label_text_color = INK
     _add_tools(plot, bars, marks)
+    prepare = CustomJS(args={"figure": plot, "texts": source["texts"]}, code=_prepare_js())
+    plot.js_on_change("inner_width", prepare)
     return plot
+
+
+def _prepare_js() -> str:
+    """Runs in the browser whenever the figure has another width."""
+    return f"""
+const view = cb_context.index.find_one(figure);
+if (view) {script("widgets/compare/js/strips.js")}.prepare(figure, texts, view.el);
+"""
 
 
 def _draw(plot: figure, source: dict[str, ColumnDataSource]) -> tuple[Any, Any]:
@@ -227,7 +239,7 @@ def _draw(plot: figure, source: dict[str, ColumnDataSource]) -> tuple[Any, Any]:
                  line_dash="dashed", line_width=1.3)  # fmt: skip
     plot.text(x="x", y="y", text="text", source=source["texts"], text_align="center",
               text_baseline="middle", text_font=value(FONT), text_font_size="10px",
-              text_color=MUTED)  # fmt: skip
+              text_color=MUTED, text_alpha="alpha")  # fmt: skip
     marks = plot.scatter(x="x", y="top", source=syncs, marker="inverted_triangle", size=9,
                          fill_color=red, line_color=BACKGROUND, name="syncs")  # fmt: skip
     plot.add_layout(LabelSet(x=2, y="y", text="text", x_units="screen", source=source["titles"],

@@ -1,4 +1,5 @@
 // The keyboard and the pointer of a graph.
+import {isForPlot, makeStop, takeKeys} from "../../base/js/keys.js";
 import {KEYS_HELP} from "./bar.js";
 
 const ZOOM_IN = 1.25, ZOOM_OUT = 0.8;
@@ -30,46 +31,17 @@ export function press(graph, key, isShift) {
 }
 
 /**
- * JupyterLab looks at keys while they come down from the document, before any element sees them: so
- * ours are taken at the window, only while the plot has the focus, and never with Ctrl or Cmd.
+ * Keys of the plot and of its search field.
  * @param {Graph} graph
  * @param {HTMLElement} host the element of the figure
  * @param {import("./bar.js").Bar} bar
  */
 export function listen(graph, host, bar) {
-  const onKey = (/** @type {KeyboardEvent} */ event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const isTaken = isForPlot(event, host) ? press(graph, event.key, event.shiftKey)
-      : event.composedPath()[0] === bar.input && searchKey(graph, bar, host, event);
-    if (!isTaken) return;
-    event.preventDefault();
-    event.stopImmediatePropagation();
-  };
-  for (const part of [host, bar.root]) {
-    part.addEventListener("focusin", () => window.addEventListener("keydown", onKey, true));
-    part.addEventListener("focusout", () => window.removeEventListener("keydown", onKey, true));
-  }
-  host.addEventListener("pointerdown", (event) => {
-    graph.isShift = event.shiftKey;
-    host.focus({preventScroll: true});
-  }, true);
-  host.tabIndex = 0;
-  const layer = host.shadowRoot?.querySelector(".bk-Canvas")?.shadowRoot?.querySelector(".bk-events");
-  layer?.setAttribute("tabindex", "-1"); // bokeh's own stop for Tab: the same keys a second time
-  host.style.outlineOffset = "-2px";
-  host.setAttribute("role", "application");
-  host.setAttribute("aria-label", `IR graph. ${KEYS_HELP}`);
-  const ring = () => { host.style.outline = host.matches(":focus-visible") ? "2px solid #2f6db5" : "none"; };
-  host.addEventListener("focus", ring);
-  host.addEventListener("blur", () => { host.style.outline = "none"; });
-  ring();
-}
-
-/** True unless a button of bokeh's toolbar has the focus. @param {KeyboardEvent} event
- * @param {HTMLElement} host */
-function isForPlot(event, host) {
-  const path = event.composedPath(), target = /** @type {Element} */ (path[0]);
-  return path.includes(host) && !target.closest?.("button, input, [class*=ToolButton]");
+  takeKeys([host, bar.root], (event) => (isForPlot(event, host)
+    ? press(graph, event.key, event.shiftKey)
+    : event.composedPath()[0] === bar.input && searchKey(graph, bar, host, event)));
+  host.addEventListener("pointerdown", (event) => { graph.isShift = event.shiftKey; }, true);
+  makeStop(host, `IR graph. ${KEYS_HELP}`);
 }
 
 /** @param {Graph} graph @param {import("./bar.js").Bar} bar @param {HTMLElement} host

@@ -1,0 +1,94 @@
+"""The timelines of several runs in a browser: their texts at each width, and their keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import kit
+from kit.trace import Span, Timeline
+from tests.browser.labserver import Browser
+from tests.factories import make_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+FIGURE = "Bokeh.documents.flatMap((d) => d.roots()).find((root) => root.name === 'comparison')"
+# Of the texts that are shown, pairs that lie over each other: in one row, by their pixels.
+CLASHING = f"""() => {{
+  const plot = {FIGURE};
+  const {{data}} = plot.renderers.map((r) => r.data_source).find((s) => "room" in s.data);
+  const ruler = document.createElement("canvas").getContext("2d");
+  ruler.font = "10px Inter, Helvetica, Arial, sans-serif";
+  const scale = plot.inner_width / (plot.x_range.end - plot.x_range.start);
+  const shown = data.text.map((text, i) => ({{text, y: data.y[i], x: data.x[i] * scale,
+    half: ruler.measureText(text).width / 2}})).filter((_, i) => data.alpha[i]);
+  return [shown.length, shown.flatMap((a, i) => shown.slice(i + 1).filter((b) => a.y === b.y &&
+    Math.abs(a.x - b.x) < a.half + b.half).map((b) => `${{a.text}} | ${{b.text}}`))];
+}}"""
+RANGE = f"(() => {{ const {{start, end}} = {FIGURE}.x_range; return [start, end]; }})()"
+FOCUSED = """() => {
+  const {tagName, className, style, ariaLabel} = document.activeElement;
+  return {name: ariaLabel ?? "", outline: style.outline, what: `${tagName} ${className}`};
+}"""
+
+
+def _open(browser: Browser, path: Path, width: int) -> None:
+    """A long run, and one of three steps that take a sixth of the axis each."""
+    steps = [
+        Span("host", f"step {i}", "step", 2 * i * 10**7, 2 * (i + 1) * 10**7) for i in range(3)
+    ]
+    short = make_run()
+    longer = Timeline.of([Span("host", "step 0", "step", 0, 12 * 10**7)], (), "profiled")
+    shorter = Timeline.of(steps, (), "profiled")
+    runs = [replace(short, timeline=t) for t in (longer, shorter)]
+    path.write_text(kit.compare(runs).view().page())
+    browser.page.set_viewport_size({"width": width, "height": 900})
+    browser.page.goto(path.as_uri())
+    browser.wait_for_canvases()
+
+
+def test_the_names_of_steps_are_shown_where_they_have_room(offline: Browser, tmp_path: Path):
+    for width in (420, 900, 1400):
+        _open(offline, tmp_path / "compared.html", width)
+        shown, clashing = offline.page.evaluate(CLASHING)
+        assert clashing == []
+        assert shown == (1 if width == 420 else 4)  # the short steps' names need room
+    assert offline.errors() == []
+
+
+def test_zooming_in_shows_a_name_that_had_no_room(offline: Browser, tmp_path: Path):
+    _open(offline, tmp_path / "compared.html", 420)
+    before, _ = offline.page.evaluate(CLASHING)
+    offline.page.evaluate(f"{FIGURE}.x_range.setv({{start: 0, end: 30}})")
+    after, clashing = offline.page.evaluate(CLASHING)
+    assert after > before
+    assert clashing == []
+
+
+def test_the_timelines_of_a_comparison_are_moved_by_keys(offline: Browser, tmp_path: Path):
+    _open(offline, tmp_path / "compared.html", 900)
+    page = offline.page
+    for _ in range(6):  # the table may be a stop, too
+        page.keyboard.press("Tab")
+        if page.evaluate(FOCUSED)["name"].startswith("Timelines of the runs"):
+            break
+    focused = page.evaluate(FOCUSED)
+    assert focused["name"].startswith("Timelines of the runs")
+    assert "solid" in focused["outline"]
+    first, last = page.evaluate(RANGE)
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(RANGE) == [first, last]  # all is shown
+    page.keyboard.press("+")
+    near = page.evaluate(RANGE)
+    assert first < near[0] < near[1] < last
+    page.keyboard.press("ArrowRight")
+    moved = page.evaluate(RANGE)
+    assert moved[0] > near[0]
+    assert moved[1] - moved[0] == pytest.approx(near[1] - near[0])
+    page.keyboard.press("0")
+    assert page.evaluate(RANGE) == [first, last]
+    page.keyboard.press("Tab")
+    assert not page.evaluate(FOCUSED)["name"].startswith("Timelines of the runs")
+    assert offline.errors() == []
