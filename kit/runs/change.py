@@ -347,21 +347,22 @@ def _traced_ms(run: Run) -> NDArray[Any]:
 
 
 def traced_text(run: Run) -> str:
-    """A sentence where the traced steps took another time than the measured ones; "" elsewhere.
+    """A sentence where traced steps surely took another time than the measured ones; "" elsewhere.
 
-    So it is if that is sure, or if a reader would see that the parts do not fit the step.
+    Also where a reader would see that parts do not fit the step; if disturbed, not how sure.
     """
     if run.timeline.origin not in ("profiled", "recorded"):
         return ""  # the steps of a trace are its measured ones, and a model has none
     traced = _traced_ms(run)
     found = _ratio(_log_times([run]), _LogTimes.of([traced], [_rerun(traced)]))
     is_apart = abs(found.amount) >= _APART and not unequal_text(run)  # which says both, too
-    is_said = bool(doubt_of(run) or run.measured.unlike_text)  # the latter with both times, too
-    if is_said or not (found.is_changed or is_apart):
-        return ""
+    doubt, unlike = doubt_of(run), run.measured.unlike_text  # the latter with both times, too
+    if unlike or not (is_apart or (found.is_changed and not doubt)):
+        return "" if unlike == doubt else unlike
+    how_sure = "" if doubt else f"; {found.text('longer', 'shorter')}"
     return (
-        f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)}; "
-        f"{found.text('longer', 'shorter')}. The timeline, all fractions and the "
+        f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)}"
+        f"{how_sure}. The timeline, all fractions and the "
         "parts of a step in tables and advice are of traced steps, what advice could save is not"
     )
 

@@ -310,12 +310,12 @@ def test_the_breakdown_table_adds_up_and_the_step_table_has_the_speedup():
 def test_the_breakdowns_by_batch_size_say_which_run_is_not_to_be_believed() -> None:
     slow = make_run(Settings(batch_size=16))
     busy = replace(slow, conditions=Conditions(cores=2, others=1.5))
-    for run, why in ((slow, traced_text(slow)), (busy, busy.doubt)):
+    for run, reasons in ((slow, [traced_text(slow)]), (busy, [busy.doubt, traced_text(busy)])):
         table, _, said = breakdown_by_batch_table([run]).partition("\n\n")
         assert table.splitlines()[0].endswith(" batch 16 |")
         assert table.splitlines()[-1].startswith("| **traced step** |")
-        assert why
-        assert said == f"- batch 16: {safe_markdown(why, 1000)}\n"
+        assert all(reasons)
+        assert said == "".join(f"- batch 16: {safe_markdown(why, 1000)}\n" for why in reasons)
 
 
 def test_what_only_a_later_run_did_stands_in_its_place_above_the_sum() -> None:

@@ -291,7 +291,7 @@ def _tracing(run: Run) -> str:
     if tuple(lengths.tolist()) == run.step_times_ns:
         origin = safe_html(run.timeline.origin)
         return f"timeline: {origin}; a traced step took {format_ms(traced)}, no other is known"
-    if not run.doubt and traced_text(run):  # the cards say both times
+    if traced_text(run):  # the cards say both times
         return f"timeline: {safe_html(run.timeline.origin)}{_coverage(run)}"
     change = (traced / run.step_ms - 1) if run.step_ms else math.nan
     return (
