@@ -27,6 +27,7 @@ from kit.runs.run import Run
 from kit.text import UNKNOWN, format_count, format_ms, format_number, format_percent
 from kit.trace import Headline, SyncPoint, count_devices, each_step, headline
 from kit.trace.metrics import waits_of
+from kit.trace.planes import TORCH_CPU
 
 __all__ = [
     "HEADLINE_WORDS",
@@ -36,6 +37,7 @@ __all__ = [
     "has_other_samples",
     "headline_differences",
     "headline_text",
+    "hidden_of",
     "syncs_of_steps",
 ]
 
@@ -80,6 +82,18 @@ def busy_of(run: Run) -> str:
     """What "device busy" is a part of, and which of several devices it means."""
     whole = "of the traced step" if run.timeline.steps else "of the trace"
     return f"{whole}{_of_several(run)}"
+
+
+def hidden_of(run: Run) -> str:
+    """What "recording hidden" means, or why it is unknown."""
+    timeline = run.timeline
+    if not math.isnan(run.headline().overlap_fraction):
+        return "under a busy device"
+    if timeline.where(kind="kernel", lane=TORCH_CPU).any():
+        return "on a CPU torch computes in the call itself: nothing runs beside it"
+    if not timeline.where(kind="kernel").any():
+        return "no kernel was seen"
+    return "nothing was recorded in the traced steps"
 
 
 def _of_several(run: Run) -> str:

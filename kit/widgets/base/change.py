@@ -21,6 +21,7 @@ def change_html(
     *,
     more_is_better: bool = False,
     form: Callable[[float], str] | None = None,
+    value: Callable[[float], str] = format_number,
     words: tuple[str, str] = ("better", "worse"),
 ) -> str:
     """`▼ −12% ± 4% better`; in a neutral colour where the spread is not exceeded.
@@ -28,6 +29,7 @@ def change_html(
     Args:
         form: shows an amount without its sign, "" of a spread that says nothing; by default percent
             of the old value.
+        value: shows the old and the new one with their unit, where there is no percentage.
         words: what a change for the better and one for the worse is called.
     """
     kind = found.kind
@@ -35,7 +37,7 @@ def change_html(
         return ""
     if not found.amount and not (found.old and found.spread):
         return _neutral("= unchanged")
-    amount, spread = _texts(found, form)
+    amount, spread = _texts(found, form, value)
     if kind == "same":
         return _neutral(f"no change beyond the spread ({amount}{spread})")
     arrow = "▲" if found.amount > 0 else "▼"
@@ -60,17 +62,22 @@ def _neutral(text: str, why: str = "") -> str:
     return f'<span style="color:{MUTED}"{title}>{text}</span>'
 
 
-def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str, str]:
+def _texts(
+    found: Difference, form: Callable[[float], str] | None, value: Callable[[float], str]
+) -> tuple[str, str]:
     """The amount with its sign, and the spread with its own, both in one unit."""
     scale = 1.0
     if form is None:
         form = format_percent
         if math.isinf(found.amount):  # of no time there is no percentage
-            return f"from 0 to {format_number(found.new)}", ""
+            return f"from 0 to {value(found.new)}", ""
         if not found.is_ratio:
             if not (found.old and found.new):
-                ends = f"from {format_number(found.old)} to {format_number(found.new)}"
-                return ends, f" ± {format_number(found.spread)}" if found.spread > 0 else ""
+                old, new = (value(x) if x else "0" for x in (found.old, found.new))
+                return (
+                    f"from {old} to {new}",
+                    f" ± {value(found.spread)}" if found.spread > 0 else "",
+                )
             scale = 1 / abs(found.old)
         if found.amount * scale >= _MANY:
             return f"{found.amount * scale + 1:,.0f}&#8239;×", ""

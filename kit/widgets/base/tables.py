@@ -21,6 +21,7 @@ from kit.runs.analysis.headline import (
     busy_of,
     has_other_samples,
     headline_differences,
+    hidden_of,
 )
 from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
 from kit.runs.bulk_sizes import UNLIMITED
@@ -88,7 +89,7 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
     cards = {
         "step_ms": (format_ms(now.step_ms), _spread(run)),
         "device_busy_fraction": (format_percent(now.device_busy_fraction), busy_of(run)),
-        "overlap_fraction": (format_percent(now.overlap_fraction), "under a busy device"),
+        "overlap_fraction": (format_percent(now.overlap_fraction), hidden_of(run)),
         "sync_wait_ms": (format_ms(now.sync_wait_ms), f"host waits for device, {of}"),
         "syncs_per_step": (format_number(now.syncs_per_step), "a step"),
     }
@@ -97,8 +98,7 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
         for field, (value, note) in cards.items()
     )
     return (
-        f"{_doubt(run)}"
-        f'<div style="display:flex;flex-wrap:wrap;'
+        f'{_doubt(run)}<div style="display:flex;flex-wrap:wrap;'
         f'gap:10px;font-family:{FONT};color:{INK}">{body}</div>'
     )
 
@@ -317,6 +317,7 @@ def headline_changes(
             difference,
             more_is_better=field.endswith("fraction"),
             form=_points if field.endswith("fraction") else None,
+            value=format_ms if field.endswith("_ms") else format_number,
             words=steps if field == "step_ms" else _WORDS,
         )
         for field, difference in found.items()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -15,6 +17,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import safe_html
 from kit.trace import Span, SyncPoint, Timeline
+from kit.trace.planes import TORCH_CPU
 from kit.widgets.base.change import BETTER, WORSE
 from kit.widgets.base.tables import (
     breakdown_html,
@@ -132,6 +135,27 @@ def test_sync_points_that_appear_from_none_have_no_percentage():
     text = str(Reader(headline_html(long_run(5.0, syncs=3, wait_ms=1.0), long_run(5.0))))
     assert "▲ from 0 to 3 worse" in text
     assert "no change beyond the spread (0% ± 4%)" in text  # the step time
+
+
+def test_a_wait_that_is_gone_or_came_has_a_unit():
+    with_waits, without = long_run(5.0, syncs=3, wait_ms=1.0), long_run(5.0)
+    assert re.search(r"from 0 to [0-9.]+ ms worse", str(Reader(headline_html(with_waits, without))))
+    assert re.search(r"from [0-9.]+ ms to 0 ", str(Reader(headline_html(without, with_waits))))
+
+
+def test_a_card_without_a_number_says_why():
+    def card(run: Run) -> str:
+        said = str(Reader(headline_html(run)))
+        return said.partition("recording hidden unknown ")[2].partition(" sync wait")[0]
+
+    def spans(*more: Span) -> Run:
+        step = Span("host/main", "step 0", "step", 0, 100)
+        return replace(make_run(), timeline=Timeline.of([step, *more], (), "profiled"))
+
+    kernel = Span("device/0 thread 1", "add", "kernel", 10, 20)
+    assert card(spans(replace(kernel, lane=TORCH_CPU))).startswith("on a CPU torch computes")
+    assert card(spans(kernel)) == "nothing was recorded in the traced steps"
+    assert card(spans()) == "no kernel was seen"
 
 
 def test_noise_is_neither_better_nor_worse():
