@@ -110,6 +110,22 @@ def test_the_cells_of_a_report_do_not_overlap_and_every_word_can_be_read(
     assert offline.errors() == []
 
 
+def test_a_phone_shows_the_share_of_what_launched_work_without_scrolling(
+    offline: Browser, tmp_path: Path
+):
+    trace = kit.open_trace(PUBLISHED / "h100_bert.json.gz")
+    page = offline.page
+    page.set_viewport_size({"width": WIDTH, "height": 900})
+    page.goto(kit.report([trace], path=tmp_path / "report.html").as_uri())
+    page.wait_for_function("document.documentElement.dataset.shown !== undefined")
+    ends = page.evaluate("""() => {
+      const head = [...document.querySelectorAll("th")].find((x) => x.textContent === "of its own");
+      const share = head.previousElementSibling;
+      return [share, head.closest("[tabindex]")].map((x) => x.getBoundingClientRect().right);
+    }""")
+    assert ends[0] <= ends[1] + 1
+
+
 def test_the_cells_of_another_programs_trace_do_not_overlap(offline: Browser, tmp_path: Path):
     page = offline.page
     page.set_viewport_size({"width": WIDTH, "height": 900})

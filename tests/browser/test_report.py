@@ -257,6 +257,18 @@ def test_a_chart_follows_the_width_of_the_window(offline: Browser, report: Path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
 
 
+def test_a_chart_has_numbers_up_to_the_top_of_its_band(offline: Browser, tmp_path: Path):
+    times = (1_000_000, 9_000_000) * 3  # a rerun may take twice the middle one
+    runs = [replace(make_run(Settings(batch_size=n)), step_times_ns=times) for n in (2, 4)]
+    open_report(offline, write_report(runs, tmp_path / "report.html"))
+    highest, band = offline.page.evaluate("""() => {
+      const y = (found) => Math.min(...[...found].map((part) => part.getBoundingClientRect().top));
+      const chart = document.querySelector("#sweep figure > svg");
+      return [y(chart.querySelectorAll("line.axis")), y(chart.querySelectorAll(".band"))];
+    }""")
+    assert highest - band < 60  # pixels: less than a line's distance from the next
+
+
 def test_hostile_text_is_shown_and_never_run(offline: Browser, tmp_path: Path):
     path = write_report([make_run(hostile=True)], tmp_path / "hostile.html")
     seen = open_report(offline, path)

@@ -50,10 +50,10 @@ export function reasons(axes, along, split, lines) {
     `${[name(along, place), ...(split < 0 ? [] : [name(split, n)])].join(", ")}: ${doubt}`));
 }
 
-/** Round numbers from 0 to the longest of the step times: what stands at a line is where it is.
- * @param {number} longest milliseconds @returns {number[]} */
-export function ticksIn(longest) {
-  return ticksOf(0, longest * 1e6, 4).ticks.map((ns) => ns / 1e6);
+/** Round numbers from 0 to the top of a chart: what stands at a line is where it is.
+ * @param {number} most milliseconds @returns {number[]} */
+export function ticksIn(most) {
+  return ticksOf(0, most * 1e6, 4).ticks.map((ns) => ns / 1e6);
 }
 
 /** Places whose texts stand apart under an axis; the last one always does.
@@ -102,7 +102,7 @@ function chart(axis, lines, shown, {k, width}) {
   const x = (/** @type {number} */ v) => left + (width - left - right) * (count > 1 ? v / (count - 1) : 0.5);
   const y = (/** @type {number} */ ms) => Math.max(height - bottom - (height - top - bottom) * (ms / most), 0);
   const root = svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `step time by ${axis.label}`});
-  for (const ms of ticksIn(longest)) {
+  for (const ms of ticksIn(most)) {
     root.append(svg("line", {class: "axis", x1: left, x2: width - right, y1: y(ms), y2: y(ms)}),
       svg("text", {x: left - 11, y: y(ms) + 4, "text-anchor": "end"}, String(ms)));
   }

@@ -108,7 +108,7 @@ def _doubt(run: Run) -> str:
     doubt = run.doubt
     said = " ".join(safe_html(n[:1].upper() + n[1:], 300) + "." for n in time_notes(run))
     if not doubt:
-        return sentence(said) if said else ""
+        return f'<div style="margin-bottom:8px">{sentence(said)}</div>' if said else ""
     return (
         f'<div role="note" style="font:13px/1.45 {FONT};color:{INK};background:{PANEL};'
         f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from itertools import starmap
 
 from kit.runs.analysis.kernels import KernelCost, kernel_table
@@ -28,10 +29,13 @@ from kit.widgets.base.tables import (
 from kit.widgets.base.theme import COLORS
 from kit.widgets.compare.data import amount
 
-__all__ = ["KernelView", "folded_kernels", "folded_kernels_html", "kernels_drawn", "kernels_html"]
+__all__ = ["KernelView", "folded_kernels", "folded_kernels_html", "kernels_drawn", "kernels_html",
+           "name_html"]  # fmt: skip
 
 MAX_ROWS = 20
-_WIDTHS = (17, 21, 8, 9, 9, 9, 9, 10, 8)
+_WIDTHS = (20, 24, 8, 9, 9, 10, 10, 10)
+_BEST_WIDTHS = (17, 21, 8, 9, 9, 9, 9, 10, 8)  # with the column of ceilings
+_PARTS = re.compile(r"(?<=::|[a-z]_)(?=\w)")  # where a long name of a kernel goes on
 _LEAST_PX = 700  # with less, a cell's text would lie over the next cell
 
 
@@ -48,8 +52,8 @@ def kernels_drawn(
     With the HTML comes what each of its rows stands for: the nodes that the kernel computes.
 
     Args:
-        ceilings: what rates are held against, `kit.measure_ceilings()`; without it that column is
-            left empty.
+        ceilings: what rates are held against, `kit.measure_ceilings()`; without it there is no
+            column "of best".
     """
     rows = kernel_table(run, ceilings=ceilings)
     if not rows:
@@ -57,8 +61,10 @@ def kernels_drawn(
     steps, each = per_step(run.timeline)
     heads = ("kernel", "computes", "runs", f"ms{each}", "share",
              "moved", "GB/s", "GFLOP/s", "of best")  # fmt: skip
+    widths = _WIDTHS if ceilings is None else _BEST_WIDTHS
     cells = [_row(row, steps, rows[0].kernel.share) for row in rows[:limit]]
     cells.append(_total(rows, steps))
+    cells = [row[: len(widths)] for row in cells]
     note = (
         "Share of the time in which a kernel ran: where kernels run side by side an instant is "
         "divided among them, and one that communicates counts where nothing computes, so shares "
@@ -74,9 +80,12 @@ def kernels_drawn(
             f"{amount(ceilings.gflop_s)} GFLOP/s; more than 100% is data from a cache, or "
             "a machine that was busy when the best was measured."
         )
+    if any("?" in row for row in cells):
+        note += " ?: not known."
     links = Links(run)
     picks = [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows[:limit]]
-    body = table(heads, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True,
+    align = "ll" + "r" * (len(widths) - 2)
+    body = table(heads[: len(widths)], cells, align, widths=widths, has_total=True,
                  attributes=[*starmap(row_attributes, enumerate(picks))],
                  least_px=_LEAST_PX)  # fmt: skip
     return section("Kernels", body + sentence(note)), picks
@@ -97,10 +106,10 @@ def folded_kernels(run: Run) -> tuple[str, list[Selection]]:
 
 def _row(row: KernelCost, steps: int, most: float) -> list[str]:
     kernel = row.kernel
-    where = f"segment {kernel.segment}" if kernel.segment >= 0 else "no segment"
+    where = f"segment {kernel.segment}" if kernel.segment >= 0 else ""  # of native runs and traces
     name = (
         f'<div style="font-family:{MONO};font-size:12px;overflow-wrap:anywhere">'
-        f'{safe_html(kernel.name, 60)}<div style="color:{MUTED}">{where}</div></div>'
+        f'{name_html(kernel.name)}<div style="color:{MUTED}">{where}</div></div>'
     )
     best = "" if math.isnan(row.of_ceiling) else format_percent(row.of_ceiling)
     if best:
@@ -118,13 +127,20 @@ def _row(row: KernelCost, steps: int, most: float) -> list[str]:
     ]
 
 
+def name_html(name: str) -> str:
+    """A name that goes on in the next line after "::" or "_", and not amid a word."""
+    return _PARTS.sub("<wbr>", safe_html(name, 60))
+
+
 def _computes(row: KernelCost) -> str:
     """The first ops, and the lines and modules that they come from."""
     if not row.ops:
         return f'<span style="color:{MUTED}">unknown</span>'
-    ops = _listed([op.removeprefix("aten.").removesuffix(".default") for op in row.ops], 3)
-    place = _listed(row.sites, 2)
-    scope = _listed(row.scopes, 1)
+    ops = _listed(
+        [op.removeprefix("aten.").removesuffix(".default") for op in row.ops], 3, name_html
+    )
+    place = _listed(row.sites, 2, _place)
+    scope = _listed(row.scopes, 1, _place)
     where = " · ".join(x for x in (place, scope) if x)
     return (
         f'<div style="overflow-wrap:anywhere">{ops}'
@@ -132,9 +148,13 @@ def _computes(row: KernelCost) -> str:
     )
 
 
-def _listed(texts: Sequence[str], limit: int) -> str:
+def _listed(texts: Sequence[str], limit: int, shown: Callable[[str], str]) -> str:
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
-    return ", ".join(place_html(text, 60) for text in texts[:limit]) + more
+    return ", ".join(shown(text) for text in texts[:limit]) + more
+
+
+def _place(text: str) -> str:
+    return place_html(text, 60)
 
 
 def _total(rows: Sequence[KernelCost], steps: int) -> list[str]:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from kit.runs.ceilings import Ceilings
 from kit.runs.run import Fused
+from kit.trace import Span, Timeline
 from kit.widgets.numbers.kernels import KernelView, kernels_html
-from tests.factories import empty_run, make_run, one_span_run
+from tests.factories import empty_run, make_run, native_run, one_span_run
 
 
 def test_a_kernel_is_shown_with_what_it_computes_and_its_part_of_the_time() -> None:
@@ -17,6 +18,21 @@ def test_a_kernel_is_shown_with_what_it_computes_and_its_part_of_the_time() -> N
     for said in ("fusion.0", "segment 0", "mm", "train.py:", "all kernels", "100%", "GB/s"):
         assert said in text
     assert "Measured at best" not in text
+
+
+def test_a_long_name_goes_on_between_its_words() -> None:
+    span = Span("device/0 torch cpu", "aten::native_layer_norm_backward", "kernel", 0, 9)
+    run = replace(native_run(), timeline=Timeline.of([span], (), "profiled"))
+    assert "aten::<wbr>native_<wbr>layer_<wbr>norm_<wbr>backward" in kernels_html(run)
+
+
+def test_a_native_run_has_no_segments_and_without_ceilings_there_is_no_column_of_them() -> None:
+    text = kernels_html(native_run())
+    assert "segment" not in text
+    assert "of best" not in text
+    assert "?: not known" in text
+    assert "of best" in kernels_html(native_run(), Ceilings(12.0, 140.0))
+    assert "?: not known" not in kernels_html(make_run())
 
 
 def test_ceilings_are_said() -> None:
