@@ -27,6 +27,11 @@ class Refused:
 
 REFUSED = (
     Refused(
+        re.compile(r"\A[^\n]*\n\s*<(!doctype )?html\b", re.IGNORECASE),
+        "an HTML page",
+        "open the trace or the saved run (.kitrun) that it was made from",
+    ),
+    Refused(
         re.compile(r"\A[^\n]*\.(nsys-rep|qdrep)\n"), "a report of Nsight Systems", _SQLITE_OF_NSYS
     ),
     Refused(

@@ -66,6 +66,7 @@ def test_a_saved_run_is_known_by_its_first_bytes_whatever_its_name(tmp_path: Pat
             "a JSON export of",
             "--type sqlite",
         ),
+        ("report.html", b"<!doctype html>\n<html>", "an HTML page", "the saved run (.kitrun)"),
         ("a.ncu-rep", b"NVR\0", "a report of Nsight Compute", "nsys profile --trace cuda,nvtx"),
         ("1_kernel_trace.csv", b'"Kind","Agent_Id","Queue_Id"\n', "a table of rocprofv3", "json"),
         ("1_hip_api_trace.csv", b'"Domain","Function"\n', "a table of rocprofv3", "json"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kit.runs.analysis.headline import headline_text
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.verdict import verdict, why_no_waits, why_waits_unknown
@@ -75,31 +77,38 @@ def _lines(run: Run) -> list[str]:
     """The dearest lines; nothing where no line is known."""
     rows = sorted((r for r in line_costs(run) if r.site), key=lambda r: -r.total_ms)[:_TOP_LINES]
     codes = code_by_site(run.sources)
+    names = [f"{r.site} {codes.get(r.site, '').strip()}".strip() for r in rows]
+    columns = {
+        "recording": [r.recording_ms for r in rows],
+        "device": [r.device_ms for r in rows],
+        "wait": [r.wait_ms for r in rows],
+    }
+    known = {head: of for head, of in columns.items() if not all(map(math.isnan, of))}
     cells = [
-        (
-            safe_markdown(f"{r.site} {codes.get(r.site, '').strip()}".strip(), 140),
-            *(format_number(ms) for ms in (r.recording_ms, r.device_ms, r.wait_ms)),
-        )
-        for r in rows
+        (safe_markdown(name, 140), *map(format_number, row))
+        for name, *row in zip(names, *known.values(), strict=True)
     ]
-    head = ("line", "recording (ms a step)", "device", "wait")
+    head = ("line", *(f"{name} (ms a step)" for name in known))
     return ["## Lines", markdown_table(head, cells)] if cells else []
 
 
 def _kernels(run: Run) -> str:
     steps, each = per_step(run.timeline)
+    shown = kernel_table(run.timeline)[:_TOP_KERNELS]
+    of_segments = any(r.segment >= 0 for r in shown)  # not of native runs and foreign traces
     rows = [
         (
             safe_markdown(r.name),
-            str(r.segment) if r.segment >= 0 else "-",
+            *[str(r.segment) if r.segment >= 0 else "-"] * of_segments,
             format_number(r.count / steps),
             f"{r.charged_ms / steps:.3f}",
             f"{r.mean_us:.2f}",
             format_share(r.share),
         )
-        for r in kernel_table(run.timeline)[:_TOP_KERNELS]
+        for r in shown
     ]
-    head = ("kernel", "segment", "runs", f"ms{each}", "mean of a run (us)", "share of kernel time")
+    head = ("kernel", *["segment"] * of_segments, "runs", f"ms{each}", "mean of a run (µs)",
+            "share of kernel time")  # fmt: skip
     return markdown_table(head, rows) if rows else _NONE
 
 

@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import kit
@@ -17,8 +18,9 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.text import safe_terminal
+from kit.trace.imported import Caller
 from kit.workloads.made_ranks import Job, write_ranks
-from tests.factories import HOSTILE, empty_run, make_run, one_span_run
+from tests.factories import HOSTILE, empty_run, make_run, native_run, one_span_run
 
 
 def block(text: str, head: str) -> list[str]:
@@ -118,3 +120,15 @@ def test_launches_by_amds_calls_and_by_the_driver_are_counted(name: str):
     text = summary(kit.open_trace(file))
     said = next(line for line in text.splitlines() if line.startswith("launches"))
     assert f"{len(kernels):,} kernels by calls" in said
+
+
+def test_markdown_leaves_out_columns_of_which_a_native_run_knows_nothing() -> None:
+    caller = Caller("aten::mm", ("Net",), ("Net_0",), "train.py:7", calls=1, kernels=3)
+    run = native_run()
+    node = np.where(run.timeline.where(kind="kernel"), 0, -1).astype(np.int32)
+    run = replace(run, timeline=replace(run.timeline, node=node), callers=(caller,))
+    native, recorded = run.to_markdown(), make_run().to_markdown()
+    assert "| line | device (ms a step) | wait (ms a step) |" in native
+    assert "| kernel | runs |" in native
+    assert "| line | recording (ms a step) | device (ms a step) | wait (ms a step) |" in recorded
+    assert "| kernel | segment | runs |" in recorded
