@@ -110,6 +110,16 @@ def test_the_cells_of_a_report_do_not_overlap_and_every_word_can_be_read(
     assert offline.errors() == []
 
 
+def test_on_a_wide_page_no_name_of_another_programs_file_is_torn(offline: Browser, tmp_path: Path):
+    trace = kit.open_trace(PUBLISHED / "h100_bert.json.gz")
+    page = offline.page
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.goto(kit.report([trace], path=tmp_path / "report.html").as_uri())
+    page.wait_for_function("document.documentElement.dataset.shown !== undefined")
+    assert "modeling_attn_mask_utils.py" in page.locator("#syncs").inner_text()
+    assert page.evaluate(TORN) == []
+
+
 def test_a_phone_shows_the_share_of_what_launched_work_without_scrolling(
     offline: Browser, tmp_path: Path
 ):

@@ -139,7 +139,7 @@ def sync_table_html(run: Run) -> str:
     note += not_shown(len(rows) - _MAX_ROWS, "place", f", together {format_number(rest)} ms a step")
     heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
     picks = [*starmap(row_attributes, enumerate(sync_picks(run)))]
-    rows_html = table(heads, cells, "llrrr", widths=(39, 19, 13, 15, 14), attributes=picks,
+    rows_html = table(heads, cells, "llrrr", widths=(43, 18, 11, 14, 14), attributes=picks,
                       least_px=480 * are_long(cells))  # fmt: skip
     return section("Sync points", rows_html + sentence(note))
 
