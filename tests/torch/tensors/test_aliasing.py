@@ -259,3 +259,14 @@ def test_a_layer_on_the_device_can_be_parametrized() -> None:
         assert layer.parametrizations.weight.original is weight  # type: ignore[union-attr,index]
         torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")
         assert layer.weight.shape == (2, 2)
+
+
+def test_a_linear_layer_keeps_its_input_even_if_its_weight_is_frozen() -> None:
+    """So says docs/your_own_model.md; CPU torch, which takes the layer apart, keeps it not."""
+    with open_session(Settings(mode="lazy")):
+        x = torch.ones(3, device="kit", requires_grad=True)
+        inner = x * 2
+        loss = torch.nn.functional.linear(inner, torch.ones(2, 3, device="kit")).sum()
+        inner.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
