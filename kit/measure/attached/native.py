@@ -100,7 +100,6 @@ class NativeRecorder:
             self._profiler.start()
             self._look_at_lines()  # the steps of a loop may be of two sorts, by turns
             return False
-        self._modules = ModuleNames()  # the program's own may be freed
         assert self._profiler is not None, "it has been started"
         if self._profiler.note:
             return True  # it sees no more
@@ -110,6 +109,8 @@ class NativeRecorder:
                 torch.cuda.synchronize()
         with self._profiler.region(MARK):
             pass
+        if after == 0:
+            self._look_at_lines()  # a third time: steps may call the same ops on different lines
         return after == _LEAD_OUT
 
     def _look_at_lines(self) -> None:
@@ -119,6 +120,7 @@ class NativeRecorder:
     def end_trace(self) -> None:
         """Stop what is on; the steps that were traced until now stay."""
         self._look.close()
+        self._modules = ModuleNames()  # the program's own may be freed
         profiler = self._profiler
         if profiler is not None:
             self._uses_jax = self._uses_jax or self._jax.has_more()

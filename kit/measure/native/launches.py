@@ -36,6 +36,8 @@ _DEEPEST = 16  # gradients of gradients
 _OF_DEVICES = ("cuda", "cu", "hip")  # how the calls that launch are named
 _NO_LINE = SeenOp("")
 _MUCH = 0.05  # of the kernels' time
+_OTHER_OPS = "other ops than the steps whose lines were noted"
+_OTHER_LINES = "steps call the same ops on different lines by turns"
 # These compute nothing, and torch calls others of them while it is looked at.
 _FREE = frozenset(
     f"aten::{name}"
@@ -82,24 +84,39 @@ def find_launches(
         return NOTHING
     host = [e for e in events if e.device_type.name == "CPU"]
     host.sort(key=lambda e: (e.time_range.start, -e.time_range.end))
-    tree, others = _Tree(host), 0
+    tree, others, branched = _Tree(host), 0, False
     found: dict[int, tuple[Any, SeenOp]] = {}
     for step in steps:
         inside = [e for e in host if _begins_in(e, step)]
         forward = [e for e in inside if e.thread == step.thread and tree.engine(e) is None]
-        pairs, is_whole, look = _alike(forward, looks)
+        alike, is_whole = _alike(forward, looks)
         others += not is_whole
-        pairs += _gradients(tree, inside, look.gradients)
-        found.update((id(e), (e, op)) for e, op in pairs)
-    return _Callers(tree, found).of([*_launches(events, host, device)], others, len(steps))
+        for pairs, look in alike:
+            for e, op in pairs + _gradients(tree, inside, look.gradients):
+                _, known = found.get(id(e), (e, op))
+                branched = branched or known.site != op.site
+                found[id(e)] = e, _common(known, op)
+    whys = [
+        *[f"{others} of {len(steps)} traced steps called {_OTHER_OPS}"] * (others > 0),
+        *[_OTHER_LINES] * branched,
+    ]
+    return _Callers(tree, found).of([*_launches(events, host, device)], whys)
 
 
 def _alike(
     forward: Sequence[Any], looks: Sequence[Lines]
-) -> tuple[list[tuple[Any, SeenOp]], bool, Lines]:
-    """The look at a step that is most like this one; the first if several are."""
+) -> tuple[list[tuple[list[tuple[Any, SeenOp]], Lines]], bool]:
+    """All looks at steps of the same ops as this one, or else the look that is most like it.
+
+    Steps of the same ops may call them on other lines, by a branch: where the looks differ, which
+    one this step has taken is not known.
+    """
     found = [(*match(forward, look.ops), look) for look in looks]
-    return max(found, key=lambda one: (one[1], len(one[0])))
+    alike = [(pairs, look) for pairs, is_whole, look in found if is_whole]
+    if alike:
+        return alike, True
+    pairs, _, look = max(found, key=lambda one: len(one[0]))
+    return [(pairs, look)], False
 
 
 def _gradients(
@@ -259,11 +276,11 @@ class _Callers:
             if event.time_range.elapsed_us() > longest[0].time_range.elapsed_us():
                 self._longest[id(outermost)] = event, op
 
-    def of(self, launched: Sequence[tuple[Any, Any]], others: int, steps: int) -> Launches:
+    def of(self, launched: Sequence[tuple[Any, Any]], whys: Sequence[str]) -> Launches:
         """The callers of kernels, given with what launched each.
 
         Args:
-            others: of the steps, those that called other ops than those that were looked at.
+            whys: what may have cost some of them their line.
         """
         kernels: Counter[tuple[Caller, Site]] = Counter()
         calls: dict[tuple[Caller, Site], set[int]] = {}
@@ -280,7 +297,7 @@ class _Callers:
         return Launches(
             tuple(replace(k[0], calls=len(calls[k]), kernels=kernels[k]) for k in number),
             tuple(dict.fromkeys(site for _, site in number)),
-            _note(others, steps, without / max(took, 1e-9)),
+            _note(whys, without / max(took, 1e-9)),
             {kernel: number.get(key, -1) for kernel, key in keys.items()},
         )
 
@@ -336,20 +353,20 @@ def _with_own_sizes(op: SeenOp, event: Any) -> SeenOp:
 
 
 def _common(one: SeenOp, other: SeenOp) -> SeenOp:
-    """The line of both, and the modules around both."""
+    """The first, with the line of both and the modules around both."""
+    if one.site == other.site and one.module == other.module:
+        return one
     pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one.module, other.module, strict=False))
     site = one.site if one.site == other.site else NOWHERE
-    return SeenOp("", site, tuple(name for name, _ in pairs))
+    return replace(one, site=site, module=tuple(name for name, _ in pairs))
 
 
-def _note(others: int, steps: int, without: float) -> tuple[str, ...]:
+def _note(whys: Sequence[str], without: float) -> tuple[str, ...]:
     """Why much of the kernels' time has no line, where it is for this."""
-    if not others or without < _MUCH:
+    if not whys or without < _MUCH:
         return ()
-    return (
-        f"{format_share(without)} of the kernels' time is of no known line: {others} of {steps} "
-        "traced steps called other ops than the steps whose lines were noted",
-    )
+    share = format_share(without)
+    return (f"{share} of the kernels' time is of no known line: {'; '.join(whys)}",)
 
 
 def _launches(events: Iterable[Any], host: Iterable[Any], device: str) -> Iterator[tuple[Any, Any]]:

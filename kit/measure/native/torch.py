@@ -63,18 +63,21 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         metrics = memory_metrics(allocated, _allocated(device))
         if progress is not None:
             progress("tracing", 0.95)
-        with Lines(device, ModuleNames()) as lines:
-            step()
+        modules = ModuleNames()
+        lines = [Lines(device, modules) for _ in range(2)]  # steps may be of two sorts, by turns
+        for look in lines:
+            with look:
+                step()
         pace.finish()
         profiler = _profile(step, settings.settling, device, pace.finish)
     looks = profiler.looks()
     events = profiler.events()
     steps = [e for e in events if e.name.startswith(STEP)]
-    launches = find_launches(events, steps, [lines], device=device)
+    launches = find_launches(events, steps, lines, device=device)
     timeline = timeline_of(
         events,
         device=device,
-        places=lines.places,
+        places=lines[0].places,
         looks=looks,
         caller=launches.of,
         notes=launches.notes,

@@ -197,6 +197,31 @@ def test_steps_of_two_sorts_by_turns_have_their_lines_and_a_third_has_none() -> 
     assert "1 of 2 traced steps called other ops" in found.notes[0]
 
 
+def test_steps_of_the_same_ops_on_two_lines_by_turns_have_none() -> None:
+    """Which line a traced step has taken is not known: none is better than a wrong one."""
+    experts, calls = nn.ModuleList([nn.Linear(40, 40), nn.Linear(40, 40)]), iter(range(99))
+    x = torch.ones(40, 40)
+
+    def step() -> torch.Tensor:
+        if next(calls) % 2:
+            hidden = experts[1](x)
+            hidden = hidden.exp()
+        else:
+            hidden = experts[0](x)
+            hidden = hidden.exp()
+        loss: torch.Tensor = hidden.tanh().sum()
+        loss.backward()
+        return loss
+
+    first = step.__code__.co_firstlineno
+    _, found = profiled(step)
+    lines = {(c.op, c.is_backward): (c.site, c.module) for c in found.callers}
+    assert lines["aten::addmm", False] == ("", ())
+    assert lines["aten::mm", True] == ("", ())
+    assert lines["aten::tanh", False] == (f"{HERE}:{first + 7}", ())
+    assert "steps call the same ops on different lines by turns" in found.notes[0]
+
+
 def test_each_step_has_the_sizes_of_its_own_batch() -> None:
     sizes = iter(range(10, 99))
 
