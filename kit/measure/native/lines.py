@@ -1,7 +1,7 @@
 """Which line of the user's has called each op of one step, and at which of them the host waits.
 
 torch's profiler has times, and no lines. So steps before the traced ones are looked at, op by op;
-`kit/measure/native/launches.py` finds their ops again among the profiler's events.
+`kit/measure/native/match.py` finds their ops again among the profiler's events.
 """
 
 from __future__ import annotations

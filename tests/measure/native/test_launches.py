@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.measure.native.events import STEP, timeline_of
-from kit.measure.native.launches import NOTHING, find_launches, match
+from kit.measure.native.launches import NOTHING, find_launches
 from kit.measure.native.lines import Lines, ModuleNames, SeenOp
+from kit.measure.native.match import match
 from kit.trace.imported import Caller
 
 
