@@ -39,15 +39,22 @@ def out_recipe(func: Any, args: Any, kwargs: Any) -> Recipe | None:
     in_dtype_of_out = func._schema.name.removeprefix("aten::") in _IN_DTYPE_OF_OUT
 
     def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
-        outs = [kwargs[name] for name in names]
+        outs: Any = flat_tensors([kwargs[name] for name in names])  # a name may be of a list
         check_writable(str(func), outs)
         options = {k: v for k, v in kwargs.items() if k not in names}
         if in_dtype_of_out and options.get("dtype") is None:
             options["dtype"] = outs[0].dtype
         results = functional(*args, **options)
         several = isinstance(results, list | tuple)
+        if several and len(outs) != len(results):
+            raise RuntimeError(
+                f"{func.name().removeprefix('aten::').replace('.', '_')} expected an out= "
+                f"argument of size {len(results)}, got size {len(outs)}"
+            )
         for out, result in zip(outs, results if several else (results,), strict=True):
             write_out(out, result)
+        if not func._schema.returns:  # into a list
+            return None
         return tuple(outs) if several else outs[0]
 
     return recipe

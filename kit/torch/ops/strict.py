@@ -24,9 +24,10 @@ __all__ = ["check_draw", "check_number", "check_numbers", "check_types"]
 MOST = 1 << 16  # elements of a call that is made on the CPU only to see whether it is refused
 # What torch's refusals of a type say; another error is one of the zeros.
 _OF_TYPES = re.compile(
-    r"dtype|scalar type|can't be cast|data ?type|not (yet )?implemented for|dtypes match|"
-    r"not support|intended to support|Integers to negative|Expected a long tensor|"
-    r"must be (a )?(long|int|bool)|Unsupported input type|may not be a boolean|"
+    r"dtype|scalar[ _]type|can't be cast|data ?type|not (yet )?implemented for|dtypes match|"
+    r"not support|only supports|intended to support|Integers to negative|Expected a long tensor|"
+    r"must be (a )?(long|int|bool)|must be of same type|Unsupported input type|out type|"
+    r"floating point type|may not be a boolean|"
     r"Input type .* and (weight|bias) type"  # of a convolution, where the processor has halves
 )
 # What its refusals of a shape say: asked for tensors that are empty or have no dimension, where
@@ -107,7 +108,7 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
     tensors = flat_tensors([*args, *kwargs.values()])
     has_lengths = str(func).startswith(_OF_LENGTHS)
     is_odd = not has_lengths and any(not t.dim() or not t.numel() for t in tensors)
-    is_mixed = _is_suspicious(str(func), tensors)
+    is_mixed = _is_suspicious(func, tensors)
     if torch.Tag.nondeterministic_seeded in func.tags or not (is_odd or is_mixed):
         return
     is_small = sum(t.numel() for t in tensors) <= MOST
@@ -170,8 +171,8 @@ def check_number(number: Any, dtype: torch.dtype) -> None:
         torch.zeros((), dtype=dtype, device="cpu").fill_(number)
 
 
-def _is_suspicious(name: str, tensors: list[torch.Tensor]) -> bool:
-    if _CHOOSY.match(name):
+def _is_suspicious(func: Any, tensors: list[torch.Tensor]) -> bool:
+    if _CHOOSY.match(str(func)) or any(a.is_out for a in func._schema.arguments):
         return True
     kinds = {t.dtype for t in tensors}
     return len(kinds) > 1 or any(not kind.is_floating_point for kind in kinds)

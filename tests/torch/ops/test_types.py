@@ -21,6 +21,13 @@ def T(d: str, *shape: int, dtype: torch.dtype = torch.float32) -> Any:
     return torch.ones(shape).to(dtype).to(d)
 
 
+def into(write: Callable[[Any], Any], d: str, dtype: torch.dtype = torch.float32) -> Any:
+    """What a call writes into a list of two rows."""
+    outs = [T(d, 3, dtype=dtype) * 9, T(d, 3, dtype=dtype) * 9]
+    assert write(outs) is None
+    return torch.cat(outs)
+
+
 CALLS: dict[str, Callable[[str], Any]] = {
     "linear64_32": lambda d: F.linear(T(d, 2, 3, dtype=d64), T(d, 4, 3)),
     "linear_int": lambda d: F.linear(T(d, 2, 3, dtype=i64), T(d, 4, 3)),
@@ -66,6 +73,25 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "cumprod_out_i64": lambda d: torch.cumprod(T(d, 3) + 1.7, 0, out=T(d, 3, dtype=i64)),
     "sum_out_asked": lambda d: torch.sum(T(d, 3) / 7, 0, dtype=d64, out=T(d, dtype=d64)),
     "out_f16": lambda d: torch.exp(T(d, 3), out=T(d, 3, dtype=f16)),
+    "all_out": lambda d: torch.all(T(d, 3) > 0, 0, out=T(d)),
+    "where_out": lambda d: torch.where(T(d, 3) > 0, T(d, 3), T(d, 3), out=T(d, 3, dtype=i64)),
+    "argmax_out": lambda d: torch.argmax(T(d, 3), 0, out=T(d)),
+    "logsumexp_out": lambda d: torch.logsumexp(T(d, 3), 0, out=T(d, dtype=i64)),
+    "isposinf_out": lambda d: torch.isposinf(T(d, 3), out=T(d, 3)),
+    "cummax_out": lambda d: torch.cummax(T(d, 3), 0, out=(T(d, 3, dtype=d64), T(d, 3, dtype=i64)))[
+        0
+    ],
+    "kthvalue_out": lambda d: torch.kthvalue(T(d, 3), 1, out=(T(d, dtype=d64), T(d, dtype=i64)))[0],
+    "max_out": lambda d: torch.max(T(d, 3), 0, out=(T(d), T(d)))[0],
+    "max_out_right": lambda d: torch.max(T(d, 3), 0, out=(T(d), T(d, dtype=i64)))[1],
+    "unbind_out": lambda d: into(lambda outs: torch.unbind_copy(T(d, 2, 3), out=outs), d),
+    "unbind_out_i64": lambda d: into(
+        lambda outs: torch.unbind_copy(T(d, 2, 3), out=outs), d, dtype=i64
+    ),
+    "split_out": lambda d: into(
+        lambda outs: torch.split_with_sizes_copy(T(d, 2, 3), [1, 1], out=outs), d
+    ),
+    "unbind_few_outs": lambda d: torch.unbind_copy(T(d, 2, 3), out=[T(d, 3)]),
     "add__int_float": lambda d: T(d, 3, dtype=i64).add_(1.5),
     "add__int_floattensor": lambda d: T(d, 3, dtype=i64).add_(T(d, 3)),
     "div__int": lambda d: T(d, 3, dtype=i64).div_(2),
