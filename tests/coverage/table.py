@@ -66,14 +66,11 @@ def _introduction(verdicts: Sequence[Verdict]) -> list[str]:
     right = sum(v.verdict in RIGHT for v in tested)
     return [
         "Made by `make coverage-table`; do not edit. Each float32 entry of torch's own test tables "
-        "(`op_db`, `module_db`, `optim_db`) was run on device kit and on the CPU, and compared: "
-        f"up to {SAMPLES} of its samples, forward and gradients, on views, in place, in place in a "
-        "view and with `out=`, each by the values, shapes and dtypes; random ops by shapes, and "
-        "by equal numbers for equal seeds. An entry's class is its worst sample's.",
-        "",
-        "[op_coverage.csv](op_coverage.csv) has every entry: its class, why, and the strides of a "
-        "result that lies in memory another way than CPU torch's. Below are those that are not "
-        "native.",
+        "(`op_db`, `module_db`, `optim_db`) was run on device kit and compared with the CPU: up to "
+        f"{SAMPLES} of its samples, forward and gradients, on views, in place and with `out=`; "
+        "random ops by shapes, and by equal numbers for equal seeds. An entry's class is its worst "
+        "sample's. [op_coverage.csv](op_coverage.csv) has every entry, and why; below are those "
+        "that are not native.",
         "",
         f"With torch {version('torch').split('+')[0]} and jax {version('jax')}: "
         f"{right / len(tested):.1%} of the {len(tested)} op entries that can run are right "
