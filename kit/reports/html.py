@@ -31,10 +31,10 @@ from kit.runs.change import step_interval
 from kit.runs.labels import device_of
 from kit.runs.run import Run
 from kit.text import safe_html
+from kit.widgets.base.cards import headline_changes
 from kit.widgets.base.listing import LISTING_CSS
 from kit.widgets.base.page import POLICY, no_scripts, packed, page_scripts, unwarned
 from kit.widgets.base.scripts import asset, script
-from kit.widgets.base.tables import headline_changes
 from kit.widgets.numbers.run_diff import run_diff_html
 from kit.widgets.timeline.columns import end_ns
 from kit.widgets.views import PLACES, VIEWS, Figure, ViewRow

@@ -18,11 +18,11 @@ from ipywidgets import Widget
 
 from kit.runs.analysis.lines import line_costs
 from kit.runs.run import Run
+from kit.widgets.base.cards import headline_html
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.listing import Drawn, Listing
 from kit.widgets.base.tables import (
     breakdown_html,
-    headline_html,
     run_notes_html,
     sync_picks,
     sync_table_html,

@@ -27,7 +27,8 @@ from kit.reports.markdown import report_markdown
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.trace import count_devices
-from kit.widgets.base.tables import breakdown_html, headline_html, sync_table_html
+from kit.widgets.base.cards import headline_html
+from kit.widgets.base.tables import breakdown_html, sync_table_html
 from kit.widgets.compare.view import comparison_markdown
 from kit.widgets.numbers.advice import advice_html
 from kit.widgets.numbers.gaps import gaps_html

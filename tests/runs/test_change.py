@@ -38,8 +38,8 @@ from kit.runs.settings import Settings
 from kit.runs.steady import enough_steps
 from kit.text import format_ms
 from kit.trace import Span, Timeline
+from kit.widgets.base.cards import headline_changes, headline_html
 from kit.widgets.base.change import change_html
-from kit.widgets.base.tables import headline_changes, headline_html
 from tests.factories import make_run
 
 RUNS = 400  # simulated pairs

@@ -18,7 +18,7 @@ from kit.runs.analysis.verdict import verdict
 from kit.runs.compiles import FIRST_MEASURED, Compile
 from kit.runs.conditions import Conditions
 from kit.trace import Span, Timeline
-from kit.widgets.base.tables import headline_html
+from kit.widgets.base.cards import headline_html
 from kit.widgets.numbers.advice import advice_html
 from kit.widgets.numbers.run_diff import run_diff_html
 

@@ -23,7 +23,7 @@ from kit.runs.conditions import Conditions
 from kit.runs.steady import sorts_of_steps, sorts_text
 from kit.trace import Span, Timeline, union_ns
 from kit.trace.metrics import breakdown_ns
-from kit.widgets.base.tables import headline_html
+from kit.widgets.base.cards import headline_html
 from kit.widgets.numbers.advice import advice_html
 
 MS = 1_000_000

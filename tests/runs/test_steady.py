@@ -14,7 +14,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.steady import ALIKE, drift, drift_text, rare_reads_text
 from kit.trace import Span, SyncPoint, Timeline
-from kit.widgets.base.tables import headline_html
+from kit.widgets.base.cards import headline_html
 from tests.factories import make_run
 
 

@@ -57,7 +57,7 @@ _FRACTIONS: dict[str, Callable[[Headline], float]] = {
 
 
 def headline_text(run: Run) -> str:
-    """`step 3.35 ms (a rerun: 3.2 ms to 3.5 ms), device busy 1%, ...`: the cards as one line.
+    """`step 3.35 ms (95% of reruns: 3.2 ms to 3.5 ms), ...`: the cards as one line.
 
     What is not known is left out.
     """
@@ -75,7 +75,7 @@ def headline_text(run: Run) -> str:
 
 def _within(run: Run) -> str:
     ends = step_interval(run)
-    return "" if math.isnan(ends[0]) else f" (a rerun: {ends_text(*ends)})"
+    return "" if math.isnan(ends[0]) else f" (95% of reruns: {ends_text(*ends)})"
 
 
 def busy_of(run: Run) -> str:

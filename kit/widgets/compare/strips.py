@@ -344,7 +344,8 @@ def _title_lines(
     """The settings of a run, then its numbers: lines that fit on a phone."""
     parts = ["step time unknown"]
     if not math.isnan(row.step_ms):
-        parts = [f"{format_ms(row.step_ms)} a step (a rerun: {ends_text(*step_interval(run))})"]
+        within = ends_text(*step_interval(run))
+        parts = [f"{format_ms(row.step_ms)} a step (reruns: {within})"]
     if not math.isnan(row.overlap_fraction):
         parts.append(f"{format_percent(row.overlap_fraction)} hidden")
     if not len(run.timeline):

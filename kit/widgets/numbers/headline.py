@@ -8,8 +8,9 @@ from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.whatif.predict import Prediction
 from kit.text import safe_html
+from kit.widgets.base.cards import headline_html
 from kit.widgets.base.html_view import HtmlView
-from kit.widgets.base.tables import FONT, INK, MUTED, headline_html
+from kit.widgets.base.tables import FONT, INK, MUTED
 from kit.widgets.base.theme import BACKGROUND, MODEL, MODEL_EDGE
 
 __all__ = ["HeadlineView", "changed_html", "modelled_html"]
@@ -60,10 +61,13 @@ def changed_html(old: Run, new: Run) -> str:
     ]
     head = ", ".join(moved) or "Since the run before"
     unit = "sample" if has_other_samples(old, new) else "step"
-    said = change_sentence(headline_differences(old, new), unit=unit, known_doubt=new.doubt)
+    found = headline_differences(old, new)
+    said = safe_html(change_sentence(found, unit=unit, known_doubt=new.doubt), 600)
+    if any(difference.is_changed for difference in found.values()):
+        said = f"<b>{said}</b>"
     return (
         f'<div class="kit-changed" style="font:13px/1.45 {FONT};color:{INK};margin-bottom:8px">'
-        f'<span style="color:{MUTED}">{safe_html(head, 300)}:</span> <b>{safe_html(said, 600)}</b>.'
+        f'<span style="color:{MUTED}">{safe_html(head, 300)}:</span> {said}.'
         "</div>"
     )
 

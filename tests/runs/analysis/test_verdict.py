@@ -26,7 +26,7 @@ from kit.runs.settings import Settings
 from kit.text import format_ms
 from kit.trace import LIMITS, Span, SyncPoint, Timeline
 from kit.trace.metrics import waits_of
-from kit.widgets.base.tables import headline_html
+from kit.widgets.base.cards import headline_html
 from kit.widgets.numbers.advice import advice_html
 from kit.workloads import recorded
 from kit.workloads.recorded import RECORDINGS

@@ -18,11 +18,11 @@ from kit.runs.settings import Settings
 from kit.text import safe_html
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.planes import TORCH_CPU
+from kit.widgets.base.cards import headline_html
 from kit.widgets.base.change import BETTER, WORSE
 from kit.widgets.base.tables import (
     breakdown_html,
     failure_html,
-    headline_html,
     run_notes_html,
     sync_table_html,
     unlowered_html,
@@ -124,7 +124,7 @@ def test_safe_html_keeps_both_ends_of_a_long_name():
 
 def test_a_faster_step_is_better_in_words_and_sign():
     text = str(Reader(headline_html(long_run(5.0), long_run(10.0))))
-    assert "step time 5 ms median of 100, most 5 ms ▼ −50% better ± 2%" in text
+    assert "step time 5 ms median of 100; 8 in 10 took 5 ms ▼ −50% better ± 2%" in text
 
 
 def test_a_slower_step_is_worse():
@@ -170,7 +170,14 @@ def test_noise_is_neither_better_nor_worse():
 def test_steps_of_other_batch_sizes_are_compared_by_the_sample():
     small = dataclasses.replace(long_run(5.0), settings=Settings(batch_size=4))
     large = dataclasses.replace(long_run(8.0), settings=Settings(batch_size=8))
-    assert "▼ −20% better a sample" in str(Reader(headline_html(large, small)))
+    assert "a sample: ▼ −20% better" in str(Reader(headline_html(large, small)))
+
+
+def test_an_unsure_change_of_a_sample_says_that_it_is_one_of_a_sample():
+    """The step of twice the batch is longer, and stands in the same card."""
+    small = dataclasses.replace(run_with(5.0, noise=0.15), settings=Settings(batch_size=4))
+    large = dataclasses.replace(run_with(6.0, noise=0.15), settings=Settings(batch_size=8))
+    assert "a sample: maybe ▼ −40%" in str(Reader(headline_html(large, small)))
 
 
 def test_a_higher_fraction_is_better_and_counted_in_points():
@@ -300,9 +307,9 @@ def test_a_disturbed_run_has_no_cure_beside_its_sync_points():
 @pytest.mark.parametrize(
     ("times_ms", "said"),
     [
-        ((144.1, 144.2), "median of 2, all 144 ms"),
-        ((144, 160), "median of 2, 144 ms to 160 ms"),
-        ((100.0,) * 19 + (200.0,), "median of 20, most 100 ms"),
+        ((144.1, 144.2), "median of 2; all took 144 ms"),
+        ((144, 160), "median of 2; they took 144 ms to 160 ms"),
+        ((100.0,) * 19 + (200.0,), "median of 20; 8 in 10 took 100 ms"),
         ((100,), "one step"),
     ],
 )

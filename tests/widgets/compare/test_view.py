@@ -244,8 +244,8 @@ def test_the_title_of_a_strip_says_where_a_rerun_is_to_be_expected():
     runs[1] = replace(runs[1], step_times_ns=(100_000_000,))
     told = " ".join(comparison_columns(runs)["titles"]["text"])
     low, high = step_interval(runs[0])
-    assert f"80 ms a step (a rerun: {format_ms(low)} to {format_ms(high)})" in told
-    assert "100 ms a step (a rerun: ± unknown)" in told
+    assert f"80 ms a step (reruns: {format_ms(low)} to {format_ms(high)})" in told
+    assert "100 ms a step (reruns: ± unknown)" in told
     assert "step time unknown" in told
 
 

@@ -1,0 +1,122 @@
+"""The headline cards of a run as HTML: five numbers, how sure they are, and how they changed.
+
+Pure functions of a `Run`, shared by the live explorer and the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kit.runs.analysis.headline import (
+    HEADLINE_WORDS,
+    busy_of,
+    has_other_samples,
+    headline_differences,
+    hidden_of,
+)
+from kit.runs.analysis.verdict import why_waits_unknown
+from kit.runs.change import Difference, time_notes
+from kit.runs.run import Run
+from kit.text import format_ms, format_number, format_percent, safe_html
+from kit.trace.metrics import waits_of
+from kit.widgets.base.change import MUTED, WORSE, change_html
+from kit.widgets.base.tables import FONT, INK, LINE, PANEL, sentence
+
+__all__ = ["headline_changes", "headline_html"]
+
+_FEW_STEPS = 10  # below, a spread of deciles would be made up between two of them
+
+
+def headline_html(run: Run, previous: Run | None = None) -> str:
+    """Five cards: step time, busy and overlap fraction, sync wait, sync points; and their change.
+
+    A change is a sign, an arrow, a number and the word "better" or "worse": colour is not needed.
+    What the spread exceeds is not called a change; see `kit.runs.change`.
+    """
+    now, waits = run.headline(), waits_of(run)
+    changes = {}
+    if previous is not None:
+        found = headline_differences(previous, run)
+        changes = headline_changes(found, is_by_sample=has_other_samples(previous, run))
+    of = "no step was measured" if run.knows_waits else why_waits_unknown(run)
+    if waits.steps:
+        of = f"mean of {waits.which}{waits.at_once}"
+    cards = {
+        "step_ms": (format_ms(now.step_ms), _spread(run)),
+        "device_busy_fraction": (format_percent(now.device_busy_fraction), busy_of(run)),
+        "overlap_fraction": (format_percent(now.overlap_fraction), hidden_of(run)),
+        "sync_wait_ms": (format_ms(now.sync_wait_ms), f"host waits for device, {of}"),
+        "syncs_per_step": (format_number(now.syncs_per_step), "a step"),
+    }
+    body = "".join(
+        _card(HEADLINE_WORDS[field], value, note, field, changes.get(field, ""))
+        for field, (value, note) in cards.items()
+    )
+    return (
+        f'{_doubt(run)}<div style="display:flex;flex-wrap:wrap;'
+        f'gap:10px;font-family:{FONT};color:{INK}">{body}</div>'
+    )
+
+
+def _doubt(run: Run) -> str:
+    """Above the numbers of a run: that it was disturbed, not steady, or slowed by tracing."""
+    doubt = run.doubt
+    said = " ".join(safe_html(n[:1].upper() + n[1:], 300) + "." for n in time_notes(run))
+    if not doubt:
+        return f'<div style="margin-bottom:8px">{sentence(said)}</div>' if said else ""
+    return (
+        f'<div role="note" style="font:13px/1.45 {FONT};color:{INK};background:{PANEL};'
+        f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"
+        f'padding:6px 10px;margin-bottom:8px"><b>{safe_html(doubt[:1].upper() + doubt[1:], 300)}'
+        f'.</b> <span style="color:{MUTED}">The numbers may be off; what limits the step is not '
+        f"said. {said}</span></div>"
+    )
+
+
+def headline_changes(
+    found: Mapping[str, Difference], *, is_by_sample: bool = False
+) -> dict[str, str]:
+    """The change of each card of the headline as HTML, by its field."""
+    by = {"step_ms": f'<span style="color:{MUTED}">a sample: </span>' if is_by_sample else ""}
+    return {
+        field: by.get(field, "")
+        + change_html(
+            difference,
+            more_is_better=field.endswith("fraction"),
+            form=_points if field.endswith("fraction") else None,
+            value=format_ms if field.endswith("_ms") else format_number,
+        )
+        for field, difference in found.items()
+    }
+
+
+def _points(fraction: float) -> str:
+    """A difference of two fractions, or its spread; "" of more than all of it."""
+    about = "≈" * (0 < fraction < 0.005)
+    return f"{about}{100 * fraction:,.0f} points" if fraction <= 1 else ""
+
+
+def _card(label: str, value: str, note: str, field: str, change: str) -> str:
+    return (
+        f'<div style="background:{PANEL};border:1px solid {LINE};border-radius:8px;'
+        f'padding:9px 12px;flex:1 1 100px;min-width:0">'
+        f'<div style="font-size:12px;line-height:1.3;color:{MUTED}">{label}</div>'
+        f'<div style="font-size:clamp(16px,2.9cqi,22px);line-height:1.35;font-weight:600;'
+        f'white-space:nowrap;font-variant-numeric:tabular-nums">{value}</div>'
+        f'<div style="font-size:11px;line-height:1.4;color:{MUTED}">{note}</div>'
+        f'<div data-change="{field}" style="font-size:12px;line-height:1.4;min-height:17px">'
+        f"{change}</div></div>"
+    )
+
+
+def _spread(run: Run) -> str:
+    times = run.step_times_ns
+    if len(times) < 2:
+        return "one step" if times else "no step was measured"
+    is_few = len(times) < _FEW_STEPS
+    ends = np.percentile(times, (0, 100) if is_few else (10, 90))
+    low, high = (format_ms(float(x) / 1e6) for x in ends)
+    who = ("all" if low == high else "they") if is_few else "8 in 10"
+    return f"median of {len(times)}; {who} took {low if low == high else f'{low} to {high}'}"
