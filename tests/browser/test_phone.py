@@ -260,3 +260,20 @@ def test_a_long_word_stays_in_its_cell(offline: Browser):
     offline.page.set_viewport_size({"width": WIDTH, "height": 900})
     offline.page.set_content(table(("op", "line", "ms"), rows, "llr", widths=(40, 40, 20)))
     assert offline.page.evaluate(CROWDED) == []
+
+
+# Of each wide table of a page: the height of the line that says so, and whether it scrolls.
+HINTS = """() => [...document.querySelectorAll("div[tabindex]:has(> table)")].map((box) =>
+  [box.previousElementSibling.getBoundingClientRect().height > 8,
+   box.scrollWidth > box.clientWidth])"""
+
+
+@pytest.mark.parametrize(("width", "scrolls"), [(WIDTH, True), (1400, False)])
+def test_a_line_says_of_a_table_that_scrolls_and_of_no_other_that_there_is_more(
+    offline: Browser, tmp_path: Path, width: int, scrolls: bool
+):
+    file = tmp_path / "view.html"
+    file.write_text(kit.SegmentView(make_run(syncs=2)).page())
+    offline.page.set_viewport_size({"width": width, "height": 900})
+    offline.page.goto(file.as_uri())
+    assert offline.page.evaluate(HINTS) == [[scrolls, scrolls]]

@@ -164,3 +164,19 @@ def test_in_a_notebook_a_line_is_picked_by_mouse_and_keys_and_a_far_one_is_broug
     assert row.evaluate("row => getComputedStyle(row).boxShadow") != "none"
     assert browser.errors() == []
     assert browser.outside == []
+
+
+# Of the first line of a listing that has a cost, how many pixels of its code are in sight.
+CODE_IN_SIGHT = """() => {
+  const box = document.querySelector(".kit-source-lines").getBoundingClientRect();
+  const code = document.querySelector("[data-row] > .kit-code").getBoundingClientRect();
+  return Math.min(box.right, code.right) - code.left;
+}"""
+
+
+def test_a_phone_shows_the_code_beneath_the_numbers(offline: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "source.html"
+    file.write_text(kit.SourceView(make_run()).page())
+    offline.page.set_viewport_size({"width": 340, "height": 900})
+    offline.page.goto(file.as_uri())
+    assert offline.page.evaluate(CODE_IN_SIGHT) > 200

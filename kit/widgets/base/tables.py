@@ -272,7 +272,7 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
            attributes: Sequence[str] = (), least_px: int = 0) -> str:  # fmt: skip
     """Rows of cells that are HTML; `attributes`: of the first rows, see `row_attributes`.
 
-    A page that is narrower than `least_px` scrolls the table.
+    Where there is less room than `least_px` the table scrolls, and a line above says so.
     """
     side = {"l": "left", "r": "right"}
     wrap = {"l": "break-word", "r": "normal"}  # a long name is broken, a number is not
@@ -299,7 +299,17 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
         f'color:{INK};margin:0">{_CAPTION}<colgroup>{columns}</colgroup><thead>'
         f'<tr style="background:none">{head}</tr></thead><tbody>{body}</tbody></table>'
     )
-    return f'<div style="overflow-x:auto" tabindex="0">{made}</div>' if least_px else made
+    return _scrolling(made, least_px) if least_px else made
+
+
+def _scrolling(made: str, least_px: int) -> str:
+    """A table in a box that scrolls; the hint above has no height where nothing is out of sight."""
+    return (
+        '<div style="container-type:inline-size"><div aria-hidden="true" style="font-size:'
+        f"clamp(0px,({least_px}px - 100cqw) * 99,11px);line-height:1.5;text-align:right;"
+        f'color:{MUTED}">more columns: scroll to the right &#8594;</div>'
+        f'<div style="overflow-x:auto" tabindex="0">{made}</div></div>'
+    )
 
 
 def are_long(rows: Iterable[Sequence[str]]) -> bool:

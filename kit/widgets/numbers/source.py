@@ -74,8 +74,15 @@ _STYLE = f"""<style onload="{_SHOW_DEAREST}">
 .kit-source-lines .kit-wait {{color:{WORSE};font-family:{FONT};display:block;white-space:normal;
   overflow-wrap:anywhere;
   width:max(150px, calc(100cqw - {_NUMBERS_PX + 30}px))}}
-@container (max-width: 520px) {{ /* beneath the numbers: beside them it would be out of sight */
-  .kit-source-lines .kit-wait {{margin-left:-190px;width:calc(100cqw - 84px)}} }}
+@container (max-width: 520px) {{ /* code and waits beneath the numbers, in sight */
+  .kit-source-lines .kit-line {{grid-template-columns:5px 34px 58px 58px 54px auto}}
+  .kit-source-lines .kit-line:not([data-row]) > span:empty {{display:none}}
+  .kit-source-lines .kit-heat {{grid-row:1 / span 2}}
+  .kit-source-lines .kit-number {{grid-column:2}}
+  .kit-source-lines .kit-line:not(.kit-head) > .kit-code {{grid-column:3 / -1}}
+  .kit-source-lines .kit-head > .kit-code {{padding-left:0}}
+  .kit-source-lines i {{max-width:calc(100% - 6px)}}
+  .kit-source-lines .kit-wait {{width:calc(100cqw - 84px)}} }}
 </style>"""
 
 
