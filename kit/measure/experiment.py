@@ -11,6 +11,7 @@ from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.turns import in_turn
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.runtime.recording.sites import line_of
 from kit.runtime.session.executor import ExecutableCache
 
 __all__ = ["run"]
@@ -47,5 +48,6 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
     except Cancelled:
         raise
     except Exception as error:
-        error.add_note(f"kit: in the workload {chosen.name!r}, mode {settings.mode!r}")
+        where = f"mode {settings.mode!r}{line_of(error)}"
+        error.add_note(f"kit: in the workload {chosen.name!r}, {where}")
         raise

@@ -189,9 +189,12 @@ def run_notes_html(run: Run) -> str:
 
 
 def failure_html(error: BaseException, trace: str = "") -> str:
-    """An exception in a box: what it says first, the traceback folded away."""
+    """An exception in a box: what it says and where first, the traceback folded away."""
     name = type(error).__name__
     first, _, rest = words_of(error).strip().partition("\n")
+    notes = [str(note) for note in getattr(error, "__notes__", ())]
+    said = "; ".join(note.removeprefix("kit: ") for note in notes if note.startswith("kit: "))
+    where = f'<div style="color:{MUTED}">{safe_html(said, 600)}</div>' if said else ""
     detail = (
         f'<div style="white-space:pre-wrap;font:12px/1.45 {MONO};margin-top:4px">'
         f"{safe_html(rest, 2000)}</div>"
@@ -209,7 +212,7 @@ def failure_html(error: BaseException, trace: str = "") -> str:
         f'<div role="alert" style="font:13px/1.5 {FONT};color:{INK};background:{PANEL};'
         f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"
         f'padding:8px 12px;overflow-wrap:anywhere"><b style="color:{WORSE}">{safe_html(name)}</b> '
-        f"{safe_html(first, 600)}{detail}{folded}</div>"
+        f"{safe_html(first, 600)}{detail}{where}{folded}</div>"
     )
 
 

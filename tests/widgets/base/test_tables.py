@@ -277,6 +277,12 @@ def test_a_failure_shows_its_first_line_and_folds_the_traceback_away():
     assert "details" not in failure_html(ValueError("bad"))
 
 
+def test_a_failure_says_where_in_the_users_program_it_was():
+    error = ValueError("bad")
+    error.add_note("kit: in the workload 'mine', mode 'lazy', at train.py:25")
+    assert "in the workload 'mine', mode 'lazy', at train.py:25" in str(Reader(failure_html(error)))
+
+
 @pytest.mark.parametrize(("ms", "shown"), [(0.0004, "400 ns"), (0.0123, "12.3 µs"),
                                            (1.234, "1.23 ms"), (1240.4, "1.24 s"), (0, "0 ms"),
                                            (999.9, "1 s")])  # fmt: skip
