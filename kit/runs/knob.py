@@ -158,7 +158,9 @@ class Knob:
             return int(text)
         words = [UNLIMITED_WORD] * self.is_bulk_size + list(self._instead.values())
         also = "".join(f" or {word!r}" for word in words)
-        raise SettingsError(f"{self.name} must be a whole number{also}, not {text[:80]!r}")
+        raise SettingsError(
+            f"{self.name} must be a whole number of at least {self.least}{also}, not {text[:80]!r}"
+        )
 
     def _chosen(self, text: str) -> Any:
         """The value among `values` that a text means: 0.10 is 0.1, and true is on."""
@@ -227,9 +229,13 @@ class OwnKnob:
 
     def __post_init__(self) -> None:
         texts = (self.name, self.label, self.asks, self.where, *self.values)
-        is_name = self.name.isidentifier() and self.name.isascii()
-        if not is_name or len({type(x) for x in self.values}) != 1:
-            raise SettingsError(f"{self.name[:40]!r} is no knob: a name, and values of one type")
+        if not (self.name.isidentifier() and self.name.isascii()):
+            raise SettingsError(
+                f"{self.name[:40]!r} cannot be a knob's name, which stands in addresses and on the "
+                "command line: use the letters a to z, digits and _"
+            )
+        if len({type(x) for x in self.values}) != 1:
+            raise SettingsError(f"{self.name[:40]!r}: the values of a knob must be of one type")
         if len(self.values) > MOST_VALUES or self.widget not in ("box", "menu", "slider"):
             raise SettingsError(
                 f"{self.name[:40]!r} has more values than {MOST_VALUES}, or an unknown control"

@@ -22,7 +22,7 @@ from kit.runs.knob import knobs_of
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.runs.steady import drift_text
-from kit.text import format_ms, format_number, format_percent
+from kit.text import format_ms, format_number, format_percent, safe_terminal
 from kit.trace import (
     BreakdownRow,
     Headline,
@@ -344,7 +344,8 @@ class Run:
     def __repr__(self) -> str:
         h = self.headline()
         name = self.name if len(self.name) <= 60 else f"{self.name[:59]}…"
-        said = self.doubt or self.measured.compiled_text
+        untraced = (n for n in self.timeline.notes if n.startswith("no step was traced"))
+        said = self.doubt or safe_terminal(next(untraced, ""), 300) or self.measured.compiled_text
         doubt = f"; {said}" if said else ""
         return (
             f"Run({name!r}, {self._chosen()}, {format_ms(h.step_ms)}/step, "

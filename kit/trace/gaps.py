@@ -13,7 +13,7 @@ instant has the first cause that holds:
     not begun       what a call had launched began over 1 ms later: what the device did instead,
                     such as work from before the recording, is not in the file
     compile         a program was lowered or compiled
-    dispatch        a segment was handed to the device, or had been and has not begun yet
+    dispatch        a program was handed to the device, or had been and has not begun yet
     sync point      the host still waited
     input           the host prepared or copied a batch
     host waits elsewhere  for something else than the device: it slept, read a file, took a lock
@@ -76,7 +76,7 @@ class GapCause:
 CAUSES = (
     GapCause("host recording", "forward", "recording", "the host was recording what comes next"),
     GapCause("compile", "compile", "compile", "a program was being compiled"),
-    GapCause("dispatch", "dispatch", "dispatch", "a segment was being handed to the device"),
+    GapCause("dispatch", "dispatch", "dispatch", "a program was being handed to the device"),
     GapCause("sync point", "wait", "sync", "the host waited for the device"),
     GapCause(ELSEWHERE, "elsewhere", "elsewhere", "the host slept, or waited for a file or a lock"),
     GapCause(OWN, "own", "own", "the program computed on the host, between two ops"),

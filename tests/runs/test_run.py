@@ -15,7 +15,14 @@ from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.loss_scaling import LOSS_SCALING
 from kit.runs.settings import DEVICES, MODES, Settings
+from kit.trace import Timeline
 from tests.factories import empty_run, make_run
+
+
+def test_a_run_without_traced_steps_shows_why_so_much_is_unknown():
+    why = "no step was traced: the recording ended after 12 steps"
+    run = replace(make_run(), timeline=Timeline.of([], notes=[why]))
+    assert f"recording hidden unknown, 1 sync/step; {why})" in repr(run)
 
 
 def test_a_run_prints_as_one_readable_line():

@@ -380,7 +380,11 @@ def _section(title: str, rows: Sequence[Change], limit: int, *, is_judged: bool)
     short = sum(row.is_unjudged for row in rows) if is_judged else 0
     lines += [f"  {format_count(short, 'row')}, too few steps to know the spread"] * bool(short)
     rest = len(rows) - len(changed) - short
-    said = "without a change beyond the spread" if is_judged else "not judged: the step says why"
+    said = (
+        "without a change beyond the spread"
+        if is_judged
+        else "not compared: the step's line says why"
+    )
     lines += [f"  {format_count(rest, 'row')} {said}"] * bool(rest)
     return [f"{title}:", *lines] if lines else []
 

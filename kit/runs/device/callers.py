@@ -20,7 +20,6 @@ from kit.runs.sources import code_by_site
 from kit.text import (
     Column,
     Rows,
-    format_count,
     format_ms,
     format_number,
     format_share,
@@ -161,6 +160,8 @@ def caller_table(run: Run, by: str = "module") -> tuple[CallerRow, ...]:
 
 def without_callers(run: Run) -> str:
     """That a run has no callers, and what has them or stands for them, without a full stop."""
+    if not run.timeline.where(kind="kernel").any():
+        return "No kernel was seen" + ("" if run.timeline.steps else ": no step was traced")
     said = "Nothing says what launched its kernels"
     if run.graphs:
         return (
@@ -220,7 +221,7 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
         ]
         for row in shown
     ]
-    more = f"\nand {format_count(len(rows) - len(shown), 'row')} more" * (len(rows) > len(shown))
+    more = f"\n({len(rows) - len(shown):,} more rows)" * (len(rows) > len(shown))
     return terminal_table(heads, cells, left=(0, len(heads) - 2, len(heads) - 1)) + more
 
 

@@ -109,8 +109,8 @@ def _hta(times: Mapping[str, int], devices: int, *, has_steps: bool) -> str:
     of = ["the traced steps"] * has_steps + [f"the {devices} devices"] * (devices > 1)
     means = f"Means of {' and of '.join(of)}; every" if of else "Every"
     return (
-        f"{means} instant in which no kernel of a device ran has one cause. By HTA's names: "
-        f"{parts}."
+        f"{means} instant in which no kernel of a device ran has one cause. The tool HTA (Holistic "
+        f"Trace Analysis) would call it {parts}."
     )
 
 

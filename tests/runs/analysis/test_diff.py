@@ -134,7 +134,7 @@ def test_a_sync_point_that_came_is_named_also_where_times_are_not_judged() -> No
         assert "sync points a step" in found.to_markdown()
         assert "item at train.py:7" in run_diff_html(found)
     assert "No change beyond the spread" not in run_diff_html(diff_runs(old, busy))
-    assert "not judged: the step says why" in diff_runs(old, busy).text()
+    assert "not compared: the step's line says why" in diff_runs(old, busy).text()
     assert "beyond the spread" not in diff_runs(old, busy).text()
     assert "sync points a step: 1 -> 0; only before: item" in diff_runs(new, old).text()
     assert "sync points a step" not in diff_runs(new, new).text()

@@ -43,10 +43,16 @@ def test_a_strangers_names_are_text() -> None:
 
 def test_runs_without_callers_say_so_and_have_no_section() -> None:
     assert callers_html(empty_run()) == ""
-    for run, cure in ((make_run(), "kit.KernelView(run)"), (empty_run(), "with_stack=True")):
+    bare = replace(make_run(), graphs=())
+    for run, cure in ((make_run(), "kit.KernelView(run)"), (bare, "with_stack=True")):
         assert "Nothing says what launched" in callers_drawn(run)[0]
         assert cure in callers_drawn(run)[0]
         assert cure in callers_text(run, "op")
+
+
+def test_a_run_without_kernels_blames_no_profiler() -> None:
+    """A loop that ended before a step was traced; kit recorded it, and torch's profiler did not."""
+    assert callers_text(empty_run(), "op") == "No kernel was seen: no step was traced."
 
 
 def test_times_are_of_a_step_only_where_there_are_steps() -> None:
