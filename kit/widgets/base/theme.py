@@ -32,6 +32,7 @@ __all__ = [
     "FOCUS",
     "FONT",
     "GRID",
+    "HELD",
     "INK",
     "LABELS",
     "MODEL",
@@ -55,6 +56,7 @@ INK = "#1f2933"  # text
 MUTED = "#66727f"  # secondary text
 FAINT = "#9aa5b1"  # edges, ticks
 GRID = "#eceff3"
+HELD = "#d0d7db"  # memory of variables; where it is dark, lighter than the track of its bar
 PALE = "#f4f6f8"  # ground of a band of a figure
 BACKGROUND = "#ffffff"
 DEVICE_TIME = "#57707f"  # a bar on the coloured box of an op; where it is dark, a pale one
@@ -73,6 +75,7 @@ DARK = MappingProxyType(
         GRID: "#2b323b",
         BACKGROUND: "#171b21",
         DEVICE_TIME: "#a9c0ce",
+        HELD: "#5a6874",
     }
 )
 

@@ -21,7 +21,7 @@ from kit.runs.labels import is_on_cpu
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count, format_ns, format_percent, safe_label
 from kit.trace.intervals import joined
-from kit.widgets.base.theme import COLORS, MUTED, tint
+from kit.widgets.base.theme import COLORS, HELD, MUTED, tint
 
 __all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "holder_groups",
            "mark_columns", "memory_payload", "short_op", "unseen_inside"]  # fmt: skip
@@ -34,7 +34,7 @@ NO_GRAPH = "memory is modelled from the recorded graph, and this run has none (m
 MEASURED_ONLY = "nothing is modelled: this run has no recorded graph. What was measured is above"
 # What holds memory -> its colour, from the bottom of the area to its top. Not the phases' hues.
 HOLDS = {
-    "variables": tint(COLORS["kernel"], 0.72),
+    "variables": HELD,
     "kept for another segment, or after the step": tint(COLORS["kernel"], 0.38),
     "temporary": "#b07fd0",
 }

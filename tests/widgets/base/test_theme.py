@@ -17,6 +17,8 @@ from kit.widgets.base.theme import (
     COLORS,
     DARK,
     DEVICE_TIME,
+    GRID,
+    HELD,
     INK,
     LABELS,
     MUTED,
@@ -83,6 +85,12 @@ def test_text_can_be_read_and_kernels_be_seen_in_both_themes():
         assert _contrast(COLORS["compile"], ground) > 2.9
     for box, bar in (("#fdf0d5", DEVICE_TIME), ("#4d4229", DARK[DEVICE_TIME])):
         assert _contrast(box, bar) > 4  # on the box of a backward group, the least of all
+
+
+def test_a_bar_of_memory_is_lighter_than_its_track_on_a_dark_page():
+    """Darker than the track it looked like the rest of the bar, 63% of 37%."""
+    assert _contrast(DARK[HELD], DARK[GRID]) > 2
+    assert _contrast(DARK[HELD], "#000000") > _contrast(DARK[GRID], "#000000")
 
 
 def test_every_kind_has_a_colour_and_recording_has_the_one_of_its_phase():
