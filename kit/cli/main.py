@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ from kit.cores import usable_cores
 from kit.errors import KitError, SettingsError
 from kit.files import as_path
 from kit.formats.readers import readers_text
-from kit.text import WHOLE, safe_terminal, write_plainly
+from kit.text import WHOLE, format_count, safe_terminal, write_plainly
 
 __all__ = ["main", "report_main"]
 
@@ -198,6 +199,7 @@ def _report(options: argparse.Namespace) -> int:
         return 0
     if said := leave_a_core(os.environ, usable_cores()):
         complain(said)
+    from kit.api import DEFAULT_SWEEP
     from kit.widgets.base.progress import progress_bar
     from kit.workloads import bert
 
@@ -206,6 +208,11 @@ def _report(options: argparse.Namespace) -> int:
         "batch_size": [2],
     }
     settings = kit.Settings(steps=3, warmup=2) if options.fast else None
+    count = math.prod(map(len, (sweep if options.fast else DEFAULT_SWEEP).values()))
+    say_now(
+        f"No runs are given: the kit's BERT is measured under {format_count(count, 'setting')} "
+        "(Ctrl-C ends it). `kit report RUN...` takes finished ones."
+    )
     with progress_bar("kit report") as progress:
         path = kit.report(bert, sweep if options.fast else None, options.output,
                           settings=settings, progress=progress)  # fmt: skip

@@ -266,6 +266,13 @@ def test_a_setting_that_cannot_be_is_one_line(kit: Kit):
     assert "steps must be a whole number" in kit("run", script, "--set", "steps=0")[2]
 
 
+def test_a_report_without_runs_says_first_what_it_will_measure(kit: Kit):
+    status, out, err = kit("report", "-o", "no/such/folder/r.html")
+    assert status == 1
+    assert "no such folder" in err
+    assert out.startswith("No runs are given: the kit's BERT is measured under 27 settings")
+
+
 def test_files_that_are_not_there_or_not_traces_are_one_line(kit: Kit):
     assert kit("run", "no.py") == (1, "", "kit: there is no such script: no.py\n")
     assert kit("view", "no.json") == (1, "", "kit: No such file or directory: no.json\n")
