@@ -169,6 +169,15 @@ def test_waits_of_several_threads_at_a_time_are_said_to_add_up() -> None:
     assert said not in summary(one) + headline_html(one)
 
 
+def test_a_saving_that_is_longer_than_the_cards_step_says_which_step_it_is_of() -> None:
+    """Five of six steps took 2 ms and one 90 ms: "up to 10 ms" stood beside a step of 2 ms."""
+    run = run_of([host("input", 0, 8), busy(8, 10)])
+    few = replace(run, step_times_ns=(2 * MS,) * 5 + (90 * MS,))
+    assert of(few).advice[0].saving
+    assert '"Up to" is of the mean measured step, 16.7 ms' in of(few).said
+    assert "Up to" not in of(run).said
+
+
 def test_a_file_that_names_no_device_has_waits_like_any_other() -> None:
     run = replace(make_run(Settings(mode="torch"), syncs=0), environment={"torch": "2"})
     assert "the host never waited for the device" in summary(run)
