@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from kit.errors import SettingsError
@@ -33,6 +34,8 @@ __all__ = ["DeviceNames", "named_devices"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _ACCELERATORS = ("cuda", "mps", "xpu")
+_DEVICE_OF = torch.Tensor.device.__get__
+_ITS_CPU = torch.device("cpu")  # this object: what `x.device` is of a CPU tensor
 _BETWEEN = (  # the files of a call that passes the user's "cpu" on
     __file__,
     os.path.join(_TORCH, "nn", "modules", "module.py"),
@@ -51,12 +54,14 @@ def named_devices() -> Iterator[DeviceNames]:
     "cpu" is such a name too, where code places something there: `.to("cpu")` of a tensor that is on
     the CPU already, or `device="cpu"`. Of a tensor on device kit `.to("cpu")` is a read, as ever,
     and so is `.cpu()`; but `.to(device)` leaves it there if the code has placed something by that
-    name. What torch's own files, kit's and installed packages say of the CPU is left.
+    name. What torch's own files, kit's and installed packages say of the CPU is left, and so is
+    `x.device` of a tensor there, which names no device. A module goes to one place, whole.
 
-    `torch.load`, `torch.compile`, autocast and GradScaler are no functions that a mode sees: they
-    are replaced inside the block. What is compiled there runs as it is written: torch would trace
-    this mode with it, and device kit, which compiles by itself, gains nothing. A warning that torch
-    gives of a call that the mode has seen would name the mode's line: it names the program's.
+    `torch.load`, `torch.compile`, `nn.Module.to`, autocast and GradScaler are no functions that a
+    mode sees: they are replaced inside the block. What is compiled there runs as it is written:
+    torch would trace this mode with it, and device kit, which compiles by itself, gains nothing. A
+    warning that torch gives of a call that the mode has seen would name the mode's line: it names
+    the program's.
     """
     with ExitStack() as undo:
         names = undo.enter_context(DeviceNames())
@@ -66,6 +71,8 @@ def named_devices() -> Iterator[DeviceNames]:
         torch.load = names.loading(torch.load)
         undo.callback(setattr, torch, "compile", torch.compile)
         torch.compile = names.compiling(torch.compile, undo)
+        undo.callback(setattr, nn.Module, "to", nn.Module.to)
+        nn.Module.to = names.moving(nn.Module.to)  # type: ignore[method-assign]
         follows = mixed_precision_follows(_ACCELERATORS, lambda: _users_frame() is not None)
         undo.enter_context(follows)
         undo.enter_context(threads_follow(lambda: names))
@@ -129,6 +136,9 @@ class DeviceNames(TorchFunctionMode):
         if func is torch.Tensor.cuda:
             self._count("cuda")
             return args[0].to("kit")
+        if func == _DEVICE_OF:
+            device = func(*args)
+            return _ITS_CPU if device == _ITS_CPU else device
         if func is torch.Tensor.to:
             args = (args[0], *(self._mapped(x, args[0]) for x in args[1:]))
         device = kwargs.get("device")
@@ -155,6 +165,24 @@ class DeviceNames(TorchFunctionMode):
             return compiler(*args, **kwargs)
 
         return compiled
+
+    def moving(self, to: Any) -> Any:
+        """The function that stands in for this `nn.Module.to`.
+
+        torch moves each parameter by itself, and a part that two modules share twice: the second
+        time it is on device kit, from where "cpu" is a read. It is decided once for the module.
+        """
+
+        @functools.wraps(to)
+        def moved(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if os.getpid() == self._process:
+                on = _first_to_move(module)
+                args = tuple(self._mapped(x, on) for x in args)
+                if (device := kwargs.get("device")) is not None:
+                    kwargs["device"] = self._mapped(device, on)
+            return _moved_as_said(to, module, args, kwargs)
+
+        return moved
 
     def _loaded(
         self, load: Any, file: Any, map_location: Any = None, *args: Any, **kwargs: Any
@@ -191,7 +219,7 @@ class DeviceNames(TorchFunctionMode):
 
     def _mapped(self, argument: Any, tensor: Any = None) -> Any:
         """The device that is meant; anything else as it is."""
-        if not isinstance(argument, str | torch.device):
+        if not isinstance(argument, str | torch.device) or argument is _ITS_CPU:
             return argument
         device = torch.device(argument)
         if device.type == "cpu":
@@ -223,6 +251,17 @@ def _drawn(func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
     return made.to("kit").requires_grad_(learns)
 
 
+def _first_to_move(module: nn.Module) -> torch.Tensor | None:
+    """A tensor of the module that is on the CPU; if none is, any."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return next((x for x in tensors if x.device.type == "cpu"), next(iter(tensors), None))
+
+
+def _moved_as_said(to: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """The module, moved; by this call `_users_frame` knows that "cpu" means the CPU there."""
+    return to(module, *args, **kwargs)
+
+
 def _at_the_programs_line(show: Any) -> Any:
     """Shows a warning as this does, but of a line here with the line that has called torch."""
 
@@ -248,6 +287,8 @@ def _users_frame() -> Any:
     """The call that says "cpu", if it is the user's: torch and packages mean the CPU by it."""
     frame: Any = sys._getframe(2)
     while frame is not None and (frame.f_code.co_filename in _BETWEEN or _is_move_of_module(frame)):
+        if frame.f_code is _moved_as_said.__code__:
+            return None
         frame = frame.f_back  # a module's `to` says what its caller has said
     name = "" if frame is None else frame.f_code.co_filename
     return None if _is_below(name) or in_packages(name) else frame
@@ -274,11 +315,20 @@ def _calls(file: str) -> dict[Any, ast.Call]:
     except (SyntaxError, ValueError, RecursionError):
         return {}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {(c.lineno, c.end_lineno, c.col_offset, c.end_col_offset): c for c in calls}
+    return {_positions(call): call for call in calls}
+
+
+def _positions(call: ast.Call) -> tuple[int | None, ...]:
+    """Of a method on a line below the one where the call begins: from the method's name on."""
+    line, column, method = call.lineno, call.col_offset, call.func
+    end_line, end_column = method.end_lineno, method.end_col_offset
+    if isinstance(method, ast.Attribute) and end_line and end_column and end_line != line:
+        line, column = end_line, end_column - len(method.attr)
+    return line, call.end_lineno, column, call.end_col_offset
 
 
 def _is_move_of_module(frame: Any) -> bool:
     """A recurrent layer, and a model of transformers, has a method of its own for this."""
     return frame.f_code.co_name in ("to", "_apply") and isinstance(
-        frame.f_locals.get("self"), torch.nn.Module
+        frame.f_locals.get("self"), nn.Module
     )

@@ -41,7 +41,7 @@ def test_an_optimizers_own_numbers_stay_on_the_cpu(
         found = trained(kind, device)
     torch.testing.assert_close(found, expected)
     name = device.split(":")[0]
-    assert f"device kit stood in for {name} in 4 calls" in names.said  # two weights, two inputs
+    assert f"device kit stood in for {name} in 3 calls" in names.said  # a model, two inputs
     assert ("an installed package" in names.said) is (name == "cpu")
 
 
@@ -99,7 +99,7 @@ def test_a_device_by_the_name_of_which_things_are_placed_is_no_place_to_read_to(
             torch.float32,
         )
         y = torch.ones(3, 4, device=settings["device"])
-        assert "cpu in 4 calls" in names.said
+        assert "cpu in 3 calls" in names.said
         assert net.to(device).weight.device.type == "kit"
         assert torch.zeros_like(x).to(device).device.type == "kit"
         assert x.to(device=settings["device"]).device.type == "kit"
@@ -110,6 +110,66 @@ def test_a_device_by_the_name_of_which_things_are_placed_is_no_place_to_read_to(
         code = compile("moved = x.to(device)", "<no file>", "exec")
         exec(code, found := {"x": x, "device": device})
         assert found["moved"].device.type == "cpu"  # how it is written nobody knows
+
+
+class Tied(nn.Module):
+    """Two parts that share a third one, as an encoder and a decoder their embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = nn.Embedding(5, 4)
+        self.encoder = nn.Sequential(shared, nn.Linear(4, 4))
+        self.decoder = nn.Sequential(shared, nn.Linear(4, 4))
+
+
+def test_a_module_is_placed_and_read_whole_however_often_a_part_is_in_it() -> None:
+    """torch moves a shared part twice: the second time, from device kit, it was read."""
+    with kit.Session(), named_devices() as names:
+        net = Tied().to("cpu")
+        assert {p.device.type for p in net.parameters()} == {"kit"}
+        assert "cpu in 1 call." in names.said
+        assert {p.device.type for p in net.to("cpu").parameters()} == {"cpu"}
+        half = Tied()
+        half.encoder.to("cuda")
+        assert {p.device.type for p in half.to(device="cpu").parameters()} == {"kit"}
+
+
+def test_a_name_is_known_at_the_end_of_calls_on_several_lines() -> None:
+    device = "cpu"
+    with kit.Session(), named_devices():
+        net = nn.Linear(
+            4,
+            2,
+        ).to(device)
+        x = (
+            torch.ones(3, 4)
+            .to(device)
+            .to(
+                device=device,
+            )
+        )
+        assert net(x).device.type == "kit"
+        assert net.to(device).weight.device.type == "kit"
+
+
+def test_the_place_of_a_cpu_tensor_is_no_device_that_the_code_names() -> None:
+    """In a dataset, `torch.arange(n, device=x.device)` was on the device, and `x` was not."""
+    with kit.Session(), named_devices() as names:
+        x = torch.ones(3)
+        where = x.device
+        made = [
+            torch.zeros(3, device=x.device),
+            torch.zeros(3, device=where),
+            torch.zeros_like(x, device=where),
+            torch.zeros(3).to(x.device),
+            x.cuda().to(where),
+        ]
+        net = nn.Linear(3, 2).to(x.device)
+        assert sum(x + y for y in made).tolist() == [6, 6, 6]
+        assert net(x).device.type == "cpu"
+        assert [where, str(where), x.device] == [torch.device("cpu"), "cpu", where]
+        assert torch.zeros(3, device=x.cuda().device).device.type == "kit"
+        assert "cpu" not in names.said.split(".")[0]
 
 
 def test_a_warning_of_torchs_names_the_line_of_the_program(monkeypatch: Any) -> None:
@@ -221,7 +281,7 @@ def test_a_thread_of_the_program_is_in_its_session_and_names_devices_alike(begin
     with kit.Session(), named_devices() as names:
         begin(lambda: found.append(trained(torch.optim.Adam, "cpu")))
     torch.testing.assert_close(found, [expected])
-    assert "cpu in 4 calls" in names.said
+    assert "cpu in 3 calls" in names.said
     assert threading.Thread.start is start
 
 
