@@ -76,11 +76,20 @@ class _Order:
                 return i, j, True
             if op in _FREE:
                 i += 1
-            elif event in _FREE:
+            elif event in _FREE or self._calls_its_name(j, op):
                 j += 1
             else:
                 break
         return i, j, False
+
+    def _calls_its_name(self, j: int, first: str) -> bool:
+        """Does this event call an op of its own name, after this one?
+
+        `torch.where(mask, x, 0.0)` is such a composite: it makes a tensor of its number first.
+        """
+        inside = self._events[j + 1 : self.behind(j)]
+        computes = (name for name in inside if name not in _FREE)
+        return next(computes, "") == first and self._events[j] in inside
 
     def behind(self, j: int) -> int:
         """The next event that is not inside of this one."""

@@ -222,6 +222,22 @@ def test_steps_of_the_same_ops_on_two_lines_by_turns_have_none() -> None:
     assert "steps call the same ops on different lines by turns" in found.notes[0]
 
 
+def test_a_composite_of_the_name_of_what_it_calls_is_no_other_op() -> None:
+    """`torch.where(mask, x, 0.0)` makes a tensor of its number, and calls `aten::where` again."""
+    x, calls = torch.randn(64, 64), []
+
+    def step() -> torch.Tensor:
+        calls.append(0)
+        y = torch.where(x > 0, x, 0.0) + x
+        for _ in range(20 * (len(calls) == 5)):  # the second traced step
+            y = y.exp().logsumexp(0, keepdim=True) + x
+        return y
+
+    _, found = profiled(step)
+    assert "1 of 2 traced steps called other ops" in " ".join(found.notes)
+    assert {c.calls for c in found.callers if c.op == "aten::where"} == {2}
+
+
 def test_each_step_has_the_sizes_of_its_own_batch() -> None:
     sizes = iter(range(10, 99))
 
