@@ -1,7 +1,7 @@
 """What another profiler wrote, given as torch.profiler would have written it, as a trace.
 
 A reader of such a format makes an event of each record, with the categories and names of torch's;
-then the rules of docs/traces.md hold for it, too.
+then the rules of docs/design/trace_events.md hold for it, too.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ READERS = (
 def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
     """A run from a trace that was recorded elsewhere; its timeline's origin says "imported".
 
-    `kit.TimelineView(kit.open_trace("trace.json.gz"))`. docs/traces.md says what becomes of each
-    event. What had to be repaired or left out stands in `run.timeline.notes`.
+    `kit.TimelineView(kit.open_trace("trace.json.gz"))`. docs/traces.md says which files open, and
+    what is a step. What had to be repaired or left out stands in `run.timeline.notes`.
 
     Args:
         path: torch.profiler's Chrome trace (`.json`, `.json.gz`); a jax profile, as a directory or

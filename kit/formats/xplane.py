@@ -3,7 +3,7 @@
     timeline = read_xplane("my_profile").timeline      a directory, or one file
 
 The planes of CPU and GPU are read by `kit.trace.planes`, so that a file gives the same kernels as
-a live run. docs/traces.md says what becomes of each event.
+a live run. docs/design/trace_events.md says what becomes of each event.
 """
 
 from __future__ import annotations

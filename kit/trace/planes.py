@@ -4,7 +4,7 @@ On CPU thunks are asynchronous: an event covers only the launch, and the op ends
 `end: <op>` that carries its id. Spans that ignore it are off by an order of magnitude. The GPU half
 (`/device:GPU:n`, one line a stream) was tried on a profile of eight MI300X, the TPU half
 (`/device:TPU:n`, whose line "XLA Ops" has the ops one after another) on one of four cores, see
-docs/traces.md.
+docs/design/published_files.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What torch.profiler wrote, as a timeline: the rules of `kit.measure.native.events`, for a file.
 
-Nesting is by time within a thread, as torch itself finds it. See docs/traces.md for what becomes
-of each event.
+Nesting is by time within a thread, as torch itself finds it. docs/design/trace_events.md says what
+becomes of each event.
 """
 
 from __future__ import annotations
