@@ -11,6 +11,7 @@ import pytest
 
 from kit.runs.settings import Settings
 from tests.browser.labserver import Lab, Opener
+from tests.browser.test_smoke import write_notebook
 from tests.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -50,6 +51,12 @@ LAB_GROUND = """() => { const shown = document.querySelector('.jp-Notebook');
   return '#' + rgb.map(x => x.toString(16).padStart(2, '0')).join(''); }"""
 OTHER_GROUND = """() => { document.body.style.setProperty('--jp-layout-color0', 'rgb(27, 40, 56)');
   document.body.classList.add('other-theme'); }"""
+RESTART = "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+# What is said of parts of the view that have lost their kernel.
+MARKS = """() => [...document.querySelectorAll('.jupyter-widgets-disconnected')]
+  .map(part => getComputedStyle(part, '::before').content).filter(said => said !== 'none')"""
+COLUMNS = """() => [...document.querySelectorAll('.kit-labelled')]
+  .map(control => Math.round(control.getBoundingClientRect().left))"""
 OVERFLOW = """() => { const e = document.querySelector('.kit-explorer');
   return e.scrollWidth - e.clientWidth; }"""
 
@@ -157,6 +164,23 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
         until(lambda: timeline_top() < 700)
         assert browser.errors() == []
         assert browser.outside == []
+
+
+def test_a_view_that_has_lost_its_kernel_says_so_once_and_keeps_its_columns(
+    lab: Lab, opening: Opener
+) -> None:
+    write_notebook(lab.root / "e.ipynb", CELL)
+    (lab.root / "go").touch()
+    with opening() as browser:
+        page = browser.page
+        assert lab.open_and_run(browser, "e.ipynb") == []
+        page.locator(".kit-explorer .kit-labelled").first.wait_for()
+        columns = page.evaluate(COLUMNS)
+        page.evaluate(RESTART)
+        page.locator(".kit-explorer.jupyter-widgets-disconnected").wait_for()
+        (said,) = page.evaluate(MARKS)
+        assert "kernel that made this has ended" in said
+        assert page.evaluate(COLUMNS) == columns
 
 
 def test_a_report_is_dark_where_its_reader_wants_that_and_light_on_paper(
