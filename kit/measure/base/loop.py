@@ -12,6 +12,7 @@ from kit.errors import Cancelled, SettingsError, words_of
 from kit.measure.base.loss import check_loss, detached, no_loss
 from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
 from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW, drift, enough_steps
+from kit.text import format_ms
 
 __all__ = [
     "TRACED_STEPS",
@@ -97,6 +98,8 @@ def timed_steps(
     first: int | None = None  # measured step
     end = 0  # the step after the last measured one
     i = 0
+    if progress is not None:
+        progress("running the first step (may compile)", 0.0)
     before = time.perf_counter_ns()
     while first is None or i < end:
         if cancelled is not None and cancelled():
@@ -123,7 +126,8 @@ def timed_steps(
         before = now
         i += 1
         if progress is not None:
-            progress(*_progress(i, first, end, settings))
+            said, part = _progress(i, first, end, settings)
+            progress(said + _slow(i, (times or warming)[-1]), part)
             before = time.perf_counter_ns()
     return Timed(times, kept[: settings.least_steps], i - len(times))
 
@@ -163,8 +167,13 @@ def _progress(done: int, first: int | None, end: int, settings: Settings) -> tup
     least = max(done, warmup) + settings.settling + settings.least_steps
     expected = least if first is None else end
     name = "measuring" if first is not None and done > first else "warming up"
-    said = f"{name} (compiling)" if done <= min(warmup, LEAST_WARMUP) else name
+    said = f"{name} (may compile)" if done <= min(warmup, LEAST_WARMUP) else name
     return said, 0.9 * done / expected
+
+
+def _slow(done: int, last_ns: int) -> str:
+    """How long a step took that a person has waited for."""
+    return f"; step {done} took {format_ms(last_ns / 1e6)}" if last_ns >= 1e9 else ""
 
 
 def _needed(settings: Settings) -> str:

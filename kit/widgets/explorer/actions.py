@@ -93,8 +93,12 @@ class FailureBox(HTML):
                 if self.value == self._of_control:  # else it is of a run, and the next one answers
                     self.value = ""
         except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
-            self.show(error)
-            self._of_control = self.value
+            self.refuse(error)
+
+    def refuse(self, error: Exception) -> None:
+        """What a control was refused, until one works again."""
+        self.show(error)
+        self._of_control = self.value
 
 
 def status_html(text: str) -> str:

@@ -97,11 +97,11 @@ class Explorer(View):
         self.link = Link(self, self._lock, lambda: not self._is_answered)
         self.history = HistoryBar(
             settings,
-            on_invalid=self.failure.show,
+            on_invalid=self.failure.refuse,
             on_look=lambda text: self.failure.guard(partial(self.link.look, text)),
             on_link=self.link.text,
         )
-        self.controls = Controls(settings, on_invalid=self.failure.show, beside=[self.history])
+        self.controls = Controls(settings, on_invalid=self.failure.refuse, beside=[self.history])
         self.ahead = AheadLine(prepare, self.controls.neighbours)
         self._reruns = Reruns(
             partial(self._foresight.measure, run_step),
@@ -273,7 +273,8 @@ class Explorer(View):
             if self._is_answered or asked != self.settings or self.run is None:
                 return
             if prediction is None:
-                self.actions.say("no model can tell from the runs so far: it will be measured")
+                said = "no model can tell from the runs so far: it will be measured"
+                self.actions.say(f"{said}; the picture is of the run before")
                 return
             self.pictures.show_model(prediction, self.run)
             self.actions.say(f"modelled: {prediction.step_text} a step", is_news=True)

@@ -19,7 +19,7 @@ from kit.widgets.explorer.log import MAX_RUNS, RunLog
 from kit.widgets.explorer.view import Explorer
 from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
-from tests.widgets.explorer.steps import LONG_S, QUICK
+from tests.widgets.explorer.steps import LONG_S, QUICK, Step
 
 
 def shown(explorer: Explorer) -> dict[str, str]:
@@ -131,6 +131,18 @@ def test_impossible_settings_are_refused_and_nothing_changes(explore):
             explorer.set(**wrong)
     assert explorer.settings == QUICK
     assert explorer.wait(LONG_S) is run
+
+
+def test_settings_that_can_be_run_take_away_the_message_of_those_that_could_not(explore):
+    step = Step()
+    explorer = explore(step)
+    explorer.wait(LONG_S)
+    explorer.history.text.value = "batch_size=-5"
+    assert "batch_size must be a whole number of at least 1" in explorer.failure.value
+    step.gate.clear()  # the run is under way, and has no result to take it away
+    explorer.history.text.value = "batch_size=4"
+    assert explorer.failure.value == ""
+    step.gate.set()
 
 
 def test_an_impossible_value_in_a_control_is_a_message_and_the_control_goes_back(explore):
