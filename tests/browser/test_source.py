@@ -174,9 +174,17 @@ CODE_IN_SIGHT = """() => {
 }"""
 
 
+# Where the number and the times of the head end, then those of the first line with a cost.
+HEADS = """() => [".kit-head", "[data-row]"].flatMap((row) =>
+  [...document.querySelector(".kit-source-lines").querySelectorAll(`${row} > span`)]
+    .slice(1, 5).map((cell) => Math.round(cell.getBoundingClientRect().right)))"""
+
+
 def test_a_phone_shows_the_code_beneath_the_numbers(offline: Browser, tmp_path: Path) -> None:
     file = tmp_path / "source.html"
     file.write_text(kit.SourceView(make_run()).page())
     offline.page.set_viewport_size({"width": 340, "height": 900})
     offline.page.goto(file.as_uri())
     assert offline.page.evaluate(CODE_IN_SIGHT) > 200
+    edges = offline.page.evaluate(HEADS)
+    assert edges[:4] == edges[4:], "the heads stand over their numbers"

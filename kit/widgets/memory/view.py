@@ -98,7 +98,7 @@ def _apply(
 def _area_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
     plot = figure(
         x_range=Range1d(0, 1), y_range=Range1d(0, 1), height=350, sizing_mode="stretch_width",
-        min_width=300, tools=[], toolbar_location=None, title="memory over the program",
+        min_width=300, tools=[], toolbar_location=None, title="live memory",
         x_axis_label="ops in program order   -   click: select", name="memory",
     )  # fmt: skip
     plot.add_layout(Title(text="", name="note", text_font=FONT, text_font_size="11px",
@@ -146,7 +146,7 @@ def _bars_figure(source: ColumnDataSource) -> figure:
     plot = figure(
         x_range=Range1d(0, 1), y_range=Range1d(1, 0), height=200, sizing_mode="stretch_width",
         min_width=300, tools=[], toolbar_location=None, name="holders",
-        title="what holds the peak   -   click a bar: select",
+        title="what holds the peak (click: select)",
     )  # fmt: skip
     track = plot.quad(left=0, right=1, top="top", bottom="bottom", color=GRID,
                       line_color=None, source=source, name="tracks",

@@ -11,7 +11,7 @@ from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile, storms
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.text import format_count, safe_html
+from kit.text import format_count, format_ms, safe_html
 from kit.trace import Timeline
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.flag import Flag
@@ -58,9 +58,9 @@ def compiles_html(compiles: Sequence[Compile]) -> str:
     )
     rows = [_row(c) for c in compiles[-MAX_ROWS:]]
     heads = ["step", "phase", "why", "where", "ms"]
-    body = table(heads, rows, "rlllr", widths=(8, 12, 46, 22, 12), least_px=520)
+    body = table(heads, rows, "rlllr", widths=(8, 16, 44, 20, 12), least_px=520)
     spent = sum(c.lower_ms + c.compile_ms for c in compiles)
-    note = f"{format_count(len(compiles), 'compile')} took {spent:,.0f} ms."
+    note = f"{format_count(len(compiles), 'compile')} took {format_ms(spent)}."
     if len(compiles) > MAX_ROWS:
         note += f" The last {MAX_ROWS} are shown."
     return section("Compiles", warnings + body + sentence(note))

@@ -76,7 +76,7 @@ _STYLE = f"""<style onload="{_SHOW_DEAREST}">
   width:max(150px, calc(100cqw - {_NUMBERS_PX + 30}px))}}
 @container (max-width: 520px) {{ /* code and waits beneath the numbers, in sight */
   .kit-source-lines .kit-line {{grid-template-columns:5px 34px 58px 58px 54px auto}}
-  .kit-source-lines .kit-line:not([data-row]) > span:empty {{display:none}}
+  .kit-source-lines .kit-line:not([data-row]):not(.kit-head) > span:empty {{display:none}}
   .kit-source-lines .kit-heat {{grid-row:1 / span 2}}
   .kit-source-lines .kit-number {{grid-column:2}}
   .kit-source-lines .kit-line:not(.kit-head) > .kit-code {{grid-column:3 / -1}}
