@@ -36,6 +36,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _ACCELERATORS = ("cuda", "mps", "xpu")
 _DEVICE_OF = torch.Tensor.device.__get__
 _ITS_CPU = torch.device("cpu")  # this object: what `x.device` is of a CPU tensor
+_DRAWN = (torch.rand, torch.randn, torch.randint, torch.randperm)
 _BETWEEN = (  # the files of a call that passes the user's "cpu" on
     __file__,
     os.path.join(_TORCH, "nn", "modules", "module.py"),
@@ -57,11 +58,11 @@ def named_devices() -> Iterator[DeviceNames]:
     name. What torch's own files, kit's and installed packages say of the CPU is left, and so is
     `x.device` of a tensor there, which names no device. A module goes to one place, whole.
 
-    `torch.load`, `torch.compile`, `nn.Module.to`, autocast and GradScaler are no functions that a
-    mode sees: they are replaced inside the block. What is compiled there runs as it is written:
-    torch would trace this mode with it, and device kit, which compiles by itself, gains nothing. A
-    warning that torch gives of a call that the mode has seen would name the mode's line: it names
-    the program's.
+    `torch.load`, `torch.compile`, `torch.set_default_device`, `nn.Module.to`, autocast and
+    GradScaler are no functions that a mode sees: they are replaced inside the block. What is
+    compiled there runs as it is written: torch would trace this mode with it, and device kit, which
+    compiles by itself, gains nothing. A warning that torch gives of a call that the mode has seen
+    would name the mode's line: it names the program's.
     """
     with ExitStack() as undo:
         names = undo.enter_context(DeviceNames())
@@ -71,6 +72,9 @@ def named_devices() -> Iterator[DeviceNames]:
         torch.load = names.loading(torch.load)
         undo.callback(setattr, torch, "compile", torch.compile)
         torch.compile = names.compiling(torch.compile, undo)
+        undo.callback(_end_default, torch.set_default_device)
+        undo.callback(setattr, torch, "set_default_device", torch.set_default_device)
+        torch.set_default_device = names.defaulting(torch.set_default_device)
         undo.callback(setattr, nn.Module, "to", nn.Module.to)
         nn.Module.to = names.moving(nn.Module.to)  # type: ignore[method-assign]
         follows = mixed_precision_follows(_ACCELERATORS, lambda: _users_frame() is not None)
@@ -142,11 +146,15 @@ class DeviceNames(TorchFunctionMode):
         if func is torch.Tensor.to:
             args = (args[0], *(self._mapped(x, args[0]) for x in args[1:]))
         device = kwargs.get("device")
+        if device is None and func in _DRAWN and kwargs.get("generator") is not None:
+            device = torch.get_default_device()
+            device = device if device.type == "kit" else None
         if device is not None:
             on = args[0] if func is torch.Tensor.to else None
-            kwargs = {**kwargs, "device": self._mapped(device, on)}
+            kwargs = {**kwargs, "device": (placed := self._mapped(device, on))}
+            is_to_kit = isinstance(placed, torch.device) and placed.type == "kit"
             generator = kwargs.get("generator")
-            if generator is not None and generator.device.type != "kit" == kwargs["device"].type:
+            if is_to_kit and generator is not None and generator.device.type != "kit":
                 return _drawn(func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -183,6 +191,15 @@ class DeviceNames(TorchFunctionMode):
             return _moved_as_said(to, module, args, kwargs)
 
         return moved
+
+    def defaulting(self, set_default: Any) -> Any:
+        """The function that stands in for this `torch.set_default_device`."""
+
+        @functools.wraps(set_default)
+        def set_default_device(device: Any) -> None:
+            set_default(self._mapped(device) if os.getpid() == self._process else device)
+
+        return set_default_device
 
     def _loaded(
         self, load: Any, file: Any, map_location: Any = None, *args: Any, **kwargs: Any
@@ -249,6 +266,12 @@ def _drawn(func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
     learns = kwargs.pop("requires_grad", False)
     made: torch.Tensor = func(*args, **{**kwargs, "device": kwargs["generator"].device})
     return made.to("kit").requires_grad_(learns)
+
+
+def _end_default(set_default: Any) -> None:
+    """Makes tensors on the CPU again, if the program had them made on device kit."""
+    if torch.get_default_device().type == "kit":
+        set_default(None)
 
 
 def _first_to_move(module: nn.Module) -> torch.Tensor | None:

@@ -48,14 +48,18 @@ def test_an_optimizers_own_numbers_stay_on_the_cpu(
 def test_what_an_installed_package_places_follows_cuda_and_not_cpu(tmp_path: Path) -> None:
     """As `Data.to(device)` of torch_geometric does: of "cpu" nobody knows what it is there."""
     path = tmp_path / "site-packages" / "package.py"
-    code = compile("def place(x, device): return x.to(device)", str(path), "exec")
-    package: dict[str, Any] = {}
+    code = compile(
+        "def place(x, device): return x.to(device)\n"
+        "def draw(device): return rand(2, generator=Generator(), device=device)\n",
+        str(path),
+        "exec",
+    )
+    package: dict[str, Any] = {"rand": torch.rand, "Generator": torch.Generator}
     exec(code, package)
     with kit.Session(), named_devices():
-        placed = {
-            name: package["place"](torch.ones(2), name).device.type for name in ("cpu", "cuda")
-        }
-    assert placed == {"cpu": "cpu", "cuda": "kit"}
+        for name, place in (("cpu", "cpu"), ("cuda", "kit")):
+            assert package["place"](torch.ones(2), name).device.type == place
+            assert package["draw"](name).device.type == place
 
 
 class OfAPackage(nn.Linear):
@@ -150,6 +154,24 @@ def test_a_name_is_known_at_the_end_of_calls_on_several_lines() -> None:
         )
         assert net(x).device.type == "kit"
         assert net.to(device).weight.device.type == "kit"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", torch.device("cuda:0")])
+def test_the_default_device_of_the_code_is_device_kit(device: Any) -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(6.0)[:, None])
+    with kit.Session(), named_devices() as names:
+        assert torch.rand(2, generator=torch.Generator()).device.type == "cpu"
+        torch.set_default_device(device)
+        net = nn.Linear(1, 2)
+        (x,) = next(iter(torch.utils.data.DataLoader(data, batch_size=6, shuffle=True)))
+        assert sorted(x.flatten().tolist()) == [0, 1, 2, 3, 4, 5]
+        drawn = torch.rand(2, generator=torch.Generator().manual_seed(5))
+        assert net(torch.ones(3, 1)).sum().device.type == drawn.device.type == "kit"
+        assert f"stood in for {torch.device(device).type} in 1 call" in names.said
+        numbers = drawn.tolist()
+    made = torch.rand(2, generator=torch.Generator().manual_seed(5))
+    assert made.device.type == "cpu"
+    assert made.tolist() == numbers
 
 
 def test_the_place_of_a_cpu_tensor_is_no_device_that_the_code_names() -> None:
