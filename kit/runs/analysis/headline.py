@@ -67,7 +67,7 @@ def headline_text(run: Run) -> str:
         f"step {format_ms(h.step_ms)}{_within(run)}",
         f"device busy {format_percent(h.device_busy_fraction)}{_of_several(run)}",
         f"recording hidden {format_percent(h.overlap_fraction)}",
-        f"sync wait {format_ms(h.sync_wait_ms)}{waits_of(run).at_once}",
+        f"sync wait {format_ms(h.sync_wait_ms)}{_of_mean(h)}{waits_of(run).at_once}",
         f"{points} sync point{'s' * (points != '1')} a step",
     ]
     return ", ".join(text for text in numbers if UNKNOWN not in text) or "nothing was timed"
@@ -76,6 +76,11 @@ def headline_text(run: Run) -> str:
 def _within(run: Run) -> str:
     ends = step_interval(run)
     return "" if math.isnan(ends[0]) else f" (95% of reruns: {ends_text(*ends)})"
+
+
+def _of_mean(h: Headline) -> str:
+    """A step's time is the middle one's, and a wait the mean: it can be longer than the step."""
+    return " in the mean step" if h.sync_wait_ms > h.step_ms else ""
 
 
 def busy_of(run: Run) -> str:

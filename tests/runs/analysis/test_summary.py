@@ -23,6 +23,16 @@ from kit.workloads.made_ranks import Job, write_ranks
 from tests.factories import HOSTILE, empty_run, make_run, native_run, one_span_run
 
 
+def test_a_wait_that_is_longer_than_the_middle_step_is_said_to_be_a_mean() -> None:
+    """One step in ten compiles what it reads: the middle one took 1 ms, and the mean wait is 30."""
+    run = make_run(Settings(mode="lazy", steps=10))
+    times = (1_000_000,) * 9 + (400_000_000,)
+    waits = tuple(replace(s, wait_ns=300_000_000 * (i == 9)) for i, s in enumerate(run.sync_points))
+    text = summary(replace(run, step_times_ns=times, sync_points=waits))
+    assert "sync wait 30 ms in the mean step, 1 sync point a step" in text
+    assert "in the mean step, " not in summary(run)
+
+
 def block(text: str, head: str) -> list[str]:
     """The lines of the table that begins with `head`."""
     return next(part for part in text.split("\n\n") if part.startswith(head)).splitlines()
