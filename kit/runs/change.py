@@ -362,8 +362,8 @@ def traced_text(run: Run) -> str:
     how_sure = "" if doubt else f"; {found.text('longer', 'shorter')}"
     return (
         f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)}"
-        f"{how_sure}. The timeline, all fractions and the "
-        "parts of a step in tables and advice are of traced steps, what advice could save is not"
+        f"{how_sure}. Timeline, fractions and parts of a step are of traced steps; what advice "
+        "could save is not"
     )
 
 

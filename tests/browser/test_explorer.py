@@ -146,8 +146,9 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
         browser.click_until(copy.click, copy.filter(has_text=re.compile("^Copied$")))
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied == "steps=2&warmup=0#"
-        link = page.locator(".kit-link input")
-        until(lambda: link.input_value() == copied)  # a second click has emptied the field again
+        page.wait_for_function(  # a second click has emptied the field again
+            "copied => document.querySelector('.kit-link input').value === copied", arg=copied
+        )
 
         # the theme: figures follow it and back, without a run
         assert set(page.evaluate(GROUND)) == {"#ffffff"}

@@ -326,8 +326,8 @@ def test_a_run_says_with_both_times_that_tracing_made_its_steps_longer():
     said = traced_text(slowed)
     assert said.startswith("a traced step took 222 ms, a measured one 20 ms; 1,010% ")
     assert said.endswith(
-        "longer. The timeline, all fractions and the parts of a step in tables and advice are of "
-        "traced steps, what advice could save is not"
+        "longer. Timeline, fractions and parts of a step are of traced steps; what advice "
+        "could save is not"
     )
     assert f"note: {said}" in summary(slowed)
     assert "- a traced step took 222 ms" in run_markdown(slowed)
@@ -351,7 +351,7 @@ def test_parts_that_do_not_fit_the_step_are_said_to_be_of_traced_steps() -> None
 def test_a_disturbed_run_says_that_its_parts_do_not_fit_its_step_and_not_how_sure() -> None:
     measured = replace(make_run(), step_times_ns=(664_000_000, 660_000_000) * 5)
     busy = replace(measured, conditions=Conditions(cores=2, others=1.0))
-    near = "raced step took 400 ms, a measured one 662 ms. The timeline, all"
+    near = "raced step took 400 ms, a measured one 662 ms. Timeline, fractions"
     far = " measured step took 662 ms and a traced one 209 ms: what the rest of its time went into"
     for traced, said in (((400, 400, 400), near), ((205, 221, 201), far)):
         run = _with_traced(busy, traced)

@@ -163,7 +163,7 @@ def test_waits_of_several_threads_at_a_time_are_said_to_add_up() -> None:
     run = run_of([busy(0, 9.5), host("wait", 0, 9), host("wait", 1, 10), busy(9.6, 10)], both)
     said = "(waits of several threads at a time add up)"
     assert f"waits 18 ms in the mean untraced step {said}: waiting is no loss" in of(run).said
-    assert f"sync wait 18 ms {said}," in summary(run)
+    assert f"sync wait 18 ms in the mean step {said}," in summary(run)
     assert f"mean of 1 untraced step {said}<" in headline_html(run)
     one = run_of([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], both[:1])
     assert said not in summary(one) + headline_html(one)
