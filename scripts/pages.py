@@ -18,7 +18,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
 ALONE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
-FOLDERS = ("docs", "docs/design", "docs/images")
+FOLDERS = ("docs", "docs/design", "docs/images", "docs/images/views")
 
 
 def main() -> int:

@@ -1,9 +1,9 @@
 """Make the pictures in docs/images: `make pictures`, a few minutes.
 
-Runs the explorer in JupyterLab and takes it light, as the README's first picture, and dark and
-narrow; makes a report of a small sweep and takes that, with a line of the source selected;
-draws a timeline of a million spans. What the pictures show was measured on the machine that made
-them, but for the million, which is made up: let the machine do nothing else.
+Runs the explorer in JupyterLab and makes a report of a small sweep: the README's pictures, and both
+at three widths in both themes, in docs/images/views. Draws a timeline of a million spans. What the
+pictures show was measured on the machine that made them, but for the million, which is made up: let
+the machine do nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from benchmarks.drawing import READY, write_page  # noqa: E402
 from tests.browser.labserver import open_browser, start_lab  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
+WIDTHS = (1400, 900, 420)
+THEMES = ("light", "dark")
+TO_THEME = """(name) => window.jupyterapp.commands.execute(
+  'apputils:change-theme', {theme: name === 'dark' ? 'JupyterLab Dark' : 'JupyterLab Light'})"""
 EXPLORER = """import os
 os.environ["NPROC"] = "1"
 import kit
@@ -61,13 +65,17 @@ def explorer(folder: Path) -> None:
         page.set_viewport_size({"width": 950, "height": 2450})  # 830 pixels are left for the view
         page.wait_for_timeout(3000)
         shoot_numbers(page, IMAGES / "first_screen.png")
-        page.evaluate(
-            "window.jupyterapp.commands.execute('apputils:change-theme',"
-            " {theme: 'JupyterLab Dark'})"
-        )
-        page.set_viewport_size({"width": 760, "height": 2450})
-        page.wait_for_timeout(3000)
-        shoot(page, IMAGES / "explorer_dark_narrow.png")
+        for theme in THEMES:
+            page.evaluate(TO_THEME, theme)
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": 2450})
+                page.wait_for_timeout(3000)
+                shoot(page, view("explorer", width, theme))
+
+
+def view(name: str, width: int, theme: str) -> Path:
+    """Where the picture of a view at a width is kept."""
+    return IMAGES / "views" / f"{name}_{width}_{theme}.jpg"
 
 
 def shoot(page: Page, path: Path) -> None:
@@ -78,7 +86,8 @@ def shoot(page: Page, path: Path) -> None:
     assert box is not None
     assert bottom is not None
     box["height"] = min(box["height"], bottom["y"] - box["y"])
-    page.screenshot(path=path, clip=box)  # type: ignore[arg-type]
+    quality = 50 if path.suffix == ".jpg" else None
+    page.screenshot(path=path, clip=box, quality=quality)  # type: ignore[arg-type]
 
 
 def shoot_numbers(page: Page, path: Path) -> None:
@@ -107,9 +116,13 @@ def report(folder: Path) -> None:
         browser.wait_for_canvases(2)
         browser.page.wait_for_timeout(1500)
         browser.page.screenshot(path=IMAGES / "report.png", full_page=True)
-        browser.page.locator("#source [data-row]").nth(3).click()
-        browser.page.wait_for_timeout(1000)
-        browser.page.screenshot(path=IMAGES / "report_selection.png", full_page=True)
+        for theme in THEMES:
+            browser.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            for width in WIDTHS:
+                browser.page.set_viewport_size({"width": width, "height": 1000})
+                browser.page.wait_for_timeout(1500)
+                path = view("report", width, theme)
+                browser.page.screenshot(path=path, full_page=True, quality=50)
 
 
 def million(folder: Path) -> None:
@@ -124,7 +137,7 @@ def million(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    IMAGES.mkdir(exist_ok=True)
+    (IMAGES / "views").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         explorer(Path(name) / "lab")
         report(Path(name))
