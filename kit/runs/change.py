@@ -119,12 +119,15 @@ class Difference:
     def margin(self, form: Callable[[float], str] = format_percent) -> str:
         """`± 4%`; of a ratio that may be off by more than all of it, its ends, `0.7 to 3 times`.
 
-        Ends so far apart that they would say nothing are not told.
+        So where `33% ± 35%` would deny a change, of 1.02 to 1.72 times: a ratio's interval reaches
+        further upwards. Ends so far apart that they would say nothing are not told.
         """
         if self.is_ratio and self.low < 1 < self.high and self.high > _WIDEST * self.low:
             return f"({_MAY_BE_ANYTHING})"
-        if self.is_ratio and self.spread > 1:
-            low, high = (format_number(end, figures=2) for end in (self.low, self.high))
+        is_sure, seems_sure = self.low > 1 or self.high < 1, self.spread < abs(self.amount)
+        if self.is_ratio and (self.spread > 1 or (is_sure != seems_sure and self.kind != "same")):
+            figures = 2 if self.spread > 1 else 3
+            low, high = (format_number(end, figures=figures) for end in (self.low, self.high))
             return f"({low} to {high} times)"
         said = form(self.spread)
         if is_nothing(said, form) and self.spread > 0:  # no measurement is surer than any number
@@ -161,8 +164,8 @@ class Difference:
         why = f": {self.doubt}" if self.doubt and says_doubt else ""
         if kind == "unclear" and is_none:
             return f"no change seen ({spread.strip('()')}){why}"
-        told = f"{amount} {word} {spread}" if spread[0] == "(" else f"{amount} {spread} {word}"
-        return f"{'maybe ' * (kind == 'unclear')}{told}{why}"
+        told = f"{word} {spread}" if spread[0] == "(" else f"{spread} {word}"
+        return f"{'maybe ' * (kind == 'unclear')}{amount} {told}{why}"
 
     def times_text(self) -> str:
         """Of a ratio, how many times as much the new is: `1.2x ± 4%`, `maybe 1.05x ± 8%`."""
@@ -181,11 +184,7 @@ def ratio_of(old: Sequence[Times], new: Sequence[Times]) -> Difference:
 
 
 def shift_of(
-    old: Sequence[Times],
-    new: Sequence[Times],
-    *,
-    rerun: float,
-    sure: float = SURE,
+    old: Sequence[Times], new: Sequence[Times], *, rerun: float, sure: float = SURE
 ) -> Difference:
     """How much more `new` is than `old`: for what may be 0, and for fractions of one.
 
@@ -310,10 +309,9 @@ def ends_text(low_ms: float, high_ms: float) -> str:
 
 def time_notes(run: Run) -> tuple[str, ...]:
     """What to know of the step's time before it is believed, in sentences without a full stop."""
-    of_measured = run.measured.compiled_text, run.drift, unequal_text(run)
     seldom = sorts_text(run.timeline, run.sorts) or rare_reads_text(run)
-    of_traced = traced_text(run), seldom
-    return tuple(filter(None, of_measured + of_traced))
+    notes = run.measured.compiled_text, run.drift, unequal_text(run), traced_text(run), seldom
+    return tuple(filter(None, notes))
 
 
 def unequal_text(run: Run) -> str:
@@ -442,8 +440,7 @@ def _samples(old: Run, new: Run) -> tuple[int, int]:
 
 
 def _known(runs: Sequence[Times]) -> list[NDArray[Any]]:
-    arrays = [np.asarray(run, float) for run in runs]
-    return [kept for array in arrays if len(kept := array[np.isfinite(array)])]
+    return [kept for run in runs if len(kept := (a := np.asarray(run, float))[np.isfinite(a)])]
 
 
 def _positive(runs: Sequence[Times]) -> list[NDArray[Any]]:

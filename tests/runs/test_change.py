@@ -280,6 +280,18 @@ def test_an_interval_that_hides_ten_percent_is_unclear() -> None:
     assert Difference(math.nan, 10.5, math.nan, math.nan).times_text() == "not measured in both"
 
 
+def test_a_margin_never_denies_a_change_that_the_interval_shows_nor_asserts_another() -> None:
+    """A ratio's interval reaches further upwards: half of it may be more than the change."""
+    changed = Difference(58.6, 78.0, 1.02, 1.72)
+    assert changed.is_changed
+    assert changed.text() == "33% slower (1.02 to 1.72 times)"
+    assert "33%" in change_html(changed)
+    assert "±" not in change_html(changed)
+    unsure = Difference(100.0, 60.0, 0.45, 1.01, doubt="a busy machine")
+    assert unsure.text() == "maybe 40% faster (0.45 to 1.01 times): a busy machine"
+    assert Difference(100.0, 150.0, 1.4, 1.6).text() == "50% ± 10% slower"
+
+
 def test_a_models_error_is_one_only_beyond_the_spread_of_what_was_measured() -> None:
     run = make_run()
     assert error_of(1.02 * run.step_ms, [run]).kind == "same"
