@@ -25,6 +25,7 @@ from tests.browser.labserver import open_browser, start_lab  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 WIDTHS = (1400, 900, 420)
+QUALITY = 50  # of a JPEG, in percent
 THEMES = ("light", "dark")
 TO_THEME = """(name) => window.jupyterapp.commands.execute(
   'apputils:change-theme', {theme: name === 'dark' ? 'JupyterLab Dark' : 'JupyterLab Light'})"""
@@ -86,7 +87,7 @@ def shoot(page: Page, path: Path) -> None:
     assert box is not None
     assert bottom is not None
     box["height"] = min(box["height"], bottom["y"] - box["y"])
-    quality = 50 if path.suffix == ".jpg" else None
+    quality = QUALITY if path.suffix == ".jpg" else None
     page.screenshot(path=path, clip=box, quality=quality)  # type: ignore[arg-type]
 
 
@@ -122,7 +123,7 @@ def report(folder: Path) -> None:
                 browser.page.set_viewport_size({"width": width, "height": 1000})
                 browser.page.wait_for_timeout(1500)
                 path = view("report", width, theme)
-                browser.page.screenshot(path=path, full_page=True, quality=50)
+                browser.page.screenshot(path=path, full_page=True, quality=QUALITY)
 
 
 def million(folder: Path) -> None:

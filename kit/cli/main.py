@@ -203,19 +203,17 @@ def _report(options: argparse.Namespace) -> int:
     from kit.widgets.base.progress import progress_bar
     from kit.workloads import bert
 
-    sweep: dict[str, list[Any]] = {
-        "loss_scaling": ["none", "dynamic, on device"],
-        "batch_size": [2],
-    }
-    settings = kit.Settings(steps=3, warmup=2) if options.fast else None
-    count = math.prod(map(len, (sweep if options.fast else DEFAULT_SWEEP).values()))
+    sweep, settings = DEFAULT_SWEEP, None
+    if options.fast:
+        sweep = {"loss_scaling": ["none", "dynamic, on device"], "batch_size": [2]}
+        settings = kit.Settings(steps=3, warmup=2)
+    count = math.prod(map(len, sweep.values()))
     say_now(
         f"No runs are given: the kit's BERT is measured under {format_count(count, 'setting')} "
         "(Ctrl-C ends it). `kit report RUN...` takes finished ones."
     )
     with progress_bar("kit report") as progress:
-        path = kit.report(bert, sweep if options.fast else None, options.output,
-                          settings=settings, progress=progress)  # fmt: skip
+        path = kit.report(bert, sweep, options.output, settings=settings, progress=progress)
     say(f"wrote {safe_terminal(path, WHOLE)}")
     return 0
 

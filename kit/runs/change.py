@@ -440,7 +440,8 @@ def _samples(old: Run, new: Run) -> tuple[int, int]:
 
 
 def _known(runs: Sequence[Times]) -> list[NDArray[Any]]:
-    return [kept for run in runs if len(kept := (a := np.asarray(run, float))[np.isfinite(a)])]
+    arrays = [np.asarray(run, float) for run in runs]
+    return [kept for array in arrays if len(kept := array[np.isfinite(array)])]
 
 
 def _positive(runs: Sequence[Times]) -> list[NDArray[Any]]:

@@ -66,17 +66,16 @@ def named_devices() -> Iterator[DeviceNames]:
     """
     with ExitStack() as undo:
         names = undo.enter_context(DeviceNames())
-        undo.callback(setattr, warnings, "showwarning", warnings.showwarning)
-        warnings.showwarning = _at_the_programs_line(warnings.showwarning)
-        undo.callback(setattr, torch, "load", torch.load)
-        torch.load = names.loading(torch.load)
-        undo.callback(setattr, torch, "compile", torch.compile)
-        torch.compile = names.compiling(torch.compile, undo)
         undo.callback(_end_default, torch.set_default_device)
-        undo.callback(setattr, torch, "set_default_device", torch.set_default_device)
-        torch.set_default_device = names.defaulting(torch.set_default_device)
-        undo.callback(setattr, nn.Module, "to", nn.Module.to)
-        nn.Module.to = names.moving(nn.Module.to)  # type: ignore[method-assign]
+        for owner, name, stand_in in (
+            (warnings, "showwarning", _at_the_programs_line),
+            (torch, "load", names.loading),
+            (torch, "compile", functools.partial(names.compiling, undo)),
+            (torch, "set_default_device", names.defaulting),
+            (nn.Module, "to", names.moving),
+        ):
+            undo.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, stand_in(getattr(owner, name)))
         follows = mixed_precision_follows(_ACCELERATORS, lambda: _users_frame() is not None)
         undo.enter_context(follows)
         undo.enter_context(threads_follow(lambda: names))
@@ -162,7 +161,7 @@ class DeviceNames(TorchFunctionMode):
         """The function that stands in for this `torch.load`."""
         return functools.wraps(load)(functools.partial(self._loaded, load))
 
-    def compiling(self, compiler: Any, undo: ExitStack) -> Any:
+    def compiling(self, undo: ExitStack, compiler: Any) -> Any:
         """The function that stands in for this `torch.compile`, until that is undone."""
 
         @functools.wraps(compiler)
