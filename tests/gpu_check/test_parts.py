@@ -168,3 +168,24 @@ def test_a_time_that_a_compile_is_in_says_so(journal: Journal, tmp_path: Path):
     why = {c["name"]: c["why"] for c in written(tmp_path, "check")}
     assert "compiles in the measured steps" in why["table: cold"]
     assert "compiles" not in why["table: warm"]
+
+
+def test_a_kind_that_is_new_needs_as_long_as_what_took_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now = 0.0
+
+    def run(workload: Any, settings: Settings, *, cache: object) -> Run:
+        nonlocal now
+        now += 50.0
+        return made
+
+    made = run_once(mlp, FEW)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(cells_of, "run_once", run)
+    journal = Journal(tmp_path / "lines", tmp_path, seconds=90.0, is_tiny=True)
+    cells = [Cell("a", mlp, FEW.replace(mode="lazy")), Cell("b", mlp, FEW, kind="inductor")]
+    found = measure_cells(journal, "table", cells, rounds=1)
+    assert [len(found.runs[cell.name]) for cell in cells] == [1, 0]
+    (late,) = [c for c in written(tmp_path, "check") if c["state"] == "not run"]
+    assert "needs about 50 s, and 40 s of its time were left" in late["why"]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from kit.gpu_check.base.cells import Cell, measure_cells
 from kit.gpu_check.base.journal import Journal
-from kit.measure.base.context import Context, Workload
 from kit.runs.loss_scaling import ON_DEVICE
 from kit.runs.settings import Settings
 from kit.workloads.convnets import convnet
+from kit.workloads.gpt2 import gpt2
 from kit.workloads.many_arrays import zero_grad_by
 from kit.workloads.masked_lm import bert_of
 from kit.workloads.rnn.gates import rnn_gates
@@ -23,6 +19,7 @@ __all__ = ["run"]
 
 NATIVE: dict[str, Any] = {"mode": "torch"}
 LAZY: dict[str, Any] = {"mode": "lazy"}
+REPLAY: dict[str, Any] = {"mode": "lazy", "step_mode": "replay"}
 SHORT: dict[str, Any] = {"steps": 2, "warmup": 2}  # in tiny sizes
 
 
@@ -87,6 +84,7 @@ def _network(model: str, is_tiny: bool) -> Iterator[Cell]:
         yield Cell(f"torch, {group}", workload, Settings(**NATIVE, **half), group)
         keep = "resnet50" if (model, batch) == ("resnet50_v1b", 32) else ""
         yield Cell(f"kit lazy, {group}", workload, Settings(**LAZY, **half), group, keep)
+        yield Cell(f"kit lazy, replay, {group}", workload, Settings(**REPLAY, **half), group)
         for bulk in (15, 50, 1) if batch == 32 else (15,):
             yield Cell(
                 f"kit bulk {bulk}, {group}", workload, Settings(**_bulk(bulk), **half), group
@@ -99,39 +97,16 @@ def _gpt2(is_tiny: bool) -> Iterator[Cell]:
     Raises:
         ImportError: transformers is not installed.
     """
-    workload = _gpt2_workload(is_tiny)
+    workload = gpt2("tiny" if is_tiny else "full")
     more = SHORT if is_tiny else {}
-    for name, settings in (("torch", NATIVE), ("kit lazy", LAZY), ("kit bulk 15", _bulk(15))):
-        if is_tiny and name == "kit bulk 15":
-            return
+    ways = (
+        ("torch", NATIVE),
+        ("kit lazy", LAZY),
+        ("kit lazy, replay", REPLAY),
+        ("kit bulk 15", _bulk(15)),
+    )
+    for name, settings in ways[:2] if is_tiny else ways:
         yield Cell(name, workload, Settings(batch_size=2 if is_tiny else 8, **settings, **more))
-
-
-def _gpt2_workload(is_tiny: bool) -> Workload:
-    hf = import_module("transformers")
-    small = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 50, "n_positions": 16}
-    still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}  # every mode the same
-    config = hf.GPT2Config(**(small if is_tiny else {}), **still, use_cache=False)
-    length = 8 if is_tiny else 256
-
-    def build(ctx: Context) -> Callable[[], Any]:
-        torch.manual_seed(ctx.seed)
-        model = hf.GPT2LMHeadModel(config).to(ctx.device)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-        ids = torch.randint(0, config.vocab_size, (ctx.settings.batch_size, length))
-        batch = ctx.part(ids).to(ctx.device)
-
-        def step() -> Tensor:
-            with ctx.autocast():
-                loss: Tensor = model(input_ids=batch, labels=batch).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss
-
-        return step
-
-    return Workload("gpt2", build, "GPT-2 of transformers learns one batch, with AdamW.")
 
 
 def _bert_large(is_tiny: bool) -> Iterator[Cell]:
@@ -139,7 +114,13 @@ def _bert_large(is_tiny: bool) -> Iterator[Cell]:
     if is_tiny:
         return
     half: dict[str, Any] = {"batch_size": 8, "dtype": "float16", "loss_scaling": ON_DEVICE}
-    for name, settings in (("torch", NATIVE), ("kit lazy", LAZY), ("kit bulk 50", _bulk(50))):
+    ways = (
+        ("torch", NATIVE),
+        ("kit lazy", LAZY),
+        ("kit lazy, replay", REPLAY),
+        ("kit bulk 50", _bulk(50)),
+    )
+    for name, settings in ways:
         yield Cell(name, bert_of("large"), Settings(**settings, **half))
 
 

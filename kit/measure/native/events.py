@@ -34,6 +34,7 @@ __all__ = [
     "blocking_lines",
     "computed_ns",
     "is_outermost",
+    "steps_of",
     "timeline_of",
 ]
 
@@ -80,7 +81,7 @@ def timeline_of(
     """
     events = list(events)
     host = [e for e in events if e.device_type.name == "CPU"]
-    steps = [e for e in host if e.name.startswith(STEP)]
+    steps = steps_of(host)
     if not steps:
         return Timeline.of([], origin="profiled")
     zero = min(e.time_range.start for e in steps)
@@ -117,6 +118,11 @@ def timeline_of(
         spans += _away(host, steps, looks, device)
         notes += [] if len(looks) > 1 and looks[0].queued_ns >= 0 else [UNSEEN]
     return Timeline.of(spans, syncs, "profiled", notes)
+
+
+def steps_of(events: Iterable[Any]) -> list[Any]:
+    """The regions of the steps, which the profiler draws among a GPU's events, too, and later."""
+    return [e for e in events if e.name.startswith(STEP) and e.device_type.name == "CPU"]
 
 
 def computed_ns(events: Iterable[Any]) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 from kit.measure.native.events import ENGINE, ancestors, is_outermost
 from kit.measure.native.lines import NOWHERE, Lines, SeenNode, SeenOp
-from kit.measure.native.match import match
+from kit.measure.native.match import FREE, match
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
 from kit.text import format_share
@@ -164,13 +164,18 @@ class _Callers:
         self._tree, self._found = tree, found
         self._longest: dict[int, tuple[Any, SeenOp]] = {}  # by the outermost op around
         self._within: dict[int, SeenOp] = {}  # by a function of the user's or of a library's
+        takes: dict[int, float] = {}  # the least of all steps: a hiccup is in one
+        for event, op in found.values():
+            took = event.time_range.elapsed_us()
+            takes[id(op)] = min(took, takes.get(id(op), took))
         for event, op in found.values():
             for e in ancestors(event):
                 if e.sequence_nr >= 0 and not _is_op(e):
                     self._within[id(e)] = _common(self._within.get(id(e), op), op)
             outermost = [event, *filter(_is_op, _outwards(event))][-1]
-            longest = self._longest.setdefault(id(outermost), (event, op))
-            if event.time_range.elapsed_us() > longest[0].time_range.elapsed_us():
+            _, longest = self._longest.setdefault(id(outermost), (event, op))
+            longer, long = ((one.name not in FREE, takes[id(one)]) for one in (op, longest))
+            if longer > long:
                 self._longest[id(outermost)] = event, op
 
     def of(self, launched: Sequence[tuple[Any, Any]], whys: Sequence[str]) -> Launches:

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 from kit.measure.native.events import ENGINE
 from kit.measure.native.lines import SeenNode, SeenOp
 
-__all__ = ["match"]
+__all__ = ["FREE", "match"]
 
 # How many ops are passed over, at most, to meet again; how many must be alike then; and how often
 # in a step. A step that does more otherwise may call the same ops on other lines.
 _FAR, _ALIKE, _MOST_MEETINGS = 12, 4, 1000
 # These compute nothing, and torch calls others of them while it is looked at.
-_FREE = frozenset(
+FREE = frozenset(
     f"aten::{name}"
     for name in (
         *("_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "detach", "diagonal"),
@@ -74,9 +74,9 @@ class _Order:
             op, event = self._ops[i], self._events[j]
             if op == event:
                 return i, j, True
-            if op in _FREE:
+            if op in FREE:
                 i += 1
-            elif event in _FREE or self._calls_its_name(j, op):
+            elif event in FREE or self._calls_its_name(j, op):
                 j += 1
             else:
                 break
@@ -88,7 +88,7 @@ class _Order:
         `torch.where(mask, x, 0.0)` is such a composite: it makes a tensor of its number first.
         """
         inside = self._events[j + 1 : self.behind(j)]
-        computes = (name for name in inside if name not in _FREE)
+        computes = (name for name in inside if name not in FREE)
         return next(computes, "") == first and self._events[j] in inside
 
     def behind(self, j: int) -> int:
@@ -101,7 +101,7 @@ class _Order:
 
     def is_rest_free(self, i: int, j: int) -> bool:
         """Does nothing further compute?"""
-        return all(name in _FREE for name in (*self._ops[i:], *self._events[j:]))
+        return all(name in FREE for name in (*self._ops[i:], *self._events[j:]))
 
     def again(self, i: int, j: int) -> tuple[int, int] | None:
         """The nearest places from which several are alike; None if they are too far."""
@@ -127,7 +127,7 @@ class _Order:
 
 def _working(names: Sequence[str], at: int) -> list[int]:
     """The places of the next ones that compute something."""
-    return [*islice((k for k in range(at, len(names)) if names[k] not in _FREE), _FAR + 1)]
+    return [*islice((k for k in range(at, len(names)) if names[k] not in FREE), _FAR + 1)]
 
 
 def _name(event: Any) -> str:

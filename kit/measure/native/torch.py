@@ -15,7 +15,7 @@ from kit.measure.base.allocator import Allocated, memory_metrics, of_torch
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
-from kit.measure.native.events import FINISH, STEP, blocking_lines, timeline_of
+from kit.measure.native.events import FINISH, STEP, blocking_lines, steps_of, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
 from kit.measure.native.launches import find_launches
 from kit.measure.native.lines import Lines, ModuleNames
@@ -72,8 +72,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         profiler = _profile(step, settings.settling, device, pace.finish)
     looks = profiler.looks()
     events = profiler.events()
-    steps = [e for e in events if e.name.startswith(STEP)]
-    launches = find_launches(events, steps, lines, device=device)
+    launches = find_launches(events, steps_of(events), lines, device=device)
     timeline = timeline_of(
         events,
         device=device,

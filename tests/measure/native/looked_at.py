@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kit.measure.native.events import STEP
+from kit.measure.native.events import STEP, steps_of
 from kit.measure.native.instruments import Profiler
 from kit.measure.native.launches import Launches, find_launches
 from kit.measure.native.lines import Lines, ModuleNames
@@ -30,5 +30,4 @@ def profiled(step: Step) -> tuple[list[Any], Launches]:
             step()
     profiler.stop()
     events = profiler.events()
-    steps = [e for e in events if e.name.startswith(STEP)]
-    return events, find_launches(events, steps, looks, device="cpu")
+    return events, find_launches(events, steps_of(events), looks, device="cpu")

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.measure.native.events import STEP, timeline_of
+from kit.measure.native.events import STEP, steps_of, timeline_of
 from kit.measure.native.launches import NOTHING, find_launches
 from kit.measure.native.lines import Lines, ModuleNames, SeenOp
 from kit.measure.native.match import match
@@ -88,6 +88,46 @@ def test_a_gpus_kernel_has_the_caller_of_its_launch() -> None:
     timeline = timeline_of(events, device="cuda", caller=found.of)
     node = {timeline.names[n]: int(i) for n, i in zip(timeline.name, timeline.node, strict=True)}
     assert (node["gemm"], node["gemm_t"], node["sgemm"]) == (0, 1, -1)
+
+
+def test_a_gpu_that_runs_behind_costs_no_step_its_lines() -> None:
+    """The profiler draws each step among the GPU's events again, as late as its kernels ran."""
+    steps = [Event(f"{STEP}{i}", 100 * i, 100 * i + 90) for i in range(2)]
+    drawn = [
+        Event(s.name, s.start + 60, s.end + 60, gpu=True, is_user_annotation=True) for s in steps
+    ]
+    ops = [SeenOp("aten::mm", ("a.py", 1)), SeenOp("aten::exp", ("a.py", 2))]
+    calls = [
+        Event(op.name, s.start + at, s.start + at + 5, s)
+        for s in steps
+        for op, at in zip(ops, (10, 80), strict=True)
+    ]
+    launches = [Event("cudaLaunchKernel", e.start, e.end, e, id=i) for i, e in enumerate(calls)]
+    kernels = [
+        Event("kernel", e.start + 60, e.end + 60, gpu=True, id=i) for i, e in enumerate(calls)
+    ]
+    events = [*steps, *drawn, *calls, *launches, *kernels]
+    assert steps_of(events) == steps
+    found = find_launches(events, steps_of(events), [look_at(*ops)], device="cuda")
+    assert not found.notes
+    assert [found.callers[found.of(k)].site for k in kernels] == ["a.py:1", "a.py:2"] * 2
+
+
+def test_a_hiccup_in_one_step_changes_no_callers_op() -> None:
+    """On a CPU a composite is a kernel; it has the op, of those it calls, that computes longest."""
+    names = ("aten::t", "aten::mul", "aten::addmm")
+    took = ((1, 2, 8), (30, 2, 8), (1, 30, 8))
+    events: list[Event] = []
+    for n, lengths in enumerate(took):
+        step = Event(f"{STEP}{n}", 100 * n, 100 * n + 90)
+        outer = Event("aten::linear", 100 * n + 10, 100 * n + 70, step)
+        events += [step, outer]
+        for k, (name, us) in enumerate(zip(names, lengths, strict=True)):
+            start = 100 * n + 11 + sum(lengths[:k])
+            events.append(Event(name, start, start + us, outer))
+    look = look_at(*(SeenOp(name, ("a.py", 1)) for name in names))
+    found = find_launches(events, steps_of(events), [look], device="cpu")
+    assert [(c.op, c.kernels) for c in found.callers] == [("aten::addmm", 3)]
 
 
 def test_nothing_is_known_without_a_look() -> None:
