@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.run import Run
@@ -17,7 +18,7 @@ from kit.runs.settings import ENOUGH, Settings
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.planes import TORCH_CPU
 
-__all__ = ["HOSTILE", "empty_run", "make_run", "native_run", "one_span_run"]
+__all__ = ["HOSTILE", "empty_run", "make_run", "native_run", "one_span_run", "timed"]
 
 HOSTILE = (
     "</script><script>alert('kit')</script><img src=x onerror=\"alert(1)\">&amp;\"'`${1}"
@@ -292,3 +293,8 @@ class _Machine:
 
     def _some(self, about: int) -> int:
         return self.rng.randrange(about // 2, about * 3 // 2)
+
+
+def timed(*ms: float, **changes: Any) -> Run:
+    """A run of these step times in tens of milliseconds, three times over."""
+    return replace(make_run(), step_times_ns=tuple(int(x * 1e7) for x in ms * 3), **changes)

@@ -36,6 +36,7 @@ __all__ = [
     "ends_text",
     "error_of",
     "median_run",
+    "middle_ms",
     "part_difference",
     "ratio_of",
     "shift_of",
@@ -239,6 +240,11 @@ def median_run(runs: Sequence[Run]) -> Run:
     return sorted(runs, key=lambda run: run.step_ms)[(len(runs) - 1) // 2]
 
 
+def middle_ms(runs: Sequence[Run]) -> float:
+    """The median step of several runs alike, as each `Difference` has it; nan if none has steps."""
+    return middle_of(_known([_times(run) for run in runs]))
+
+
 def doubt_of(*runs: Run) -> str:
     """Why a change between these runs may be another program's; "" if it is not.
 
@@ -282,10 +288,7 @@ class StepTimes:
 
 
 def step_interval(*runs: Run) -> tuple[float, float]:
-    """In which the median step of a rerun is to be expected, of runs alike; milliseconds.
-
-    nan where fewer than two steps were measured.
-    """
+    """Where a rerun's median step is expected, in ms; nan where fewer than two were measured."""
     side = _log_times(runs).side
     half = side.error * student(side.freedom, SURE)
     return math.exp(side.middle - half), math.exp(side.middle + half)
@@ -370,11 +373,9 @@ def error_of(predicted_ms: float, measured: Sequence[Run]) -> Difference:
 
     The spread is that of the measured runs, a rerun's included: the model has none of its own here.
     """
-    middle = middle_of(_known([_times(run) for run in measured]))
     low, high = step_interval(*measured)
-    return Difference(
-        middle, predicted_ms, predicted_ms / high, predicted_ms / low, doubt=doubt_of(*measured)
-    )
+    old, new = middle_ms(measured), predicted_ms
+    return Difference(old, new, new / high, new / low, doubt=doubt_of(*measured))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 from kit.errors import SettingsError
 from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.bulk_sizes import UNLIMITED
-from kit.runs.change import Difference, doubt_of, steps_difference
+from kit.runs.change import Difference, doubt_of, middle_ms, step_interval, steps_difference
 from kit.runs.compiles import COMPILED
 from kit.runs.knob import knobs_of
 from kit.runs.labels import device_of, samples_of, told_settings
@@ -49,6 +49,8 @@ _NO_PREFETCH = "no prefetch"  # goes without saying beside other settings
 class ComparisonRow:
     """One run of a comparison; nan where the run cannot say.
 
+    The times of its steps are those of all its repeats, the rest is that of the run itself.
+
     Units:
         milliseconds; fractions in [0, 1]
     """
@@ -71,6 +73,7 @@ class ComparisonRow:
     best: frozenset[str] = frozenset()  # columns of which it has the best value, or one as good
     maybe_best: frozenset[str] = frozenset()  # columns of which it may have the best value
     has_loss: bool = True  # False: nobody told one, as in a loop that was watched
+    reruns_ms: tuple[float, float] = (math.nan, math.nan)  # in which 95% of their steps are
     by_sample: bool = False  # the runs' steps hold different numbers of samples
 
 
@@ -149,10 +152,11 @@ def comparison_rows(
     every = [*map(tuple, repeats)] or [(run,) for run in runs]
     is_known = all(map(samples_of, runs))
     by_sample = is_known and any(has_other_samples(runs[baseline], run) for run in runs)
+    base_ms = middle_ms(every[baseline])
     rows = []
     for i, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True)):
         change = steps_difference(every[baseline], every[i], by_sample=by_sample)
-        row = _row(run, label, runs[baseline].step_ms, None if i == baseline else change)
+        row = _row(run, every[i], label, base_ms, None if i == baseline else change)
         rows.append(replace(row, doubt=doubt_of(run, *every[i]), by_sample=by_sample))
     found = {c.head: _best(c, rows, runs, every) for c in COLUMNS if c.best}
     return tuple(
@@ -214,19 +218,21 @@ def check_baseline(baseline: Any, count: int) -> None:
         )
 
 
-def _row(run: Run, label: str, base_ms: float, change: Difference | None) -> ComparisonRow:
-    h, samples = run.headline(), samples_of(run)
-    times = run.step_times_ns
+def _row(
+    run: Run, every: Sequence[Run], label: str, base_ms: float, change: Difference | None
+) -> ComparisonRow:
+    h, samples, step_ms = run.headline(), samples_of(run), middle_ms(every)
+    times = [time for one in every for time in one.step_times_ns]
     low, high = (
         (float(x) / 1e6 for x in np.percentile(times, [25, 75])) if times else (math.nan,) * 2
     )
     return ComparisonRow(
         label=label,
-        step_ms=run.step_ms,
+        step_ms=step_ms,
         step_low_ms=low,
         step_high_ms=high,
-        ratio=run.step_ms / base_ms if base_ms else math.nan,
-        sample_ms=run.step_ms / samples if samples else math.nan,
+        ratio=step_ms / base_ms if base_ms else math.nan,
+        sample_ms=step_ms / samples if samples else math.nan,
         device_busy_fraction=h.device_busy_fraction,
         overlap_fraction=h.overlap_fraction,
         syncs_per_step=h.syncs_per_step,
@@ -236,6 +242,7 @@ def _row(run: Run, label: str, base_ms: float, change: Difference | None) -> Com
         has_loss=bool(run.losses),
         compiling=run.measured.compiled_fraction,
         change=change,
+        reruns_ms=step_interval(*every),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.runs.change import ends_text, step_interval
+from kit.runs.change import ends_text
 from kit.runs.run import Run
 from kit.text import format_ms, format_ns, format_percent, safe_label, safe_terminal
 from kit.trace import KINDS, Timeline
@@ -82,7 +82,9 @@ class _Strip:
     x_end: float  # of the whole axis, milliseconds
 
 
-def comparison_columns(runs: Sequence[Run], baseline: int = 0) -> Columns:
+def comparison_columns(
+    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
+) -> Columns:
     """Everything that the figure shows, as numpy columns, text and numbers; nothing of bokeh.
 
     At most `MAX_BARS` bars a run: those narrower than a pixel or so are merged with their
@@ -95,7 +97,7 @@ def comparison_columns(runs: Sequence[Run], baseline: int = 0) -> Columns:
     Raises:
         SettingsError: there are no runs.
     """
-    rows = comparison_rows(runs, baseline)
+    rows = comparison_rows(runs, baseline, repeats)
     windows = [_window(run.timeline) for run in runs]
     x_end = _axis_end([w.ms(w.end) for w in windows])
     columns: Columns = {name: {} for name in SOURCES}
@@ -103,7 +105,8 @@ def comparison_columns(runs: Sequence[Run], baseline: int = 0) -> Columns:
     labels: list[str] = []
     y = 0.0
     for i, (run, window) in enumerate(zip(runs, windows, strict=True)):
-        title = _title_lines(i, run, rows[i], window, x_end, baseline_tag(i, baseline, len(runs)))
+        tag = baseline_tag(i, baseline, len(runs))
+        title = _title_lines(i, run, rows[i], window, x_end, tag)
         top = y + _TITLE * len(title)
         lanes, end = _rows(run.timeline, top + _STEPS + _GAP)
         parts = _strip(run.timeline, _Strip(i, window, tuple(lanes), top, end, x_end))
@@ -344,7 +347,7 @@ def _title_lines(
     """The settings of a run, then its numbers: lines that fit on a phone."""
     parts = ["step time unknown"]
     if not math.isnan(row.step_ms):
-        within = ends_text(*step_interval(run))
+        within = ends_text(*row.reruns_ms)
         parts = [f"{format_ms(row.step_ms)} a step (reruns: {within})"]
     if not math.isnan(row.overlap_fraction):
         parts.append(f"{format_percent(row.overlap_fraction)} hidden")

@@ -176,13 +176,15 @@ def _text_cell(cell: Cell) -> str:
     return f"{cell.text}{note}{'*' if cell.is_best else ' '}"
 
 
-def comparison_figure(runs: Sequence[Run], baseline: int = 0) -> figure:
+def comparison_figure(
+    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
+) -> figure:
     """One strip for each run, all with one time axis; a new figure each time.
 
     Raises:
         SettingsError: there are no runs, or no run has the number `baseline`.
     """
-    columns = comparison_columns(runs, baseline)
+    columns = comparison_columns(runs, baseline, repeats)
     axis = columns["axis"]
     plot = figure(
         x_range=Range1d(0, axis["x_end"], bounds=None),
@@ -312,7 +314,7 @@ class Comparison:
         text = HTML(
             comparison_html(self.runs, self.baseline, self.repeats), layout=Layout(width="auto")
         )
-        return View([text, LivePlot(comparison_figure(self.runs, self.baseline))])
+        return View([text, LivePlot(comparison_figure(self.runs, self.baseline, self.repeats))])
 
     def __repr__(self) -> str:
         return comparison_text(self.runs, self.baseline, self.repeats)
