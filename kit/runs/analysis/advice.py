@@ -124,11 +124,10 @@ def _syncs(run: Run, seen: _Seen) -> Iterator[Advice]:
     if not waits.steps:
         return
     for row in sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline):
-        advice = sync_cure(row, run)
         is_seen = run.settings.step_mode != "speculate" or seen.is_starved
         is_traced = not math.isnan(row.idle_ms_per_step)  # else the cost is an untraced wait
         if is_seen and not row.cost_ms_per_step < SHARE * (seen if is_traced else run).step_ms:
-            yield advice
+            yield sync_cure(row, run)  # of few: it looks through all waits
 
 
 def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
