@@ -30,6 +30,7 @@ tests = $(PY) -m pytest $(1) -m "$(2)" || \
 	{ [ $$? = 1 ] && $(PY) -m pytest --last-failed --last-failed-no-failures none -m "$(2)"; }
 NOT_QUICK := not browser and not notebook and not slow and not alone
 VENV := .venv
+BYTECODE := $(VENV)/.bytecode
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 # The lists of these names, and then nothing that they lack.
@@ -75,13 +76,20 @@ quick: check  ## check, and the tests without browser, notebook or long compile:
 	@scripts/need graphviz dot
 	$(PY) -m pytest -n $(WORKERS) -m "$(NOT_QUICK)" $(QUICK)
 
-test: check  ## check, and every test: what CI runs
+test: $(VENV)/.installed-test  ## check, and every test: what CI runs
+	@$(MAKE) --no-print-directory --jobs 2 lint $(BYTECODE) javascript
 	@scripts/need graphviz dot
 	@scripts/need chromium chromium chromium-browser google-chrome
 	$(if $(GPU),$(PY) -m pytest -m gpu $(PYTEST_ARGS) || [ $$? = 5 ]  # 5: there are none)
 	$(if $(PYTEST_ARGS),,$(call tests,-n $(WORKERS) $(BY_FILE),not alone and not as_shipped))
 	$(if $(PYTEST_ARGS),,$(call tests,-n $(WORKERS) --dist worksteal,as_shipped))
 	$(if $(PYTEST_ARGS),$(PY) -m pytest $(PYTEST_ARGS),$(call tests,-n 0,alone))
+
+# pip has compiled nothing (.ci/run), and each worker would compile the same thousands of files: one
+# process does that first, while the linter has the other core. The tests say what cannot be imported.
+$(BYTECODE): $(VENV)/.installed-test
+	@$(PY) -m pytest --collect-only -qq >/dev/null 2>&1 || true
+	@touch $@
 
 coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op_coverage.md and .csv
 	$(PY) scripts/coverage_table.py

@@ -193,6 +193,14 @@ def test_check_takes_the_python_and_the_javascript_side_by_side(machine: Path):
     }
 
 
+def test_one_process_compiles_what_the_workers_import_beside_the_linter(machine: Path):
+    lines = call(machine, "make", "--dry-run", "--always-make", "test").stdout.splitlines()
+    (side_by_side,) = (line for line in lines if "--jobs 2 " in line)
+    assert side_by_side.split("--jobs 2 ")[1] == "lint .venv/.bytecode javascript"
+    (collect,) = (i for i, line in enumerate(lines) if "-m pytest --collect-only" in line)
+    assert collect < min(i for i, line in enumerate(lines) if "-m pytest -n" in line)
+
+
 def test_help_lists_every_target_that_is_no_file(machine: Path):
     awk = shutil.which("awk")
     assert awk
