@@ -72,7 +72,9 @@ settings.load_profile("kit")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before anything can import jax."""
+    """Before anything can import jax, which reads its settings once."""
+    if "jax" in sys.modules:  # by a conftest.py beside the files that pytest was given
+        raise pytest.UsageError("a conftest.py loads jax: load it in the fixtures that need it")
     if not _wants(config, "gpu"):
         os.environ["JAX_PLATFORMS"] = "cpu"
     if not any(_wants(config, marker) for marker in AS_FOR_A_USER):

@@ -6,8 +6,6 @@ import multiprocessing
 
 import pytest
 
-from kit.measure.many import launch
-
 # What each process imports before it does anything, and what the first optimizer of torch does.
 _NEEDED = ["kit.measure.many.replicas", "kit.runtime.processes.join", "torch._dynamo"]
 
@@ -18,5 +16,7 @@ def _processes_share_their_imports(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The tests that call the command line start theirs as users do.
     """
+    from kit.measure.many import launch  # loads jax
+
     multiprocessing.set_forkserver_preload(_NEEDED)
     monkeypatch.setattr(launch, "_CONTEXT", multiprocessing.get_context("forkserver"))
