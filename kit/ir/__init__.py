@@ -8,3 +8,5 @@ from kit.ir.graph import Aval as Aval
 from kit.ir.graph import Graph as Graph
 from kit.ir.graph import Node as Node
 from kit.ir.graph import Segment as Segment
+from kit.ir.roles import ROLES as ROLES
+from kit.ir.roles import roles as roles

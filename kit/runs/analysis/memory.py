@@ -8,7 +8,8 @@ it is taken to end with that, since the recording alone may have kept it. Parame
 there all the time. XLA may need less inside a program, where fusion makes values disappear, and
 more, for scratch; on a GPU an input without further use gives its memory to a result
 (donation), which is not modelled. What an op makes for itself, as a loop or a hybridized function
-does inside, is not seen either.
+does inside, is not seen either. Which variables are parameters, and which the optimizer's state,
+`kit.ir.roles` tells from what reads them.
 
 What an op makes, it writes: buffers are immutable, so bytes allocated and bytes written are one.
 `memory` is about the order of the program, `memory_by_op` and `variant_memory` put the bytes
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import GraphError
-from kit.ir import Graph
+from kit.ir import Graph, roles
 from kit.ir.graph import is_view
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
@@ -52,6 +53,7 @@ class Holder:
     first: int  # node id; 0 for variables
     last: int  # node id; the number of nodes if it outlives the step
     is_kept: bool  # between segments; False: inside one only
+    role: str = ""  # of a variable: one of `kit.ir.ROLES`, such as "parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class MemoryReport:
     temporary: tuple[int, ...]  # of that, what no other segment will see
     written: tuple[int, ...]  # what the node makes
     buffers: tuple[int, ...]  # in how many pieces; 0 for a view
-    variables: int  # parameters, inputs and scalars
+    variables: int  # parameters, optimizer state, inputs and numbers
     peak: int
     peak_node: int  # -1 if nothing is executed
     holders: tuple[Holder, ...]  # of the peak, the largest first
@@ -260,6 +262,7 @@ def _holders(graph: Graph, home: dict[int, tuple[int, int]]) -> list[Holder]:
         if is_view(node.op) and sources:
             shown.update({(i, k): sources[0] for k in range(len(node.avals))})
     wanted = {shown.get(v, v) for v in graph.wanted}
+    role_of = roles(graph)
     found = []
     for i, node in enumerate(nodes):
         for k, aval in enumerate(node.avals):
@@ -275,9 +278,13 @@ def _holders(graph: Graph, home: dict[int, tuple[int, int]]) -> list[Holder]:
                 first, last = i, max([i, *users[i, k]])
                 if is_kept:
                     last = max(later) if later else len(nodes)
+            role = role_of.get(i, "")
             found.append(
-                Holder(i, k, node.op, node.site, node.scope, aval.size_bytes, first, last, is_kept)
-            )
+                Holder(
+                    i, k, node.op, node.site, node.scope, aval.size_bytes, first, last, is_kept,
+                    role,
+                )
+            )  # fmt: skip
     return found
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "run_notes_html",
     "sync_picks",
     "sync_table_html",
+    "unbroken",
     "unlowered_html",
 ]
 
@@ -55,6 +56,7 @@ _UNSEEN = (
     "clip-path:inset(50%);white-space:nowrap;border:0"
 )
 _CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
+_COUNTS = re.compile(r"(?<=\d) (?=[a-z])")
 _ENDS = re.compile(r"(?<=/)|(?<=[^/]{9})(?=:[0-9])")
 _MAX_ROWS = 12
 _COLOR_OF = {row.name: row.color for row in CATEGORY_ROWS}
@@ -263,6 +265,11 @@ def folded(line: str, body: str) -> str:
 def sentence(text: str) -> str:
     style = f"font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px;overflow-wrap:anywhere"
     return f'<div style="{style}">{text}</div>' if text else ""
+
+
+def unbroken(html: str) -> str:
+    """The same, in which no line ends between a number and its word: "2 backward"."""
+    return _COUNTS.sub("&nbsp;", html)
 
 
 def not_shown(count: int, what: str, more: str = "") -> str:

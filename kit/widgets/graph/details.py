@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kit.ir import READ_CUTS, Graph
+from kit.ir import READ_CUTS, Graph, roles
 from kit.runs.analysis.nodes import node_kernels
 from kit.runs.run import Run
 from kit.text import format_count, format_ns, safe_label
@@ -35,6 +35,7 @@ def detail_columns(boxes: Sequence[Box], merged: Merged, run: Run | None, string
     """
     kernels = node_kernels(run) if run is not None else {}
     stops = stops_of(run) if run is not None else {}
+    role_of = roles(merged.graph)
     found: dict[str, list[int]] = defaultdict(list)
     for box in boxes:
         texts = dict.fromkeys(("attrs", "makes", "reads", "kernels", "stop"), "")
@@ -45,7 +46,7 @@ def detail_columns(boxes: Sequence[Box], merged: Merged, run: Run | None, string
             texts = {
                 "attrs": _some(f"{name} = {value}" for name, value in node.attrs),
                 "makes": _some(map(str, node.avals)),
-                "reads": _some(_read(merged.graph, *value) for value in node.inputs),
+                "reads": _some(_read(merged.graph, role_of, *value) for value in node.inputs),
                 "kernels": _some(
                     f"{safe_label(name, _NAME)}, with {format_count(many - 1, 'more op')}"
                     if many > 1
@@ -95,10 +96,10 @@ def _waits_for_all(timeline: Timeline) -> bool:
     return any(timeline.names[i] == "wait_all" for i in np.unique(names))
 
 
-def _read(graph: Graph, node: int, output: int) -> str:
+def _read(graph: Graph, role_of: Mapping[int, str], node: int, output: int) -> str:
     source = graph.nodes[node]
-    what = f"{source.op} " if source.is_variable else ""
-    return f"{what}{source.avals[output]}"
+    what = role_of[node] if source.op == "parameter" else source.op if source.is_variable else ""
+    return f"{what} {source.avals[output]}".strip()
 
 
 def _some(texts: Iterable[str]) -> str:

@@ -256,7 +256,8 @@ def _title(run: Run | None, ops: int, what: str) -> str:
 
 
 def _note(hidden: int, merged: Merged, other: str) -> str:
-    many = f"{hidden:,} parameters and inputs are" if hidden > 1 else "1 parameter or input is"
+    one = "1 parameter, state or input is"
+    many = f"{hidden:,} parameters, states and inputs are" if hidden > 1 else one
     parts = [f"{many} not drawn"] if hidden else []
     has_ops = any(not node.is_variable for node in merged.graph.nodes)
     return "  ·  ".join([*parts, *_change_note(merged.changes, other)]) if has_ops else ""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kit.ir import RECURRENT, Graph
+from kit.ir import RECURRENT, ROLES, Graph
 from kit.runs.analysis.memory import Holder, MemoryReport, memory
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.labels import is_on_cpu
@@ -23,8 +23,9 @@ from kit.text import format_bytes, format_count, format_ns, format_percent, safe
 from kit.trace.intervals import joined
 from kit.widgets.base.theme import COLORS, HELD, MUTED, tint
 
-__all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "holder_groups",
-           "mark_columns", "memory_payload", "short_op", "unseen_inside"]  # fmt: skip
+__all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "held_name",
+           "holder_groups", "mark_columns", "memory_payload", "short_op",
+           "unseen_inside"]  # fmt: skip
 
 MAX_BARS = 1200  # of the area; more ops than that share one
 MAX_HOLDERS = 10
@@ -47,8 +48,8 @@ _INSIDE = frozenset(
 _AREA = ("left", "right", "variables", "kept", "live", "shade", "color", "op", "site", "scope",
          "phase", "all", "own", "written", "time", "nodes")  # fmt: skip
 _NO_BANDS: dict[str, list[Any]] = {"x": [], "variables": [], "kept": [], "live": []}
-_BARS = ("top", "bottom", "right", "middle", "color", "text", "size", "op", "site", "scope", "kind",
-         "life", "nodes")  # fmt: skip
+_BARS = ("top", "bottom", "right", "middle", "color", "text", "size", "op", "site", "scope",
+         "kind", "life", "nodes")  # fmt: skip
 
 
 def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
         ((s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if top >= s), (1.0, "bytes")
     )
     end = 1.16 * top / scale
-    groups = holder_groups(report, len(graph))
+    groups = holder_groups(report)
     area = _area(report, graph, node_ns(run), scale)
     edges = zip(area["left"], area["right"], strict=True)
     bands = {"x": [x for edge in edges for x in edge]}  # a step for each op
@@ -213,15 +214,22 @@ def _lines(*texts: str) -> str:
     return "\n".join(line for text in texts for line in wrap(text, _MAX_LINE))
 
 
-def holder_groups(report: MemoryReport, count: int) -> list[tuple[str, list[Holder]]]:
-    """Which values hold the peak: (kind, values of one op and line), the largest group first."""
+def holder_groups(report: MemoryReport) -> list[tuple[str, list[Holder]]]:
+    """Which values hold the peak: (kind, values of one op and line), the largest group first.
+
+    Variables are in groups of one role: parameters, optimizer state, and so on.
+    """
     groups: dict[tuple[str, str, str], list[Holder]] = defaultdict(list)
     for h in report.holders:
-        is_variable = h.first == 0 and h.last == count and h.op in ("parameter", "input", "scalar")
-        kind = _VARIABLE if is_variable else _KEPT if h.is_kept else _TEMPORARY
-        groups[kind, h.op, h.site].append(h)
+        kind = _VARIABLE if h.role else _KEPT if h.is_kept else _TEMPORARY
+        groups[kind, held_name(h), h.site].append(h)
     found = [(kind, values) for (kind, _, _), values in groups.items()]
     return sorted(found, key=lambda g: -sum(h.bytes for h in g[1]))[:MAX_HOLDERS]
+
+
+def held_name(holder: Holder) -> str:
+    """What a value is called: by its role, or by the op that makes it."""
+    return holder.role or short_op(holder.op)
 
 
 def _bars(
@@ -233,12 +241,15 @@ def _bars(
         first, size = values[0], sum(h.bytes for h in values)
         count = f"{len(values):,} × " if len(values) > 1 else ""
         place = safe_label(first.site or first.scope, 48)
-        text = f"{count}{short_op(first.op)}" + (f"  ·  {place}" if place else "")
+        name = f"{count}{held_name(first)}"
+        label = name + (f"  ·  {place}" if place else "")
         row = {
             "top": n + 0.5, "bottom": n + 0.82, "right": size / max(report.peak, 1),
-            "middle": n + 0.28, "color": HOLDS[kind], "text": text,
+            "middle": n + 0.28, "color": HOLDS[kind],
+            "text": label,
             "size": f"{format_bytes(size)}  ({format_percent(size / max(report.peak, 1))})",
-            "op": f"{count}{short_op(first.op)}", "site": safe_label(first.site or "unknown"),
+            "op": name,
+            "site": safe_label(first.site or ROLES.get(first.role, "unknown")),
             "scope": safe_label(first.scope or "none"), "kind": kind, "life": _life(values),
             "nodes": sorted({h.node for h in values}),
         }  # fmt: skip

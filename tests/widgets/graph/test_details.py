@@ -87,7 +87,7 @@ def test_an_op_says_its_arguments_its_inputs_and_its_kernels():
     assert texts == {
         "attrs": "arg1 = 2",
         "makes": "float32[4,8]",
-        "reads": "parameter float32[4,8]\nparameter float32[4,8]",
+        "reads": "made before the step float32[4,8]\nmade before the step float32[4,8]",
         "kernels": "fusion.1, with 1 more op",
     }
     assert node_kernels(stopping())[3] == [("neg", 1)]

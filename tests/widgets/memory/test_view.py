@@ -68,6 +68,26 @@ def test_the_holders_of_the_peak_are_in_groups_of_one_op_and_line() -> None:
     assert sum(variables) * report.peak == pytest.approx(report.variables)
 
 
+def test_parameters_and_the_optimizers_state_are_told_apart() -> None:
+    aval = Aval((1000,), "float32")
+    nodes = [Node("parameter", (), (), (aval,)) for _ in range(3)]
+    nodes += [
+        Node("aten.exp.default", ((0, 0),), (), (aval,), "t.py:1"),
+        Node("aten.lerp.Scalar", ((1, 0), (3, 0)), (), (aval,), "t.py:2", "update"),
+        Node("aten.lerp.Scalar", ((2, 0), (3, 0)), (), (aval,), "t.py:2", "update"),
+        Node("aten.add.Tensor", ((0, 0), (4, 0)), (), (aval,), "t.py:2", "update"),
+    ]
+    graph = Graph(tuple(nodes), ((4, 0), (5, 0), (6, 0))).check()
+    run = replace(empty_run(), graphs=(graph,))
+    bars, html = memory_payload(run)["bars"], memory_html(run)
+    named = dict(zip(bars["op"], bars["site"], strict=True))
+    assert named["2 × optimizer state"] == "only the update reads it"
+    assert named["parameter"] == "the update reads it, and so does forward or backward"
+    assert "12 kB are variables, there all the time (optimizer state 8 kB, parameters 4 kB)" in html
+    assert "2 × optimizer state" in html
+    assert "only the update reads it" in html
+
+
 def test_of_very_many_ops_several_share_a_bar_and_the_fullest_is_shown() -> None:
     payload = memory_payload(long_run(5 * MAX_BARS))
     area = payload["area"]

@@ -94,7 +94,7 @@ def test_both_graphs_stand_beside_each_other_with_what_differs_marked() -> None:
         assert scene["has_changes"]
         assert scene["title"] == f"Graph {name}: 1 op"
         assert scene["note"] == (
-            "1 parameter or input is not drawn  ·  against the other graph: 1 changed"
+            "1 parameter, state or input is not drawn  ·  against the other graph: 1 changed"
         )
     assert page.count('class="plot"') == 2  # both are in the page without a kernel
     assert "<script>alert" not in page
