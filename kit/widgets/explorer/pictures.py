@@ -9,10 +9,12 @@ from typing import Any
 from ipywidgets import Box, Layout, Tab, VBox, Widget
 
 from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction
 from kit.trace import Timeline
 from kit.widgets.explorer.foresight import expected_run
 from kit.widgets.explorer.linked import SelectionBar, link_selections
+from kit.widgets.numbers.headline import still_html
 from kit.widgets.timeline.columns import end_ns
 from kit.widgets.views import TryChange, ViewRow
 
@@ -86,11 +88,16 @@ class Pictures:
         self._made["headline"].show(modelled, measured, prediction)
         self._draw_timeline(modelled, None, measured)
 
-    def drop_model(self, run: Run, before: Run | None) -> None:
-        """The model's picture was not confirmed: show the last measured run."""
-        if self._is_modelled:
+    def stay(self, run: Run, before: Run | None, asked: Settings, what: str) -> None:
+        """Show the last measured run, and say above it that it is not one of the settings `asked`.
+
+        Args:
+            what: what became of the run that was asked for, such as "was cancelled".
+        """
+        if self._is_modelled:  # it was not confirmed
             self._draw_times(run, before, None)
             self._mark(is_modelled=False)
+        self._made["headline"].show(run, before, still=still_html(run, asked, what))
 
     def add_tab(self, title: str, view: Widget) -> None:
         """Put a view into a tab beside the first one of the left column."""

@@ -275,6 +275,7 @@ class Explorer(View):
             if prediction is None:
                 said = "no model can tell from the runs so far: it will be measured"
                 self.actions.say(f"{said}; the picture is of the run before")
+                self.pictures.stay(self.run, self._before, asked, "is being measured")
                 return
             self.pictures.show_model(prediction, self.run)
             self.actions.say(f"modelled: {prediction.step_text} a step", is_news=True)
@@ -319,7 +320,7 @@ class Explorer(View):
             self.failure.show(error, trace)
             is_first = self.run is None
             after = "" if is_first else "; the picture below is of the run before it"
-            self._give_up(f"the run failed{after}")
+            self._give_up(f"the run failed{after}", "failed")
 
     def _rest(self) -> None:
         """Nothing runs any more: a request without an answer was cancelled."""
@@ -329,15 +330,15 @@ class Explorer(View):
             self.actions.rest()
             if not self._is_answered:
                 after = "; the picture is of the run before" if self.run is not None else ""
-                self._give_up(f"cancelled{after}")
+                self._give_up(f"cancelled{after}", "was cancelled")
         super().store()  # once for many moves: it takes longer than to draw them
 
-    def _give_up(self, said: str) -> None:
+    def _give_up(self, said: str, what: str) -> None:
         """The request has no run: back to the picture of the last one."""
         self._is_answered = True
         self.link.settle()
         if self.run is not None:
-            self.pictures.drop_model(self.run, self._before)
+            self.pictures.stay(self.run, self._before, self.settings, what)
         self.actions.say(said, is_news=True)
 
 

@@ -6,14 +6,15 @@ from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.analysis.sentence import change_sentence
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction
 from kit.text import safe_html
 from kit.widgets.base.cards import headline_html
 from kit.widgets.base.html_view import HtmlView
-from kit.widgets.base.tables import FONT, INK, MUTED
+from kit.widgets.base.tables import FONT, INK, LINE, MUTED, PANEL, WORSE
 from kit.widgets.base.theme import BACKGROUND, MODEL, MODEL_EDGE
 
-__all__ = ["HeadlineView", "changed_html", "modelled_html"]
+__all__ = ["HeadlineView", "changed_html", "modelled_html", "still_html"]
 
 
 class HeadlineView(HtmlView):
@@ -22,44 +23,47 @@ class HeadlineView(HtmlView):
     def __init__(self) -> None:
         self._before: Run | None = None
         self._prediction: Prediction | None = None
+        self._still = ""
         super().__init__(
             "headline", lambda run: self._above(run) + headline_html(run, self._before)
         )
         self.html.layout.margin = "2px 2px 10px"
 
-    def show(self, run: Run, before: Run | None, prediction: Prediction | None = None) -> None:
+    def show(
+        self,
+        run: Run,
+        before: Run | None,
+        prediction: Prediction | None = None,
+        *,
+        still: str = "",
+    ) -> None:
         """Draw a run with the change since another one.
 
         Args:
             before: nothing is compared if there is none.
             prediction: given if `run` is what a model expects; the headline says so.
+            still: why it is no run of the settings that were asked for, from `still_html`.
         """
-        self._before, self._prediction = before, prediction
+        self._before, self._prediction, self._still = before, prediction, still
         try:
             if run is self.run:
                 self._redraw()
             else:
                 self.run = run
         finally:
-            self._before = self._prediction = None
+            self._before, self._prediction, self._still = None, None, ""
 
     def _above(self, run: Run) -> str:
         """What stands above the cards: whose numbers they are, or what changed."""
         if self._prediction is not None:
             return modelled_html(self._prediction)
-        return "" if self._before is None else changed_html(self._before, run)
+        return self._still + ("" if self._before is None else changed_html(self._before, run))
 
 
 def changed_html(old: Run, new: Run) -> str:
     """Which settings were moved, and what that changed, in one sentence."""
-    before, after = old.settings.as_dict(), new.settings.as_dict()
-    both = [k for k in knobs_of(new.settings) if k.name in before]  # else of another workload
-    moved = [
-        f"{k.label} {k.shown(before[k.name])} → {k.shown(after[k.name])}"
-        for k in both
-        if before[k.name] != after[k.name]
-    ]
-    head = ", ".join(moved) or "Since the run before"
+    moved = _moved(old.settings, new.settings)
+    head = ", ".join(f"{label} {a} → {b}" for label, a, b in moved) or "Since the run before"
     unit = "sample" if has_other_samples(old, new) else "step"
     found = headline_differences(old, new)
     said = safe_html(change_sentence(found, unit=unit, known_doubt=new.doubt), 600)
@@ -69,6 +73,36 @@ def changed_html(old: Run, new: Run) -> str:
         f'<div class="kit-changed" style="font:13px/1.45 {FONT};color:{INK};margin-bottom:8px">'
         f'<span style="color:{MUTED}">{safe_html(head, 300)}:</span> {said}.'
         "</div>"
+    )
+
+
+def _moved(old: Settings, new: Settings) -> list[tuple[str, str, str]]:
+    """The settings in which two differ: what each is called, and its two values in words."""
+    before, after = old.as_dict(), new.as_dict()
+    both = [k for k in knobs_of(new) if k.name in before]  # else of another workload
+    return [
+        (k.label, k.shown(before[k.name]), k.shown(after[k.name]))
+        for k in both
+        if before[k.name] != after[k.name]
+    ]
+
+
+def still_html(run: Run, asked: Settings, what: str) -> str:
+    """A box above the numbers of a run that are not those of the settings of the controls.
+
+    Args:
+        what: what became of the run that was asked for, such as "was cancelled".
+    """
+    moved = _moved(run.settings, asked)
+    shown = ", ".join(f"{label} {now}" for label, now, _ in moved)
+    wanted = ", ".join(f"{label} {then}" for label, _, then in moved)
+    these = f"Still the run with {shown}" if shown else "Still the run before"
+    other = f"The one with {wanted}" if wanted else "The newer one"
+    return (
+        f'<div role="note" style="font:13px/1.45 {FONT};color:{INK};background:{PANEL};'
+        f"border:1px dashed {LINE};border-left:4px solid {WORSE};border-radius:6px;"
+        f'padding:6px 10px;margin-bottom:8px;overflow-wrap:anywhere"><b>{safe_html(these, 300)}.'
+        f'</b> <span style="color:{MUTED}">{safe_html(f"{other} {what}", 300)}.</span></div>'
     )
 
 

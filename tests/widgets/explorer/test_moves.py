@@ -83,6 +83,51 @@ def test_a_model_that_is_not_confirmed_makes_way_for_the_last_measurement(explor
     assert "kit-stale" not in explorer.views["advice"]._dom_classes
 
 
+@pytest.mark.parametrize(("how", "what"), [("fail", "failed"), ("cancel", "was cancelled")])
+@pytest.mark.parametrize(
+    ("changes", "shown", "wanted"),
+    [
+        ({"batch_size": 16}, "the run with batch size 8", "The one with batch size 16"),
+        ({"dtype": "bfloat16"}, "the run with autocast dtype float32",
+         "The one with autocast dtype bfloat16"),
+    ],
+)  # fmt: skip
+def test_above_the_cards_it_says_whose_they_still_are(explore, how, what, changes, shown, wanted):
+    step = Step()
+    explorer = explore(step)
+    explorer.wait(LONG_S)
+    headline = explorer.views["headline"]
+    assert "Still " not in headline.value
+    step.gate.clear()
+    step.error = ValueError("no") if how == "fail" else None
+    explorer.set(**changes)
+    until(lambda: len(step.started) == 2)
+    if how == "cancel":
+        explorer.cancel()
+    step.gate.set()
+    with pytest.raises((ValueError, Cancelled)):
+        explorer.wait(LONG_S)
+    assert f"Still {shown}.</b>" in headline.value
+    assert f"{wanted} {what}." in headline.value
+    step.error = None
+    explorer.rerun()
+    explorer.wait(LONG_S)
+    assert "Still " not in headline.value
+
+
+def test_where_no_model_can_tell_the_cards_say_whose_they_are_while_it_measures(explore):
+    step = Step()
+    explorer = explore(step)
+    explorer.wait(LONG_S)
+    step.gate.clear()
+    explorer.set(dtype="bfloat16")
+    until(lambda: "is being measured." in explorer.views["headline"].value)
+    assert "Still the run with autocast dtype float32" in explorer.views["headline"].value
+    step.gate.set()
+    explorer.wait(LONG_S)
+    assert "Still " not in explorer.views["headline"].value
+
+
 def test_a_move_just_as_a_run_ends_is_shown_and_not_taken_for_cancelled(explore):
     explorer = explore(auto_run=False)
     rest, moves = explorer._reruns._on_idle, [4]

@@ -92,7 +92,7 @@ def test_pictures_show_a_model_in_two_views_and_take_it_back():
     assert "MODELLED" in views["headline"].value
     assert views["graph"].run is RUN
     assert "kit-stale" in views["advice"]._dom_classes
-    shown.drop_model(RUN, None)
+    shown.stay(RUN, None, prediction.settings, "was cancelled")
     assert views["timeline"].run is RUN
     assert "MODELLED" not in views["headline"].value
     assert "kit-stale" not in views["advice"]._dom_classes

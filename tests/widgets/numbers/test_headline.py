@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kit.runs.settings import Settings
-from kit.widgets.numbers.headline import changed_html
+from kit.widgets.numbers.headline import changed_html, still_html
 from tests.factories import make_run
 
 
@@ -20,3 +20,9 @@ def test_a_change_is_bold_and_one_that_cannot_be_told_from_noise_is_not():
     unsure = changed_html(_run(5, steps=3), _run(5.1, steps=3))
     assert "nothing that can be told from noise" in unsure
     assert "<b>" not in unsure
+
+
+def test_a_run_that_was_asked_for_again_is_told_without_settings():
+    html = still_html(_run(5), _run(5).settings, "was cancelled")
+    assert "<b>Still the run before.</b>" in html
+    assert "The newer one was cancelled." in html
