@@ -37,7 +37,7 @@ from kit.widgets.numbers.gaps import gaps_html
 from kit.widgets.numbers.headline import HeadlineView
 from kit.widgets.numbers.kernels import folded_kernels, folded_kernels_html
 from kit.widgets.numbers.segments import folded_segments_html
-from kit.widgets.numbers.source import SourceView, source_html
+from kit.widgets.numbers.source import source_drawn, source_html
 from kit.widgets.timeline.view import (
     TimelineView,
     timeline_js_args,
@@ -190,7 +190,7 @@ VIEWS: tuple[ViewRow, ...] = (
         "source lines and what they cost",
         "left",
         html=_source_html,
-        live=lambda _: SourceView(),
+        live=lambda _: Listing("source lines", source_drawn),
     ),
     ViewRow(
         "syncs",

@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import kit
 from kit.ir import Graph
+from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.trace.imported import Caller
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.graph.view import GraphView
 from kit.widgets.memory.view import MemoryView
@@ -44,6 +47,54 @@ def test_what_a_report_says_is_what_the_live_view_says(row: ViewRow):
     view.run = run
     if row.html is not None and hasattr(view, "value"):
         assert row.text(run) in view.value
+
+
+def _lost() -> Run:
+    """Of half of its kernels the profiler does not say what they compute."""
+    run = make_run()
+    node = run.timeline.node.copy()
+    node[np.flatnonzero(run.timeline.where(kind="kernel"))[::2]] = -1
+    return replace(run, timeline=replace(run.timeline, node=node))
+
+
+def _busy() -> Run:
+    return replace(make_run(), conditions=Conditions(cores=2, others=1.5))
+
+
+IN_DOUBT = [
+    (_lost(), "of the kernels&#x27; time could be matched with ops of the traced steps"),
+    (_busy(), "Measured on a busy machine: others used 1.5 of 2 cores."),
+]
+
+
+@pytest.mark.parametrize(("run", "said"), IN_DOUBT, ids=["lost", "busy"])
+@pytest.mark.parametrize("kind", [kit.GapView, kit.KernelView, kit.SegmentView, kit.SourceView])
+def test_a_view_of_numbers_that_stands_alone_says_why_they_may_be_off(kind, run: Run, said: str):
+    view = kind(run)
+    assert said in view.value
+    assert "The numbers may be off." in view.value
+    view.run = make_run()
+    assert "may be off" not in view.value
+
+
+def test_so_does_the_view_of_what_launched_the_work():
+    run = replace(_busy(), callers=(Caller("aten::mm"),))
+    assert IN_DOUBT[1][1] in kit.CallerView(run).value
+
+
+@pytest.mark.parametrize(("run", "said"), IN_DOUBT, ids=["lost", "busy"])
+def test_a_page_of_all_views_says_it_with_the_numbers_live_and_in_a_report(run: Run, said: str):
+    texts, live = {}, {}
+    for row in VIEWS:
+        view = row.widget(lambda change: None)
+        view.run = run
+        texts[row.key] = row.text(run)
+        live[row.key] = getattr(view, "value", "")
+    for shown in (texts, live):
+        assert said in shown["headline"]
+        assert [key for key, html in shown.items() if "The numbers may be off" in html] == [
+            "headline"
+        ]
 
 
 def test_a_row_that_does_not_apply_has_no_text():

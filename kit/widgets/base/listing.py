@@ -20,9 +20,10 @@ from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
 from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import NOTHING, Selection
+from kit.widgets.base.tables import doubt_html
 from kit.widgets.base.theme import FOCUS, PICKED, PICKED_EDGE
 
-__all__ = ["LISTING_CSS", "Drawn", "Listing"]
+__all__ = ["LISTING_CSS", "Drawn", "Listing", "under_doubt"]
 
 _PICKED = f"background:{PICKED} !important;box-shadow:inset 0 0 0 1px {PICKED_EDGE}"
 LISTING_CSS = f"""
@@ -45,6 +46,16 @@ _HANDLER = (
 
 
 Drawn = tuple[str, Sequence[Selection]]  # the HTML, and what each row of it stands for
+
+
+def under_doubt(draw: Callable[[Run], Drawn]) -> Callable[[Run], Drawn]:
+    """The same under a line that says why the run's numbers may be off, if they may."""
+
+    def drawn(run: Run) -> Drawn:
+        body, rows = draw(run)
+        return doubt_html(run) + body, rows
+
+    return drawn
 
 
 class Listing(View):

@@ -33,6 +33,7 @@ from kit.widgets.base.theme import COLORS, FAINT
 
 __all__ = [
     "breakdown_html",
+    "doubt_html",
     "failure_html",
     "place_html",
     "row_attributes",
@@ -188,6 +189,16 @@ def run_notes_html(run: Run) -> str:
         f'<div style="font:12px/1.5 {FONT};color:{MUTED};border-top:1px solid {LINE};'
         f'padding-top:8px;overflow-wrap:anywhere">{body}</div>'
     )
+
+
+def doubt_html(run: Run) -> str:
+    """Why a run's numbers may be off, above a view that stands by itself; "" if they are not.
+
+    On a page with the headline that says it for all.
+    """
+    why = run.doubt
+    said = f"<b>{safe_html(why[:1].upper() + why[1:], 300)}.</b> The numbers may be off."
+    return f'<div role="note" style="margin-bottom:6px">{sentence(said)}</div>' if why else ""
 
 
 def failure_html(error: BaseException, trace: str = "") -> str:

@@ -14,7 +14,7 @@ from kit.runs.device.callers import (
 from kit.runs.run import Run
 from kit.text import format_share
 from kit.trace.timeline import per_step
-from kit.widgets.base.listing import Listing
+from kit.widgets.base.listing import Listing, under_doubt
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
     MONO,
@@ -118,4 +118,5 @@ class CallerView(Listing):
     """
 
     def __init__(self, run: Run | None = None, by: str = "") -> None:
-        super().__init__("what launched the work", lambda r: callers_drawn(r, by), run)
+        draw = under_doubt(lambda r: callers_drawn(r, by))
+        super().__init__("what launched the work", draw, run)

@@ -16,6 +16,7 @@ from kit.widgets.base.tables import (
     MUTED,
     are_long,
     bar_html,
+    doubt_html,
     place_html,
     section,
     sentence,
@@ -118,4 +119,4 @@ class GapView(HtmlView):
     """Why the device was idle in `run`; assigning `run` redraws."""
 
     def __init__(self, run: Run | None = None) -> None:
-        super().__init__("idle gaps", gaps_html, run)
+        super().__init__("idle gaps", lambda r: doubt_html(r) + gaps_html(r), run)

@@ -12,7 +12,7 @@ from kit.runs.ceilings import Ceilings
 from kit.runs.run import Run
 from kit.text import format_bytes, format_percent, format_share, safe_html
 from kit.trace.timeline import per_step
-from kit.widgets.base.listing import Listing
+from kit.widgets.base.listing import Listing, under_doubt
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
     MONO,
@@ -172,4 +172,4 @@ class KernelView(Listing):
     """
 
     def __init__(self, run: Run | None = None, ceilings: Ceilings | None = None) -> None:
-        super().__init__("kernels", lambda r: kernels_drawn(r, ceilings), run)
+        super().__init__("kernels", under_doubt(lambda r: kernels_drawn(r, ceilings)), run)

@@ -8,7 +8,15 @@ from kit.runs.analysis.segments import SegmentCost, segment_costs
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count, format_ns, format_number, safe_html
 from kit.widgets.base.html_view import HtmlView
-from kit.widgets.base.tables import MUTED, folded, section, sentence, swatch, table
+from kit.widgets.base.tables import (
+    MUTED,
+    doubt_html,
+    folded,
+    section,
+    sentence,
+    swatch,
+    table,
+)
 from kit.widgets.base.theme import COLORS, tint
 
 __all__ = ["SegmentView", "folded_segments_html", "segments_html"]
@@ -178,4 +186,4 @@ class SegmentView(HtmlView):
     """What each segment of `run` cost; assigning `run` redraws."""
 
     def __init__(self, run: Run | None = None) -> None:
-        super().__init__("segments", segments_html, run)
+        super().__init__("segments", lambda r: doubt_html(r) + segments_html(r), run)

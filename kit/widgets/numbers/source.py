@@ -13,7 +13,7 @@ from kit.runs.analysis.lines import HOW_TIMED, PHASES, LineCost, line_costs, pla
 from kit.runs.run import Run
 from kit.text import format_count, format_number, safe_html
 from kit.trace.metrics import waits_of
-from kit.widgets.base.listing import Listing
+from kit.widgets.base.listing import Listing, under_doubt
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
     FONT,
@@ -31,7 +31,7 @@ from kit.widgets.base.tables import (
 from kit.widgets.base.theme import COLORS
 from kit.widgets.numbers.excerpt import code_html, listing
 
-__all__ = ["SourceView", "source_html", "source_picks"]
+__all__ = ["SourceView", "source_drawn", "source_html", "source_picks"]
 
 MAX_FILES = 12
 MAX_LINES = 400  # with a cost, the dearest
@@ -309,9 +309,10 @@ class SourceView(Listing):
     """The lines of `run` with their costs; assigning `run` redraws. A click sets `selection`."""
 
     def __init__(self, run: Run | None = None) -> None:
-        super().__init__("source lines", _drawn, run)
+        super().__init__("source lines", under_doubt(source_drawn), run)
 
 
-def _drawn(run: Run) -> tuple[str, list[Selection]]:
+def source_drawn(run: Run) -> tuple[str, list[Selection]]:
+    """`source_html`, and what each row of it stands for."""
     rows = line_costs(run)
     return source_html(run, rows), source_picks(run, rows)
