@@ -33,6 +33,20 @@ FOCUSED = """() => {
   return {name: ariaLabel ?? "", outline: style.outline, what: `${tagName} ${className}`};
 }"""
 
+# The card that a key has brought, and whether it and its frame are inside of the figure.
+CARD = """() => {
+  const all = (root) => [...root.querySelectorAll("*")].flatMap(
+    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  const card = all(document).find((e) => e.getAttribute("role") === "status" && !e.hidden);
+  if (!card) return null;
+  const box = card.getBoundingClientRect();
+  const frame = card.previousElementSibling.getBoundingClientRect();
+  const host = document.activeElement.getBoundingClientRect();
+  const isIn = (b) => b.width > 0 && b.left >= host.left - 3 && b.right <= host.right + 3
+    && b.top >= host.top - 3 && b.bottom <= host.bottom + 3;
+  return {text: card.innerText, inside: isIn(box) && isIn(frame)};
+}"""
+
 
 def _open(browser: Browser, path: Path, width: int) -> None:
     """A long run, and one of three steps that take a sixth of the axis each."""
@@ -67,13 +81,50 @@ def test_zooming_in_shows_a_name_that_had_no_room(offline: Browser, tmp_path: Pa
     assert clashing == []
 
 
+def _reach(browser: Browser) -> None:
+    """Tab to the timelines."""
+    for _ in range(6):  # the table may be a stop, too
+        browser.page.keyboard.press("Tab")
+        if browser.page.evaluate(FOCUSED)["name"].startswith("Timelines of the runs"):
+            return
+
+
+def test_keys_bring_the_card_of_each_bar_and_sync_point(offline: Browser, tmp_path: Path):
+    file, page = tmp_path / "compared.html", offline.page
+    file.write_text(kit.compare([make_run(), make_run(seed=1)]).view().page())
+    page.set_viewport_size({"width": 900, "height": 900})
+    page.goto(file.as_uri())
+    offline.wait_for_canvases()
+    assert page.evaluate(CARD) is None
+    page.keyboard.press(".")  # somewhere else
+    assert page.evaluate(CARD) is None
+    _reach(offline)
+    page.keyboard.press(".")
+    first = page.evaluate(CARD)
+    assert first["inside"]
+    assert "run: 1" in first["text"]
+    seen = {first["text"]}
+    for key in ("ArrowDown", ".", "ArrowDown", ",", "ArrowDown"):
+        page.keyboard.press(key)
+        card = page.evaluate(CARD)
+        assert card["inside"]
+        seen.add(card["text"])
+    assert len(seen) > 3
+    page.evaluate(f"{FIGURE}.x_range.setv({{start: 3, end: 3.1}})")
+    page.keyboard.press(",")  # what is out of sight comes into it
+    assert page.evaluate(CARD)["inside"]
+    page.keyboard.press("Escape")
+    assert page.evaluate(CARD) is None
+    page.keyboard.press(".")
+    page.keyboard.press("Tab")
+    assert page.evaluate(CARD) is None
+    assert offline.errors() == []
+
+
 def test_the_timelines_of_a_comparison_are_moved_by_keys(offline: Browser, tmp_path: Path):
     _open(offline, tmp_path / "compared.html", 900)
     page = offline.page
-    for _ in range(6):  # the table may be a stop, too
-        page.keyboard.press("Tab")
-        if page.evaluate(FOCUSED)["name"].startswith("Timelines of the runs"):
-            break
+    _reach(offline)
     focused = page.evaluate(FOCUSED)
     assert focused["name"].startswith("Timelines of the runs")
     assert "solid" in focused["outline"]

@@ -1,7 +1,8 @@
-// The timelines of a comparison: what keys do to the range, and which texts are seen.
+// The timelines of a comparison: what keys do, and which texts are seen.
 import assert from "node:assert/strict";
 import test from "node:test";
 
+import {led, rowsOf} from "../../kit/widgets/compare/js/card.js";
 import {pressed, seen} from "../../kit/widgets/compare/js/strips.js";
 
 const WHOLE = /** @type {[number, number]} */ ([0, 100]);
@@ -20,4 +21,31 @@ test("keys move and zoom the range, and never leave the whole", () => {
 
 test("a text is seen where it fits into its step", () => {
   assert.deepEqual(seen(["step 0", "step 0"], [1, 10], 5), [0, 1]);
+});
+
+const BARS = {left_ms: [5, 0, 3], right_ms: [6, 1, 9], top: [1, 1, 4], bottom: [2, 2, 5], color: ["a", "b", "c"],
+  name: ["late", "early", "below"], kind: ["kernel", "kernel", "wait"], duration: ["1 ms", "1 ms", "6 ms"],
+  start: ["5 ms", "0 ns", "3 ms"], lane: ["x", "x", "y"], run: [1, 1, 2]};
+const SYNCS = {x: [2], right: [4], top: [1], bottom: [2], cause: ["item"], site: ["train.py:9"], via: ["-"],
+  duration: ["2 ms"], run: [1]};
+
+test("bars and sync points are in rows from above, each in the order of time", () => {
+  const rows = rowsOf(BARS, SYNCS, "red");
+  assert.deepEqual(rows.map((row) => row.map(({head}) => head)),
+    [["sync point: item"], ["early", "late"], ["below"]]);
+  assert.deepEqual(rows[0][0].rows, [["waited", "2 ms"], ["line", "train.py:9"], ["through", "-"], ["run", "1"]]);
+  assert.deepEqual(rowsOf({}, {}, "red"), []);
+});
+
+test("full stop and comma lead along a row, up and down to what is nearest in another one", () => {
+  const rows = rowsOf(BARS, SYNCS, "red");
+  assert.deepEqual(led(".", rows, null, 0), [0, 0]);
+  assert.deepEqual(led(".", rows, [1, 0], 0), [1, 1]);
+  assert.deepEqual(led(".", rows, [1, 1], 0), [1, 1]);
+  assert.deepEqual(led(",", rows, [1, 0], 0), [1, 0]);
+  assert.deepEqual(led("ArrowUp", rows, [2, 0], 0), [1, 1]);
+  assert.deepEqual(led("ArrowDown", rows, [1, 0], 0), [2, 0]);
+  assert.deepEqual(led("ArrowDown", rows, [2, 0], 0), [2, 0]);
+  assert.equal(led("x", rows, [1, 0], 0), null);
+  assert.equal(led(".", [], null, 0), null);
 });

@@ -194,7 +194,7 @@ def comparison_figure(
         min_width=300,
         tools=[],
         title=columns["title"],
-        x_axis_label="ms since the first traced step - drag, ctrl + wheel, or arrows, + −",
+        x_axis_label="ms since the first traced step - drag, ctrl + wheel; ← → + − . ,",
         name="comparison",
     )
     plot.add_layout(Title(text=columns["note"], text_font=FONT, text_font_size="11px",
@@ -208,7 +208,8 @@ def comparison_figure(
     plot.ygrid.grid_line_color = None
     plot.yaxis[0].major_label_text_color = INK
     _add_tools(plot, bars, marks)
-    prepare = CustomJS(args={"figure": plot, "texts": source["texts"]}, code=_prepare_js())
+    named = {name: source[name] for name in ("texts", "bars", "syncs")}
+    prepare = CustomJS(args={"figure": plot, **named}, code=_prepare_js())
     plot.js_on_change("inner_width", prepare)
     return plot
 
@@ -217,7 +218,8 @@ def _prepare_js() -> str:
     """Runs in the browser whenever the figure has another width."""
     return f"""
 const view = cb_context.index.find_one(figure);
-if (view) {script("widgets/compare/js/strips.js")}.prepare(figure, texts, view.el);
+const strips = {script("widgets/compare/js/strips.js")};
+if (view) strips.prepare(view, {{texts, bars, syncs}}, "{COLORS["wait"]}");
 """
 
 

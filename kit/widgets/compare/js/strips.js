@@ -1,10 +1,13 @@
-// The timelines of a comparison: the keys that move them, and which of their texts have room.
+// The timelines of a comparison: the keys that move them and lead along their bars, and which of
+// their texts have room.
+import {Card, led, rowsOf} from "./card.js";
 import {isForPlot, makeStop, takeKeys} from "../../base/js/keys.js";
 
 const ZOOM = 1.4, MOVE = 0.15; // of one key, as in a timeline of one run
 const LETTER = 6; // pixels, of a step's name
-const HELP = "Timelines of the runs. Left and right move, plus and minus zoom, 0 shows all; "
-  + "the table has every number.";
+const HELP = "Timelines of the runs. Left and right move, plus and minus zoom, 0 shows all; full "
+  + "stop and comma: next and previous bar, up and down: another row, Escape: none. The table has "
+  + "every number.";
 
 /**
  * The range that a key asks for, within the whole one; null of a key without a meaning.
@@ -45,12 +48,12 @@ export function seen(texts, room, scale) {
 
 /**
  * Let a figure take keys, and its texts follow its width and its zoom; once for each element of it.
- * @param {any} figure
- * @param {any} texts the source of the steps' names
- * @param {any} host the element of the figure
+ * @param {any} view bokeh's view of the figure
+ * @param {{texts: any, bars: any, syncs: any}} sources the steps' names, bars and sync points
+ * @param {string} red the colour of waits
  */
-export function prepare(figure, texts, host) {
-  const range = figure.x_range;
+export function prepare(view, {texts, bars, syncs}, red) {
+  const {el: host, model: figure} = view, range = figure.x_range;
   const fit = () => {
     const {text, room, alpha} = texts.data;
     const now = seen(text, room, figure.inner_width / (range.end - range.start));
@@ -64,9 +67,43 @@ export function prepare(figure, texts, host) {
   for (const part of ["start", "end"]) range.properties[part].change.connect(fit);
   makeStop(host, HELP);
   const whole = /** @type {[number, number]} */ ([range.reset_start ?? range.start, range.reset_end ?? range.end]);
-  takeKeys([host], (event) => {
-    const asked = isForPlot(event, host) ? pressed(event.key, [range.start, range.end], whole) : null;
-    if (asked) range.setv({start: asked[0], end: asked[1]});
-    return asked !== null;
+  const show = (/** @type {number[]} */ [from, to]) => { range.setv({start: from, end: to}); };
+  const lead = leader(view, rowsOf(bars.data, syncs.data, red), (/** @type {number} */ at) => {
+    const half = (range.end - range.start) / 2;
+    if (at < range.start || at > range.end) show(within([at - half, at + half], whole));
   });
+  takeKeys([host], (event) => {
+    if (!isForPlot(event, host)) return false;
+    const asked = pressed(event.key, [range.start, range.end], whole);
+    if (asked) show(asked);
+    return asked !== null || lead(event.key);
+  });
+}
+
+/**
+ * What leads from bar to bar: true of a key that it knows.
+ * @param {any} view
+ * @param {import("./card.js").Item[][]} rows
+ * @param {(at: number) => void} reach moves the range to a time that is out of sight
+ */
+function leader(view, rows, reach) {
+  const card = new Card(view), range = view.model.x_range;
+  /** @type {import("./card.js").Place | null} */
+  let at = null;
+  const clear = () => { at = null; card.show(null); };
+  view.el.addEventListener("blur", clear);
+  for (const part of ["start", "end"]) range.properties[part].change.connect(() => card.place());
+  return (/** @type {string} */ key) => {
+    if (key === "Escape" && at !== null) {
+      clear();
+      return true;
+    }
+    const next = led(key, rows, at, range.start);
+    if (next === null) return false;
+    at = next;
+    const item = rows[at[0]][at[1]];
+    reach((item.from + item.to) / 2);
+    card.show(item);
+    return true;
+  };
 }
