@@ -184,6 +184,19 @@ def test_a_view_that_has_lost_its_kernel_says_so_once_and_keeps_its_columns(
         assert page.evaluate(COLUMNS) == columns
 
 
+def test_a_view_without_a_figure_says_so_too(lab: Lab, opening: Opener) -> None:
+    code = "import kit\nfrom tests.factories import make_run\nkit.GapView(make_run())"
+    write_notebook(lab.root / "gaps.ipynb", code)
+    with opening() as browser:
+        page = browser.page
+        assert lab.open_and_run(browser, "gaps.ipynb") == []
+        page.get_by_text("Why the device was idle").first.wait_for()
+        page.evaluate(RESTART)
+        page.locator("[class*=kit-live-].jupyter-widgets-disconnected").wait_for()
+        (said,) = page.evaluate(MARKS)
+        assert "kernel that made this has ended" in said
+
+
 def test_a_report_is_dark_where_its_reader_wants_that_and_light_on_paper(
     tmp_path: Path, opening: Opener
 ) -> None:

@@ -29,6 +29,7 @@ from kit.text import WHOLE, format_count, quoted_page, safe_html
 from kit.widgets.base.bokehjs import bokehjs, bokehjs_code, bokehjs_version
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.live_plot import LivePlot
+from kit.widgets.base.scripts import asset
 from kit.widgets.base.stored import Follower, is_hidden, set_to
 
 __all__ = [
@@ -350,12 +351,14 @@ def _live_class(view: Widget) -> str:
 def _hidden_by(live: str, html: str) -> str:
     """HTML that is hidden while the page has something of the class `live`.
 
-    The live widget comes some moments later than its stored page, which so begins hidden, too.
+    The live widget comes some moments later than its stored page, which so begins hidden, too. That
+    its kernel has ended is said by a style, which a view with figures has by `page.js` as well.
     """
     mine = live.replace("live", "stored")
     return (
         f"<style>@keyframes kit-late {{from {{display: none}}}} "
         f".{mine} {{animation: kit-late 1s step-end}} "
-        f"body:has(.{live}) .{mine} {{display: none}}</style>"
+        f"body:has(.{live}) .{mine} {{display: none}}\n"
+        f"{asset('widgets/base/js/ended.css')}</style>"
         f'<div class="{mine}">{html}</div>'
     )

@@ -3,6 +3,7 @@
 import {DarkTwins, hexOf} from "./colors.js";
 import {copyLink, nameControls, undoByKeys} from "./controls.js";
 import {FigurePainter} from "./figures.js";
+import ended from "./ended.css";
 import css from "./page.css";
 
 // What the ground of a page is called, where its theme says so: JupyterLab and reports, VS Code.
@@ -54,7 +55,7 @@ export function makePage(colors) {
   }
 
   const style = document.createElement("style");
-  style.textContent = css;
+  style.textContent = css + ended;
   document.head.append(style);
   new MutationObserver(paintAll).observe(document.body, {attributes: true,
     attributeFilter: ["data-jp-theme-light", "class"]});
