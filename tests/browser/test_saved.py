@@ -54,11 +54,25 @@ MEMORY = "kit.MemoryView([make_run(), make_run(Settings(mode='lazy'))])"
 FRAMES = "iframe[title='a view of overlap-kit']"
 
 
-def exported(notebook: Path) -> Path:
+# Of each frame, the colour of its ground, of its text and of its figures' ground.
+COLOURS = """() => [...document.querySelectorAll("iframe")].map((frame) => {
+  const page = frame.contentDocument, style = (e) => frame.contentWindow.getComputedStyle(e);
+  const figures = frame.contentWindow.Bokeh.documents.flatMap((d) => d.roots());
+  const ground = (figure) => figure.background_fill_color.value ?? figure.background_fill_color;
+  const text = page.querySelector("table, div");
+  return [style(page.documentElement).backgroundColor, style(text).color,
+    [...new Set(figures.map(ground))]];
+})"""
+TO_THEME = """(name) => window.jupyterapp.commands.execute(
+  'apputils:change-theme', {theme: `JupyterLab ${name}`})"""
+
+
+def exported(notebook: Path, theme: str = "light") -> Path:
     """The notebook as HTML, as `jupyter nbconvert --to html` writes it."""
     page = notebook.with_suffix(".html")
     book = nbformat.read(notebook, as_version=4)
-    page.write_text(HTMLExporter(template_name="lab").from_notebook_node(book)[0])
+    exporter = HTMLExporter(template_name="lab", theme=theme)
+    page.write_text(exporter.from_notebook_node(book)[0])
     return page
 
 
@@ -152,3 +166,30 @@ def test_the_cell_that_keeps_bokehjs_keeps_it_when_it_runs_again(lab: Lab, brows
     first, second = json.loads(file.read_text())["cells"]
     assert json.dumps(first["outputs"]).count("window.kitBokehJS") == 1
     assert "window.kitBokehJS" not in json.dumps(second["outputs"])
+
+
+def test_a_stored_view_is_dark_where_the_notebook_around_it_is(lab: Lab, opening: Opener):
+    file = lab.root / "views.ipynb"
+    write_notebook(file, TIMELINE.replace("TimelineView", "MemoryView"))
+    with opening() as browser:
+        assert lab.open_and_run(browser, "views.ipynb") == []
+        browser.wait_for_canvases(1)
+        lab.save(browser)
+        browser.page.evaluate(SHUT)
+    light = ["rgb(255, 255, 255)", "rgba(0, 0, 0, 0.87)", ["#ffffff"]]
+    with opening() as browser:
+        lab.open_again(browser, "views.ipynb")
+        frames(browser, 1)
+        assert browser.page.evaluate(COLOURS) == [light]
+        browser.page.evaluate(TO_THEME, "Dark")
+        browser.page.wait_for_function(f"({COLOURS})()[0][2][0] === '#111111'")
+        [(ground, text, _)] = browser.page.evaluate(COLOURS)
+        assert (ground, text) == ("rgb(17, 17, 17)", "rgba(255, 255, 255, 0.87)")
+        browser.page.evaluate(TO_THEME, "Light")
+        browser.page.wait_for_function(f"({COLOURS})()[0][2][0] === '#ffffff'")
+        assert browser.page.evaluate(COLOURS) == [light]
+    for theme, colour in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 17, 17)")):
+        with opening(offline=True) as offline:
+            offline.page.goto(exported(file, theme).as_uri())
+            frames(offline, 1)
+            assert [ground for ground, _, _ in offline.page.evaluate(COLOURS)] == [colour]

@@ -29,7 +29,7 @@ from kit.text import WHOLE, format_count, quoted_page, safe_html
 from kit.widgets.base.bokehjs import bokehjs, bokehjs_code, bokehjs_version
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.live_plot import LivePlot
-from kit.widgets.base.scripts import asset
+from kit.widgets.base.scripts import asset, script
 from kit.widgets.base.stored import Follower, is_hidden, set_to
 
 __all__ = [
@@ -50,8 +50,9 @@ POLICY = (
 )
 _EMPTY_HEIGHT, _TEXT_HEIGHT = 40, 60  # pixels, until the page has said how high it is
 _CSS = """
-html { background: #fff; color-scheme: light; }
-body { margin: 0; padding: 4px; font: 13px/1.5 Inter, "Helvetica Neue", Arial, sans-serif; }
+html { background: var(--jp-layout-color0, #fff); color-scheme: light; }
+body { margin: 0; padding: 4px; color: var(--jp-ui-font-color1, #1f2933);
+  font: 13px/1.5 Inter, "Helvetica Neue", Arial, sans-serif; }
 .row { display: flex; flex-flow: row wrap; gap: 8px 24px; align-items: flex-start; }
 .row > * { flex: 1 1 380px; min-width: 0; }
 .rows > * { margin: 0 0 6px; }
@@ -163,20 +164,15 @@ def static_page(view: Widget, title: str = "kit", *, in_notebook: bool = False) 
 
 
 def framed(page: str, height: int, text: str = "") -> str:
-    """The page inside another one; `height` in pixels until it has loaded.
+    """The page inside another one, in its theme; `height` in pixels until it has loaded.
 
     `text` is what is left of it where frames are taken out, as code-hosting sites do.
     """
-    # As high as its text and figures are, also when they come later or a part is unfolded.
-    watch = (
-        "const page=this.contentDocument?.body;"  # none if the frame has gone meanwhile
-        "const fit=()=>{const high=page.offsetHeight;if(high)this.style.height=(high+8)+'px'};"
-        "if(page)new ResizeObserver(fit).observe(page)"
-    )
+    follow = f"{script('widgets/base/js/frame.js')}.follow(this)"
     return (
         f'<iframe srcdoc="{quoted_page(page)}" title="a view of overlap-kit" loading="lazy" '
         f'style="width:100%;height:{height}px;border:0;resize:vertical" '
-        f'onload="{watch}">{safe_html(text, WHOLE)}</iframe>'
+        f'onload="{quoted_page(follow)}">{safe_html(text, WHOLE)}</iframe>'
     )
 
 
