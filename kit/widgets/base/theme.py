@@ -62,6 +62,7 @@ BACKGROUND = "#ffffff"
 DEVICE_TIME = "#57707f"  # a bar on the coloured box of an op; where it is dark, a pale one
 FOCUS = "#2f6db5"  # where the keyboard is
 PICKED, PICKED_EDGE = "#f5b12e44", "#c98a12"  # what belongs to the selection
+_STEP_COLORS = ("#eaeef3", "#dde3ea")  # in turn
 MODEL, MODEL_EDGE = "#8a6109", "#b07d12"  # what a model says: a mark with white text, a frame
 
 # What the neutral colours are where the page is dark; the ground is the page's own where its theme
@@ -76,6 +77,8 @@ DARK = MappingProxyType(
         BACKGROUND: "#171b21",
         DEVICE_TIME: "#a9c0ce",
         HELD: "#5a6874",
+        _STEP_COLORS[0]: "#343e4a",  # as far apart, and from the ground, as in light
+        _STEP_COLORS[1]: "#485463",
     }
 )
 
@@ -106,7 +109,6 @@ LABELS = MappingProxyType({key.name: key.title for key in _KEYS})
 # Neighbouring segments only have to differ from each other, so a short cycle is enough.
 SEGMENT_COLORS = ("#8da2e8", "#f3c877", "#7fc4ba", "#c9b3ee", "#e79a86", "#9fb0ba", "#d8cf86")
 OTHER = "#8b97a3"
-_STEP_COLORS = ("#eaeef3", "#dde3ea")  # in turn
 _INK, _MUTED = f"var(--kit-ink, {INK})", f"var(--kit-muted, {MUTED})"  # the same in HTML
 _CARD = f"var(--kit-card, {BACKGROUND})"
 

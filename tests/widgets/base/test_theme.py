@@ -93,6 +93,13 @@ def test_a_bar_of_memory_is_lighter_than_its_track_on_a_dark_page():
     assert _contrast(DARK[HELD], "#000000") > _contrast(DARK[GRID], "#000000")
 
 
+def test_the_devices_steps_are_seen_on_a_dark_page_and_apart_from_each_other():
+    even, odd = (kind_color("device step", f"step {i}") for i in (0, 1))
+    assert _contrast(DARK[even], DARK[BACKGROUND]) > 1.5
+    assert _contrast(DARK[odd], DARK[even]) > 1.25
+    assert _contrast(DARK[INK], DARK[odd]) > 4.5
+
+
 def test_every_kind_has_a_colour_and_recording_has_the_one_of_its_phase():
     drawn = [kind for kind in KINDS if kind not in ("step", "record", "device step")]
     assert {kind_color(kind) for kind in drawn} == {COLORS[kind] for kind in drawn}
