@@ -57,6 +57,18 @@ WIDE_FIGURES = """() => [...document.querySelectorAll(".bk-Figure")]
   .filter((figure) => figure.getBoundingClientRect().right > innerWidth).length"""
 
 
+# Of what holds the peak: pixels between each label and its number, and the labels.
+HOLDERS = """() => {
+  const [bars] = Bokeh.documents.flatMap((d) => d.roots()).filter((r) => r.name === "holders");
+  const {data} = bars.renderers[0].data_source;
+  const ruler = document.createElement("canvas").getContext("2d");
+  ruler.font = "11.5px Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif";
+  const wide = (text) => ruler.measureText(text).width;
+  return {gaps: data.text.map((text, i) => bars.inner_width - wide(text) - wide(data.size[i])),
+    texts: [...data.text], whole: [...data.whole]};
+}"""
+
+
 def _memory(folder: Path) -> View:
     return kit.MemoryView([make_run(), make_run(kit.Settings(mode="lazy"))])
 
@@ -277,3 +289,20 @@ def test_a_line_says_of_a_table_that_scrolls_and_of_no_other_that_there_is_more(
     offline.page.set_viewport_size({"width": width, "height": 900})
     offline.page.goto(file.as_uri())
     assert offline.page.evaluate(HINTS) == [[scrolls, scrolls]]
+
+
+def test_labels_of_what_holds_the_peak_leave_their_numbers_room(offline: Browser, tmp_path: Path):
+    run = make_run()
+    nodes = tuple(replace(n, site=f"a/very/long/path/of/{n.site}") for n in run.graphs[0].nodes)
+    run = replace(run, graphs=(replace(run.graphs[0], nodes=nodes),))
+    (tmp_path / "view.html").write_text(kit.MemoryView(run).page())
+    page = offline.page
+    for width in (320, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto((tmp_path / "view.html").as_uri())
+        offline.wait_for_canvases(2)
+        found = page.evaluate(HOLDERS)
+        assert min(found["gaps"]) >= 8
+        assert (found["texts"] == found["whole"]) is (width == 1400)
+        assert any(text.endswith("…") for text in found["texts"]) is (width == 320)
+    assert offline.errors() == []

@@ -3,7 +3,16 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {DarkTwins, inkOn, tint} from "../../kit/widgets/base/js/colors.js";
+import {cut} from "../../kit/widgets/memory/js/labels.js";
 import {formatAt, formatBytes, formatNs, formatPercent, plural} from "../../kit/widgets/base/js/format.js";
+
+test("a label is cut where its room ends, and not before", () => {
+  const wide = (/** @type {string} */ text) => 7 * text.length;
+  assert.equal(cut("2 × optimizer state", 200, wide), "2 × optimizer state");
+  assert.equal(cut("2 × optimizer state", 70, wide), "2 × optim…");
+  assert.equal(cut("2 × optimizer state", 28, wide), "2 ×…");
+  assert.equal(cut("2 × optimizer state", -5, wide), "…");
+});
 
 test("times and sizes have three digits and the unit that reads best", () => {
   assert.deepEqual([850, 12_345, 999_700, 4.56e6, 1.234e9, 5e12].map(formatNs),

@@ -48,8 +48,8 @@ _INSIDE = frozenset(
 _AREA = ("left", "right", "variables", "kept", "live", "shade", "color", "op", "site", "scope",
          "phase", "all", "own", "written", "time", "nodes")  # fmt: skip
 _NO_BANDS: dict[str, list[Any]] = {"x": [], "variables": [], "kept": [], "live": []}
-_BARS = ("top", "bottom", "right", "middle", "color", "text", "size", "op", "site", "scope",
-         "kind", "life", "nodes")  # fmt: skip
+_BARS = ("top", "bottom", "right", "middle", "color", "text", "whole", "size", "op", "site",
+         "scope", "kind", "life", "nodes")  # fmt: skip
 
 
 def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def _bars(
         row = {
             "top": n + 0.5, "bottom": n + 0.82, "right": size / max(report.peak, 1),
             "middle": n + 0.28, "color": HOLDS[kind],
-            "text": label,
+            "text": label, "whole": label,
             "size": f"{format_bytes(size)}  ({format_percent(size / max(report.peak, 1))})",
             "op": name,
             "site": safe_label(first.site or ROLES.get(first.role, "unknown")),

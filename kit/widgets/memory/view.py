@@ -15,6 +15,7 @@ from bokeh.core.properties import value
 from bokeh.events import SelectionGeometry
 from bokeh.models import (
     ColumnDataSource,
+    CustomJS,
     HoverTool,
     Legend,
     LegendItem,
@@ -33,6 +34,7 @@ from kit.widgets.base.flag import Flag
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
+from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.theme import (
     COLORS,
@@ -165,6 +167,10 @@ def _bars_figure(source: ColumnDataSource) -> figure:
     style_figure(plot)
     plot.axis.visible = False
     plot.grid.visible = False
+    labels = script("widgets/memory/js/labels.js")
+    fit = CustomJS(args={"figure": plot, "source": source}, code=f"{labels}.fit(figure, source);")
+    plot.js_on_change("inner_width", fit)
+    source.js_on_change("data", fit)
     return plot
 
 

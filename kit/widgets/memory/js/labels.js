@@ -1,0 +1,39 @@
+// The bars of what holds the peak: each label ends with "…" where its number begins.
+
+const FONT = "11.5px Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif";
+const GAP = 10; // pixels, between a label and its number
+
+/**
+ * As much of a text as has room, and "…" for the rest.
+ * @param {string} text
+ * @param {number} room pixels
+ * @param {(text: string) => number} wide
+ */
+export function cut(text, room, wide) {
+  if (wide(text) <= room) return text;
+  let low = 0, high = text.length - 1;
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    if (wide(`${text.slice(0, middle).trimEnd()}…`) <= room) low = middle;
+    else high = middle - 1;
+  }
+  return `${text.slice(0, low).trimEnd()}…`;
+}
+
+/**
+ * Let the labels follow the width of their figure.
+ * @param {any} figure
+ * @param {any} source of the bars: `whole` is a label, `text` what is drawn of it, `size` the number
+ */
+export function fit(figure, source) {
+  const ruler = document.createElement("canvas").getContext("2d");
+  if (!ruler || !figure.inner_width) return;
+  ruler.font = FONT;
+  const wide = (/** @type {string} */ text) => ruler.measureText(text).width;
+  const {text, whole, size} = source.data;
+  const now = whole.map((/** @type {string} */ label, /** @type {number} */ i) =>
+    cut(label, figure.inner_width - GAP - wide(size[i]), wide));
+  if (now.every((/** @type {string} */ label, /** @type {number} */ i) => label === text[i])) return;
+  now.forEach((/** @type {string} */ label, /** @type {number} */ i) => { text[i] = label; });
+  source.change.emit();
+}
