@@ -27,7 +27,7 @@ from kit.runs.analysis.diff import diff_runs
 from kit.runs.analysis.headline import Headlines, has_other_samples
 from kit.runs.analysis.sentence import change_sentence
 from kit.runs.analysis.story import best_of, story_of
-from kit.runs.change import step_interval
+from kit.runs.change import told_interval
 from kit.runs.labels import device_of
 from kit.runs.run import Run
 from kit.text import safe_html
@@ -186,7 +186,7 @@ def _opening(
 
 def _cell(run: Run, number: int, axes: Sequence[Axis]) -> dict[str, Any]:
     h = run.headline()
-    low, high = step_interval(run)
+    low, high = told_interval(run)
     numbers = {"step": run.step_ms, "low": low, "high": high, "busy": h.device_busy_fraction,
                "wait": h.sync_wait_ms}  # fmt: skip
     return {

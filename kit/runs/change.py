@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kit.runs.conditions import doubt
 from kit.runs.labels import cell_of, samples_of
 from kit.runs.spread import SURE, TURNS, Rerun, Side, interval, middle_of, student
-from kit.runs.steady import rare_reads_text, sorts_text
+from kit.runs.steady import range_text, rare_reads_text, sorts_text, unequal_text
 from kit.text import format_ms, format_number, format_percent, is_nothing
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ __all__ = [
     "step_text",
     "steps_difference",
     "time_notes",
+    "told_interval",
     "traced_text",
-    "unequal_text",
+    "within_text",
 ]
 
 RERUN = 0.02  # standard deviation of ln(median / median) between two runs of the same settings
@@ -58,7 +59,6 @@ BLUR = 0.10  # an interval that reaches further to one side could hide a change 
 _WIDEST = 1e4  # times the lower end: an interval whose upper end lies beyond says nothing
 _MAY_BE_ANYTHING = "may be off a hundredfold"  # said of such an interval
 _APART = 0.2  # of a measured step: what a traced one may differ by before a reader is confused
-UNEQUAL = 0.2  # of the middle step: what the mean may be off before the steps are called unequal
 _SURE_OF_PARTS = 2.58  # of a 99 % interval: of a hundred kernels five would be red, else
 
 Times = Sequence[float] | NDArray[Any]
@@ -294,11 +294,31 @@ def step_interval(*runs: Run) -> tuple[float, float]:
     return math.exp(side.middle - half), math.exp(side.middle + half)
 
 
+def told_interval(*runs: Run) -> tuple[float, float]:
+    """The same; nan also where it reaches further than the step is long: it says nothing.
+
+    So it is of steps that are few, or very unequal.
+    """
+    low, high = step_interval(*runs)
+    return (low, high) if (high - low) / 2 <= middle_ms(runs) else (math.nan, math.nan)
+
+
+def within_text(*runs: Run, before: str = "") -> str:
+    """`10.4 ms to 14 ms`, where a rerun's step is to be expected, after the words `before`.
+
+    Where that says nothing because the steps are very unequal, what they took.
+    """
+    is_told = not math.isnan(told_interval(*runs)[0])
+    times = [time for run in runs for time in run.step_times_ns]
+    if not is_told and (took := range_text(times, least=1.0)):
+        return f"steps very unequal: {took}"
+    return before + ends_text(*step_interval(*runs))
+
+
 def step_text(run: Run) -> str:
     """`12.1 ms (10.4 ms to 14 ms)`: the median step, and where a rerun's is to be expected."""
     why = doubt_of(run)
-    within = ends_text(*step_interval(run))
-    return f"{format_ms(run.step_ms)} ({within}{f', {why}' if why else ''})"
+    return f"{format_ms(run.step_ms)} ({within_text(run)}{f', {why}' if why else ''})"
 
 
 def ends_text(low_ms: float, high_ms: float) -> str:
@@ -315,31 +335,6 @@ def time_notes(run: Run) -> tuple[str, ...]:
     seldom = sorts_text(run.timeline, run.sorts) or rare_reads_text(run)
     notes = run.measured.compiled_text, run.drift, unequal_text(run), traced_text(run), seldom
     return tuple(filter(None, notes))
-
-
-def unequal_text(run: Run) -> str:
-    """A sentence for measured steps of several sorts, whose mean the middle one hides; "" else.
-
-    The traced steps are few, and may have any share of the slow ones, or none.
-    """
-    times = _times(run)
-    if len(times) < 2:
-        return ""
-    middle, mean = float(np.median(times)), float(np.mean(times))
-    if abs(mean - middle) <= UNEQUAL * middle:
-        return ""
-    said = (
-        f"the measured steps are unequal, {format_ms(float(times.min()))} to "
-        f"{format_ms(float(times.max()))}: the middle one took {format_ms(middle)}, but the mean "
-        f"of all is {format_ms(mean)}"
-    )
-    traced = _traced_ms(run)
-    if run.timeline.origin not in ("profiled", "recorded") or not len(traced):
-        return said
-    return (
-        f"{said}. That of the {len(traced)} traced steps, from which the limit, the fractions and "
-        f"the advice come, is {format_ms(float(traced.mean()))}"
-    )
 
 
 def _traced_ms(run: Run) -> NDArray[Any]:

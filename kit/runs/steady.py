@@ -37,9 +37,11 @@ __all__ = [
     "drift",
     "drift_text",
     "enough_steps",
+    "range_text",
     "rare_reads_text",
     "sorts_of_steps",
     "sorts_text",
+    "unequal_text",
 ]
 
 ALIKE = 0.05  # of the step: medians that differ by less are taken for equal
@@ -51,6 +53,7 @@ GOOD_STEPS = 30  # at least, unless they fill more than `LONG_S`
 LONG_S = 5.0
 LEAST_STEPS = 10  # however long they are
 MOST_STEPS = 1000  # however short: each keeps its time and its sync points
+UNEQUAL = 0.2  # of the middle step: what the mean may be off before the steps are called unequal
 _FEW_SORTS = 4  # sorts of steps that are named one by one
 _APART = 0.2  # of how often a step reads: by so much more or less often is told
 _FEW_READS = 2  # lines that are named
@@ -85,6 +88,44 @@ def drift_text(times: Sequence[float]) -> str:
         f"the measured steps were still getting {how}: the later half took "
         f"{format_percent(abs(change))} {'more' if change > 0 else 'less'} than the earlier "
         "one. Measure again, or raise warmup"
+    )
+
+
+def range_text(times_ns: Sequence[float], *, least: float = 0.0) -> str:
+    """`2.5 ms to 22.5 ms`: what the steps took; "" if they differ by no more than `least` of the
+    middle one.
+    """
+    import numpy as np
+
+    times = np.asarray(times_ns, float) / 1e6
+    is_told = len(times) > 1 and float(np.ptp(times)) > least * float(np.median(times))
+    return _span(times) if is_told else ""
+
+
+def unequal_text(run: Measured) -> str:
+    """A sentence for measured steps of several sorts, whose mean the middle one hides; "" else.
+
+    The traced steps are few, and may have any share of the slow ones, or none.
+    """
+    import numpy as np
+
+    times = np.asarray(run.step_times_ns, float) / 1e6
+    if len(times) < 2:
+        return ""
+    middle, mean = float(np.median(times)), float(np.mean(times))
+    if abs(mean - middle) <= UNEQUAL * middle:
+        return ""
+    said = (
+        f"the measured steps are unequal, {_span(times)}: the middle one took "
+        f"{format_ms(middle)}, but the mean of all is {format_ms(mean)}"
+    )
+    ends = run.timeline.intervals(kind="step")
+    if run.timeline.origin not in ("profiled", "recorded") or not len(ends):
+        return said
+    traced = float((ends[:, 1] - ends[:, 0]).mean()) / 1e6
+    return (
+        f"{said}. That of the {len(ends)} traced steps, from which the limit, the fractions and "
+        f"the advice come, is {format_ms(traced)}"
     )
 
 

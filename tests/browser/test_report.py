@@ -258,7 +258,7 @@ def test_a_chart_follows_the_width_of_the_window(offline: Browser, report: Path)
 
 
 def test_a_chart_has_numbers_up_to_the_top_of_its_band(offline: Browser, tmp_path: Path):
-    times = (1_000_000, 9_000_000) * 3  # a rerun may take twice the middle one
+    times = (4_000_000, 5_000_000) * 3  # a rerun may take twice the middle one
     runs = [replace(make_run(Settings(batch_size=n)), step_times_ns=times) for n in (2, 4)]
     open_report(offline, write_report(runs, tmp_path / "report.html"))
     highest, band = offline.page.evaluate("""() => {

@@ -1,20 +1,27 @@
-"""The rule for steps that still get faster or slower."""
+"""The rule for steps that still get faster or slower, and what is said of unequal ones."""
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from kit.reports.html import report_html
 from kit.reports.markdown import report_markdown
+from kit.runs.analysis.headline import headline_text
 from kit.runs.analysis.summary import summary
-from kit.runs.change import unequal_text
+from kit.runs.change import ends_text, step_interval, step_text, told_interval, within_text
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runs.steady import ALIKE, drift, drift_text, rare_reads_text
+from kit.runs.steady import ALIKE, drift, drift_text, rare_reads_text, unequal_text
+from kit.runs.whatif.predict import predict
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.base.cards import headline_html
+from kit.widgets.compare.strips import comparison_columns
+from kit.widgets.numbers.whatif import whatif_html
 from tests.factories import make_run
 
 
@@ -66,6 +73,34 @@ def test_a_run_of_unequal_steps_says_the_mean_that_its_middle_step_hides() -> No
         assert said[1:] in shown
     alike = replace(run, step_times_ns=(2_500_000,) * 29 + (7_000_000,))
     assert unequal_text(alike) == unequal_text(replace(run, step_times_ns=(7,))) == ""
+
+
+UNEQUAL_MS = (4.65, 9, 40, 310, 900, 7_000, 25_800)  # of a step
+
+
+def test_of_very_unequal_steps_it_is_said_what_they_took_and_not_what_a_rerun_may() -> None:
+    wild = replace(make_run(), step_times_ns=tuple(int(ms * 1e6) for ms in UNEQUAL_MS))
+    low, high = step_interval(wild)
+    assert (high - low) / 2 > wild.step_ms
+    assert all(map(math.isnan, told_interval(wild)))
+    said = "steps very unequal: 4.65 ms to 25.8 s"
+    assert step_text(wild) == f"310 ms ({said})"
+    assert f"step 310 ms ({said})" in headline_text(wild)
+    told = " ".join(" ".join(comparison_columns([wild])["titles"]["text"]).split())
+    assert f"310 ms a step ({said})" in told
+    assert said in whatif_html(wild, [])
+    assert "± unknown" in predict(wild, wild.settings).step_text
+    page = report_html([wild, make_run(Settings(batch_size=4))])
+    cells = json.loads(page.split('id="index">')[1].split("</script>")[0])["cells"]
+    assert [cell["low"] is None for cell in cells] == [True, False]
+
+
+def test_where_few_steps_are_alike_the_interval_is_told_however_wide() -> None:
+    few = replace(make_run(), step_times_ns=(5_000_000, 6_500_000))
+    low, high = step_interval(few)
+    assert within_text(few, before="reruns: ") == f"reruns: {ends_text(low, high)}"
+    steady = make_run()
+    assert told_interval(steady) == step_interval(steady)
 
 
 def with_reads(measured: int, traced: int, *, mode: str = "lazy") -> Run:

@@ -30,7 +30,7 @@ export function sweepCharts(index, shown) {
     const parts = [caption, chart(axis, lines, shown, {k, width})];
     if (split >= 0) parts.push(key(axes[split].values, lines, shown.at[k]));
     const known = lines.flat().every(({low, high, doubt}) => doubt || low < high);
-    if (!known) parts.push(note("\u25cb too few steps to know what a rerun may take."));
+    if (!known) parts.push(note("\u25cb too few steps, or too unequal ones, to know what a rerun may take."));
     const why = reasons(axes, k, split, lines);
     if (why.length) {
       parts.push(element("details", {class: "key"},

@@ -17,10 +17,9 @@ from kit.runs.change import (
     Difference,
     StepTimes,
     doubt_of,
-    ends_text,
     part_difference,
     shift_of,
-    step_interval,
+    within_text,
 )
 from kit.runs.labels import samples_of
 from kit.runs.run import Run
@@ -74,8 +73,8 @@ def headline_text(run: Run) -> str:
 
 
 def _within(run: Run) -> str:
-    ends = step_interval(run)
-    return "" if math.isnan(ends[0]) else f" (95% of reruns: {ends_text(*ends)})"
+    is_known = len(run.step_times_ns) > 1
+    return f" ({within_text(run, before='95% of reruns: ')})" if is_known else ""
 
 
 def _of_mean(h: Headline) -> str:

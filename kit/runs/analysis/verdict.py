@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice, in_a_step
-from kit.runs.change import unequal_text
 from kit.runs.conditions import doubt, is_throttled
 from kit.runs.labels import IMPORTED, is_on_cpu
 from kit.runs.run import BASELINE, JIT, MUCH, Run
-from kit.runs.steady import sorts_of_steps
+from kit.runs.steady import sorts_of_steps, unequal_text
 from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, Timeline, count_devices
 from kit.trace.active import named

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kit.runs.change import step_interval
+from kit.runs.change import told_interval
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.steady import sorts_of_steps
@@ -66,13 +66,14 @@ def interval_ms(
         least, most and the words; nan, nan where nobody has measured such predictions.
     """
     unmeasured = [name for name in _changed(run, asked) if _known(name) is None]
-    low, high = step_interval(run)
+    low, high = told_interval(run)
     if differ := sorts_of_steps(run.timeline, run.sorts):
         why = f"the traced steps differ ({differ}), and the model has the first one's ops"
         return math.nan, math.nan, f"how far off this is, is not known: {why}"
     if unmeasured or not low > 0:
         what = f"no prediction with another {' or '.join(unmeasured)} was compared with a run"
-        why = what if unmeasured else "the run has too few steps to know their spread"
+        few = "the run has too few steps to know their spread, or very unequal ones"
+        why = what if unmeasured else few
         return math.nan, math.nan, f"how far off this is, is not known: {why}"
     rows = [SAME, *(row for name in _changed(run, asked) if (row := _known(name)) is not None)]
     worst = max(rows, key=lambda row: row.at_most)

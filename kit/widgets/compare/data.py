@@ -16,7 +16,7 @@ import numpy as np
 from kit.errors import SettingsError
 from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.bulk_sizes import UNLIMITED
-from kit.runs.change import Difference, doubt_of, middle_ms, step_interval, steps_difference
+from kit.runs.change import Difference, doubt_of, middle_ms, steps_difference, within_text
 from kit.runs.compiles import COMPILED
 from kit.runs.knob import knobs_of
 from kit.runs.labels import device_of, samples_of, told_settings
@@ -73,7 +73,7 @@ class ComparisonRow:
     best: frozenset[str] = frozenset()  # columns of which it has the best value, or one as good
     maybe_best: frozenset[str] = frozenset()  # columns of which it may have the best value
     has_loss: bool = True  # False: nobody told one, as in a loop that was watched
-    reruns_ms: tuple[float, float] = (math.nan, math.nan)  # in which 95% of their steps are
+    reruns: str = ""  # where 95% of their steps are, in words
     by_sample: bool = False  # the runs' steps hold different numbers of samples
 
 
@@ -242,7 +242,7 @@ def _row(
         has_loss=bool(run.losses),
         compiling=run.measured.compiled_fraction,
         change=change,
-        reruns_ms=step_interval(*every),
+        reruns=within_text(*every, before="reruns: "),
     )
 
 

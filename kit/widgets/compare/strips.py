@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.runs.change import ends_text
 from kit.runs.run import Run
 from kit.text import format_ms, format_ns, format_percent, safe_label, safe_terminal
 from kit.trace import KINDS, Timeline
@@ -347,8 +346,7 @@ def _title_lines(
     """The settings of a run, then its numbers: lines that fit on a phone."""
     parts = ["step time unknown"]
     if not math.isnan(row.step_ms):
-        within = ends_text(*row.reruns_ms)
-        parts = [f"{format_ms(row.step_ms)} a step (reruns: {within})"]
+        parts = [f"{format_ms(row.step_ms)} a step ({row.reruns})"]
     if not math.isnan(row.overlap_fraction):
         parts.append(f"{format_percent(row.overlap_fraction)} hidden")
     if not len(run.timeline):

@@ -37,7 +37,7 @@ __all__ = ["TradeoffView", "pareto_front", "tradeoff_columns", "tradeoff_figure"
 
 Row = Mapping[str, Any]
 MAX_ROWS = 30
-_WIDEST = 100.0  # times the step: a spread beyond says nothing
+_WIDEST = 1.0  # times the step: a spread beyond says nothing, see `told_interval`
 _LOG_FROM = 8.0  # largest over smallest step time
 _BEST, _GIVEN, _FRONT = COLORS["update"], COLORS["backward"], COLORS["forward"]
 _CARD = (("step", "@step"), ("a sample", "@sample"), ("compiling", "@compile"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.runs.change import ends_text, median_run, step_interval
+from kit.runs.change import median_run, within_text
 from kit.text import format_ms
 from kit.widgets.compare.data import amount, comparison_rows, verdict
 from kit.widgets.compare.view import comparison_columns, comparison_text
@@ -44,7 +44,6 @@ def test_table_sentence_and_titles_tell_one_number_whatever_the_repeats(
     said = comparison_text(runs, repeats=every)
     assert f"\n2 {amount(change.new)} (" in re.sub(" +", " ", said)
     titles = " ".join(comparison_columns(runs, repeats=every)["titles"]["text"])
-    low, high = step_interval(*new)
     assert f"{format_ms(change.new)} a step" in titles
-    assert ends_text(low, high) in " ".join(titles.split())
+    assert within_text(*new, before="reruns: ") in " ".join(titles.split())
     assert amount(change.new) in verdict(rows)

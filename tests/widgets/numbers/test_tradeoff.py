@@ -95,7 +95,7 @@ def test_times_are_a_samples_where_batches_differ():
     assert all(f">{text}<" in tradeoff_html(rows) for text in samples)
 
 
-@pytest.mark.parametrize("spread_ms", [math.nan, math.inf, 1e6])
+@pytest.mark.parametrize("spread_ms", [math.nan, math.inf, 1e6, 5.1])
 def test_a_spread_that_says_nothing_is_called_unknown(spread_ms: float):
     columns = tradeoff_columns([row(spread_ms=spread_ms)])
     assert columns["points"]["step"] == ["5.00 ms ± unknown"]
