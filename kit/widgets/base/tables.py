@@ -167,7 +167,7 @@ def run_notes_html(run: Run) -> str:
     s = run.settings
     sizes = (s.bulk_forward, s.bulk_backward)
     forward, backward = ("unlimited" if x >= UNLIMITED else f"{x:,}" for x in sizes)
-    bulk = f", bulk {forward} forward, {backward} backward"
+    bulk = unbroken(f", bulk {forward} forward, {backward} backward")
     lines = [
         f"<b>{safe_html(run.name or 'unnamed step', 80)}</b>, mode {safe_html(s.mode)}"
         f"{bulk if s.mode == 'bulked' else ''}"

@@ -11,6 +11,7 @@ Units:
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -362,9 +363,13 @@ def _title_lines(
 
 
 def _wrapped(parts: Sequence[str], between: str = "") -> list[str]:
-    """Lines that fit on a phone; a line ends between two parts, where there are several."""
+    """Lines that fit on a phone; a line ends between two parts, where there are several.
+
+    No line ends between a number and its word.
+    """
     if len(parts) == 1:
-        return wrap(parts[0], _MAX_LINE) or [""]
+        lines = wrap(re.sub(r"(?<=\d) (?=[a-z])", "\u00a0", parts[0]), _MAX_LINE)
+        return [line.replace("\u00a0", " ") for line in lines] or [""]
     whole = between.join(part.replace(" ", "\u00a0") for part in parts)
     return [line.strip(" ·").replace("\u00a0", " ") for line in wrap(whole, _MAX_LINE)]
 

@@ -35,7 +35,7 @@ from kit.widgets.base import tables
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
 from kit.widgets.base.scripts import script
-from kit.widgets.base.tables import section, sentence, table
+from kit.widgets.base.tables import section, sentence, table, unbroken
 from kit.widgets.base.theme import (
     BACKGROUND,
     COLORS,
@@ -112,7 +112,8 @@ def comparison_html(
 
 def _label(i: int, row: ComparisonRow, tag: str) -> str:
     return (
-        f'<div style="overflow-wrap:anywhere"><b>{i + 1}</b>&ensp;{safe_html(row.label)}</div>'
+        f'<div style="overflow-wrap:anywhere"><b>{i + 1}</b>&ensp;'
+        f"{unbroken(safe_html(row.label))}</div>"
         f'<div style="color:{tables.MUTED};font-size:12px">{tag.strip(" ()")}</div>'
         f'<div style="color:{tables.WORSE};font-size:12px;overflow-wrap:anywhere">'
         f"{safe_html(disturbed_tag(row).strip(' ()'), 200)}</div>"

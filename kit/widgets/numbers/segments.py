@@ -35,7 +35,7 @@ _HEADS = (
     "waited",
     "gap",
 )
-_WIDTHS = (13, 12, 6, 6, 8, 8, 9, 9, 10, 9, 10)
+_WIDTHS = (16, 12, 6, 6, 7, 8, 8, 9, 9, 10, 9)
 _LEAST_PX = 790  # with less, a cell's text would lie over the next cell
 
 
@@ -126,7 +126,7 @@ def _row(c: SegmentCost, top: dict[str, float]) -> list[str]:
     color = COLORS.get(c.phase, MUTED)
     fresh = "" if c.is_cached else ", compiled"
     return [
-        f"{swatch(color)}{c.index} {safe_html(c.phase)}",
+        f'<span style="white-space:nowrap">{swatch(color)}{c.index} {safe_html(c.phase)}</span>',
         safe_html(c.cut, 40) + fresh,
         f"{c.ops:,}",
         _count(c.fused),

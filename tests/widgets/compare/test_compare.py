@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from kit.widgets.compare.view import (
     comparison_markdown,
     comparison_text,
 )
+from kit.widgets.memory.tables import variants_html
 from tests.factories import empty_run, make_run
 
 QUICK = Settings(steps=3, warmup=2, batch_size=2, mode="lazy")
@@ -141,3 +143,13 @@ def test_cancelling_ends_a_comparison():
     asked = iter([False] * 3 + [True])
     with pytest.raises(Cancelled):
         kit.compare(mlp, [QUICK, CHECK], cancelled=lambda: next(asked), progress=False)
+
+
+def test_no_line_of_a_label_ends_between_a_number_and_its_word():
+    runs = [make_run(Settings(bulk_forward=5, bulk_backward=k, batch_size=8)) for k in (2, 900)]
+    runs[1] = replace(runs[1], settings=runs[1].settings.replace(loss_scaling="static"))
+    lines = [line.strip() for line in comparison_columns(runs)["titles"]["text"]]
+    assert any("2 backward" in line for line in lines)
+    assert not any(line[-1].isdigit() and after[0].islower() for line, after in pairwise(lines))
+    assert "2&nbsp;backward" in comparison_html(runs)
+    assert "2&nbsp;backward" in variants_html(runs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 from kit.runs.analysis.segments import segment_costs
@@ -21,6 +22,12 @@ def test_there_is_a_row_for_each_segment_and_a_sum() -> None:
     assert html.count("<tr") == len(costs) + 2
     assert f"<b>{len(costs)} segments</b>" in html
     assert format_ns(sum(c.device_ns for c in costs)) in html
+
+
+def test_a_segments_number_and_phase_stay_on_one_line() -> None:
+    html = segments_html(make_run(Settings(bulk_forward=5, bulk_backward=5)))
+    cells = re.findall(r'white-space:nowrap"><span [^>]*></span>(\d+ \w+)</span>', html)
+    assert "2 backward" in cells
 
 
 def test_of_many_the_dearest_are_shown_and_all_are_summed() -> None:
