@@ -190,8 +190,9 @@ def rare_reads_text(run: Measured) -> str:
         return ""
     whole = format_count(traced, "traced step")
     said = "; ".join(
-        f"{site or 'an unknown line'} waits {format_number(often[site] / steps)} times a measured "
-        f"step, and {format_count(seen[site], 'time')} in the {whole}"
+        f"{f'line {site}' if site else 'an unknown line'} waits "
+        f"{format_number(often[site] / steps)} times a measured step, and "
+        f"{format_count(seen[site], 'time')} in the {whole}"
         for site in apart[:_FEW_READS]
     )
     return (
