@@ -140,7 +140,7 @@ def _computes(row: KernelCost) -> str:
         [op.removeprefix("aten.").removesuffix(".default") for op in row.ops], 3, name_html
     )
     place = _listed(row.sites, 2, _place)
-    scope = _listed(row.scopes, 1, _place)
+    scope = _listed(row.scopes, 1, _scope)
     where = " · ".join(x for x in (place, scope) if x)
     return (
         f'<div style="overflow-wrap:anywhere">{ops}'
@@ -155,6 +155,11 @@ def _listed(texts: Sequence[str], limit: int, shown: Callable[[str], str]) -> st
 
 def _place(text: str) -> str:
     return place_html(text, 60)
+
+
+def _scope(text: str) -> str:
+    """A module's path, which goes on in the next line after a full stop."""
+    return safe_html(text, 60).replace(".", ".<wbr>")
 
 
 def _total(rows: Sequence[KernelCost], steps: int) -> list[str]:

@@ -26,6 +26,10 @@ def test_a_long_name_goes_on_between_its_words() -> None:
     assert "aten::<wbr>native_<wbr>layer_<wbr>norm_<wbr>backward" in kernels_html(run)
 
 
+def test_a_modules_path_goes_on_after_a_full_stop() -> None:
+    assert "Bert.<wbr>layers.<wbr>0.<wbr>attention.<wbr>output" in kernels_html(make_run())
+
+
 def test_a_native_run_has_no_segments_and_without_ceilings_there_is_no_column_of_them() -> None:
     text = kernels_html(native_run())
     assert "segment" not in text
