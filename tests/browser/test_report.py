@@ -258,7 +258,7 @@ def test_a_chart_follows_the_width_of_the_window(offline: Browser, report: Path)
 
 
 def test_a_chart_has_numbers_up_to_the_top_of_its_band(offline: Browser, tmp_path: Path):
-    times = (4_000_000, 5_000_000) * 3  # a rerun may take twice the middle one
+    times = (4_800_000, 6_000_000) * 3  # a rerun may take twice the middle one
     runs = [replace(make_run(Settings(batch_size=n)), step_times_ns=times) for n in (2, 4)]
     open_report(offline, write_report(runs, tmp_path / "report.html"))
     highest, band = offline.page.evaluate("""() => {
@@ -267,6 +267,10 @@ def test_a_chart_has_numbers_up_to_the_top_of_its_band(offline: Browser, tmp_pat
       return [y(chart.querySelectorAll("line.axis")), y(chart.querySelectorAll(".band"))];
     }""")
     assert highest - band < 60  # pixels: less than a line's distance from the next
+    offline.page.set_viewport_size({"width": 900, "height": 900})  # one chart alone fills it, too
+    offline.page.wait_for_timeout(500)
+    width = "document.querySelector('#sweep figure > svg').viewBox.baseVal.width"
+    assert offline.page.evaluate(width) == 800
 
 
 def test_hostile_text_is_shown_and_never_run(offline: Browser, tmp_path: Path):

@@ -125,7 +125,9 @@ class Report {
     const {marked, shown} = this.models("timeline"), {state} = this.models("graph");
     for (const {properties: {data}} of [marked, shown]) data.change.connect(() => this.link.changed());
     state.properties.tags.change.connect(() => this.link.changed());
-    matchMedia(WIDE).addEventListener("change", () => { if (this.shown >= 0) this.drawSweep(); });
+    for (const wide of WIDE) {
+      matchMedia(wide).addEventListener("change", () => { if (this.shown >= 0) this.drawSweep(); });
+    }
     byId("link").addEventListener("click", () => this.link.copy(byId("link"), byId("address")));
     byId("selected").querySelector("button").addEventListener("click", () => select(NOTHING));
     document.addEventListener("keydown", (event) => {

@@ -8,9 +8,10 @@ const SERIES = ["#2f6db5", "#d1701f", "#2a9d6f", "#a3479b", "#7a6a2f", "#c23b4b"
 const BOX = {height: 170, left: 46, right: 14, top: 12, bottom: 26};
 const LETTER = 6.6; // of a text under the axis
 const NARROW = 360;
-const WIDTHS = [800, 560]; // of one chart alone, of each of two: so they fill a wide page
-// Of such a page: on a narrower one their letters would be too small.
-export const WIDE = "(min-width: 1100px)";
+// Of one chart alone, of each of two: so they fill a page of this width. On a narrower one their
+// letters would be too small.
+const WIDTHS = [800, 560];
+export const WIDE = ["(min-width: 800px)", "(min-width: 1100px)"];
 
 /**
  * A chart for each axis of numbers, a line in it for each mode of loss scaling.
@@ -21,8 +22,8 @@ export function sweepCharts(index, shown) {
   const {axes} = index;
   const modes = axes.findIndex((axis) => !axis.number && axis.name === "loss_scaling");
   const split = modes >= 0 ? modes : axes.findIndex((axis) => !axis.number);
-  const wide = WIDTHS[axes.filter((axis) => axis.number).length - 1] ?? NARROW;
-  const width = matchMedia(WIDE).matches ? wide : NARROW;
+  const others = axes.filter((axis) => axis.number).length - 1;
+  const width = WIDE[others] && matchMedia(WIDE[others]).matches ? WIDTHS[others] : NARROW;
   return axes.flatMap((axis, k) => {
     if (!axis.number) return [];
     const caption = element("figcaption", {}, `step time (ms) by ${axis.label}; band: what a rerun may take`);
