@@ -38,6 +38,7 @@ __all__ = [
     "place_html",
     "row_attributes",
     "run_notes_html",
+    "scrolling",
     "sync_picks",
     "sync_table_html",
     "unbroken",
@@ -320,15 +321,15 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
         f'color:{INK};margin:0">{_CAPTION}<colgroup>{columns}</colgroup><thead>'
         f'<tr style="background:none">{head}</tr></thead><tbody>{body}</tbody></table>'
     )
-    return _scrolling(made, least_px) if least_px else made
+    return scrolling(made, least_px) if least_px else made
 
 
-def _scrolling(made: str, least_px: int) -> str:
-    """A table in a box that scrolls; the hint above has no height where nothing is out of sight."""
+def scrolling(made: str, least_px: int, what: str = "more columns") -> str:
+    """What is wide in a box that scrolls; the hint above has no height where all is in sight."""
     return (
         '<div style="container-type:inline-size"><div aria-hidden="true" style="font-size:'
         f"clamp(0px,({least_px}px - 100cqw) * 99,11px);line-height:1.5;text-align:right;"
-        f'color:{MUTED}">more columns: scroll to the right &#8594;</div>'
+        f'color:{MUTED}">{what}: scroll to the right &#8594;</div>'
         f'<div style="overflow-x:auto" tabindex="0">{made}</div></div>'
     )
 

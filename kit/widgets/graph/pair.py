@@ -14,11 +14,12 @@ from kit.ir.names import short_op
 from kit.text import safe_html
 from kit.widgets.base.tables import FONT, INK, LINE, MUTED, PANEL
 
-__all__ = ["pair_html"]
+__all__ = ["PAIR_PX", "pair_html"]
 
 _COLORS = {"changed": "#c98a12", "rewired": "#8a63d2", "added": "#1f8f55", "removed": "#d9482b"}
 _WORDS = {"changed": "changed", "rewired": "reads other values", "added": "new", "removed": "gone"}
 _WIDTH, _HEIGHT, _STEP, _GAP, _MARGIN = 252, 34, 50, 40, 30  # of a box, between rows, columns, edge
+PAIR_PX = 500  # with less, its texts could not be read
 _MOST_TEXT = 34  # characters of a line in a box
 
 
@@ -43,8 +44,9 @@ def pair_html(before: Graph, now: Graph) -> str:
     )
     return (
         f'<svg role="img" aria-label="the graph before and now: {said or "equal"}" '
-        f'viewBox="0 0 {width} {height}" style="width:100%;max-width:{width}px;min-width:500px;'
-        f'display:block" font-family="{safe_html(FONT, 200)}">{left}{right}</svg>'
+        f'viewBox="0 0 {width} {height}" style="width:100%;max-width:{width}px;'
+        f'min-width:{PAIR_PX}px;display:block" '
+        f'font-family="{safe_html(FONT, 200)}">{left}{right}</svg>'
         f'<div style="font:12px/1.5 {FONT};color:{MUTED}">{legend}'
         f"{'filled: where they differ first' if kinds else ''}</div>"
     )

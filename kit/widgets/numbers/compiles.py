@@ -24,12 +24,13 @@ from kit.widgets.base.tables import (
     MONO,
     MUTED,
     place_html,
+    scrolling,
     section,
     sentence,
     table,
 )
 from kit.widgets.graph.diff import Side, sides
-from kit.widgets.graph.pair import pair_html
+from kit.widgets.graph.pair import PAIR_PX, pair_html
 from kit.widgets.graph.view import GraphView
 
 __all__ = ["CompileView", "changes_html", "compiles_html", "diff_html", "recompiles_html"]
@@ -88,8 +89,8 @@ def changes_html(run: Run) -> str:
         parts.append(
             f'<details{is_open} style="margin:4px 0"><summary style="cursor:pointer;'
             f'overflow-wrap:anywhere">{line}</summary>'
-            '<div tabindex="0" style="overflow-x:auto;margin:6px 0">'
-            f"{pair_html(change.before, change.now)}</div>{sentence(note)}</details>"
+            f"{scrolling(pair_html(change.before, change.now), PAIR_PX, 'the graph now')}"
+            f"{sentence(note)}</details>"
         )
     return section("Compiled again: the graph before and now", "".join(parts))
 

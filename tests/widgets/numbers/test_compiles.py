@@ -172,6 +172,7 @@ def test_a_report_shows_the_graphs_of_a_recompile_and_a_file_keeps_them(tmp_path
     run = replace(make_run(), compiles=(note(0, "first"), note(1, site=EVIL)), changes=(change,))
     html = changes_html(run)
     assert html.count("<svg") == 1
+    assert "the graph now: scroll to the right" in html  # on a phone it is out of sight
     assert "1 gone, 1 new" in html or "1 new, 1 gone" in html
     assert "<script" not in html
     run.save(tmp_path / "a.kitrun")
