@@ -141,7 +141,7 @@ def breakdown_html(run: Run) -> str:
     ]
     note = (
         "Means of the traced steps; each instant is charged once, to the device if it is busy. "
-        "In all counts what is hidden under another activity, too."
+        "&quot;In all&quot; counts what is hidden under another activity, too."
     )
     rows_html = table(["activity", "in all ms", "charged ms", "share"], [*cells, total], "lrrr",
                    widths=(44, 17, 19, 20), has_total=True, least_px=350)  # fmt: skip

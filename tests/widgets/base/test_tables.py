@@ -232,6 +232,7 @@ def test_many_places_are_cut_with_their_sum_said():
 def test_the_breakdown_lists_every_category_and_its_sum():
     run = make_run()
     text = str(Reader(breakdown_html(run)))
+    assert '"In all" counts what is hidden' in text  # the column: "In all counts" is no sentence
     assert all(row.category in text for row in run.breakdown())
     step = sum(row.exposed_ms for row in run.breakdown())
     assert f"step {step:.3g} 100.0%" in text
