@@ -259,30 +259,44 @@ def _leave() -> None:
 def _run_watched(watching: WithTorch, options: argparse.Namespace, settings: Settings) -> int:
     """The script's exit status."""
     with contextlib.ExitStack() as around:
-        mapped = None
+        mapped, drop = None, _nothing
         if options.on:
             from kit.torch.device import open_session
             from kit.torch.mapping import named_devices
             from kit.torch.trainers import ACCELERATE_DEVICE
 
-            around.enter_context(open_session(settings))
+            session = around.enter_context(open_session(settings))
+            drop = session.drop_pending
             mapped = around.enter_context(named_devices())
             if ACCELERATE_DEVICE not in os.environ:
                 around.callback(os.environ.pop, ACCELERATE_DEVICE, None)
                 os.environ[ACCELERATE_DEVICE] = "kit"
         around.enter_context(_as_python(options))
-        status = _ended(watching, options)
+        status = _ended(watching, options, drop)
     if mapped is not None and (mapped.is_used or watching.has_run):  # not of one that fails at once
         complain(mapped.said)
     return status
 
 
-def _ended(watching: WithTorch, options: argparse.Namespace) -> int:
-    """Run the script to its end, whichever that is."""
+def _nothing() -> None:
+    """Where no session is open, nothing is pending."""
+
+
+def _ended(watching: WithTorch, options: argparse.Namespace, drop: Callable[[], None]) -> int:
+    """Run the script to its end, whichever that is.
+
+    Args:
+        drop: called after Ctrl-C; what is pending may have to be compiled first, which takes long.
+    """
     try:
         with watching.exits:
             watching.begin()
-            asked = _run_script(options)
+            try:
+                asked = _run_script(options)
+            except KeyboardInterrupt:
+                with contextlib.suppress(Exception):  # what cannot be dropped runs, as ever
+                    drop()
+                raise
             watching.wait_for_threads()
             if asked is not None:
                 raise asked

@@ -67,6 +67,7 @@ class Engine:
         self._failures: list[tuple[int, BaseException]] = []  # that nobody has been told of
         self._pushed = 0
         self._is_closed = False
+        self.is_cancelling = False  # what is pushed now shall not run
         # what ended a worker: a bug, or a foreign variable
         self._broken: BaseException | None = None
         self._pid = os.getpid()
@@ -159,6 +160,7 @@ class Engine:
                 variable.readers = -1
             variable.last_write = op
         op.waits = waits + is_held
+        op.state = CANCELLED if self.is_cancelling else WAITING
         if not op.waits:
             lane.put(op)
             lane.wake()
@@ -200,6 +202,11 @@ class Engine:
             if op.state == WAITING:
                 op.state = CANCELLED
             return op.state == CANCELLED
+
+    def cancel_pending(self) -> None:
+        """Run nothing that has not begun."""
+        for op in list(self._pending):
+            self.cancel(op)
 
     def report(self, error: BaseException, op: Operation | None = None) -> None:
         """Let the next `wait_all` raise this, as if `op` had; for functions that carry errors."""
@@ -291,10 +298,9 @@ class Engine:
             return  # the threads are the parent's
         with self._lock:
             self._is_closed = True
-            for op in self._pending if cancel else ():
-                if op.state == WAITING:
-                    op.state = CANCELLED
             pending = list(self._pending)
+        if cancel:
+            self.cancel_pending()
         for op in pending if self._broken is None else ():
             self.wait(op)
         with self._lock:

@@ -197,6 +197,17 @@ class Session:
         for frontend in self.frontends:
             frontend.close()
 
+    def drop_pending(self) -> None:
+        """Run nothing that has not begun, unless a trace shows it: an interrupted program ends."""
+        engine = self.issuer.executor.engine
+        if self.is_open and not self.issuer.executor.is_tracing:
+            engine.cancel_pending()
+            engine.is_cancelling = True
+            try:
+                self.flush("sync", everywhere=True)
+            finally:
+                engine.is_cancelling = False
+
     def at_end(self, close: Callable[[], None]) -> None:
         """Call this when the session closes, before its worker ends."""
         if self._exits is not None:

@@ -18,7 +18,7 @@ import torch
 from torch.optim import optimizer as of_optimizers
 
 import kit
-from kit.errors import EngineError, KitError
+from kit.errors import Cancelled, EngineError, KitError
 from kit.runtime.session.session import current_session
 from kit.torch.scaling.choose import make_scaler
 from tests.waiting import freed, leaves_no_thread, until
@@ -274,3 +274,27 @@ def test_a_session_that_is_freed_within_an_optimizers_step_breaks_no_step() -> N
     with kit.Session():
         pass
     assert len(of_optimizers._global_optimizer_pre_hooks) == before
+
+
+def test_what_is_pending_is_neither_compiled_nor_run_once_it_is_dropped() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        may_end.wait()
+
+    with kit.Session(kit.Settings(mode="bulked", bulk_forward=1)) as session:
+        x = torch.ones(3, device="kit")
+        session.wait_all()
+        before = session.metrics()["execute.count"]
+        session.issuer.executor.engine.push(hold)
+        begun.wait()
+        issued, recorded = x + 1, x.cumsum(0)
+        session.drop_pending()
+        may_end.set()
+        session.wait_all()
+        assert session.metrics()["execute.count"] == before
+        for lost in (issued, recorded):
+            with pytest.raises(Cancelled, match="interrupted before this was computed"):
+                lost.tolist()
+        assert (torch.ones(3, device="kit") + 1).tolist() == [2.0, 2.0, 2.0]
