@@ -261,12 +261,14 @@ def _run_watched(watching: WithTorch, options: argparse.Namespace, settings: Set
     with contextlib.ExitStack() as around:
         mapped, drop = None, _nothing
         if options.on:
+            from kit.measure.attached.slow import telling
             from kit.torch.device import open_session
             from kit.torch.mapping import named_devices
             from kit.torch.trainers import ACCELERATE_DEVICE
 
             session = around.enter_context(open_session(settings))
             drop = session.drop_pending
+            around.enter_context(telling(session, complain))
             mapped = around.enter_context(named_devices())
             if ACCELERATE_DEVICE not in os.environ:
                 around.callback(os.environ.pop, ACCELERATE_DEVICE, None)

@@ -25,6 +25,7 @@ __all__ = [
     "GraphChange",
     "Measured",
     "change_of",
+    "dearest",
     "storms",
     "worth_showing",
 ]
@@ -221,27 +222,57 @@ def storms(notes: Sequence[Compile]) -> list[str]:
     return [_storm(group) for group in found]
 
 
+def dearest(notes: Sequence[Compile]) -> str:
+    """The line and the reason for which compiling has taken longest by now, in words.
+
+    In one step, too: a loop in it whose shapes grow compiles at each turn, each time for another
+    segment. "" where no line was compiled for repeatedly, and for one reason.
+    """
+    groups: dict[tuple[str, str], list[Compile]] = defaultdict(list)
+    for note in notes:
+        if note.kind != "first" and note.site:
+            groups[note.kind, note.site].append(note)
+    found = [group for group in groups.values() if len(group) >= STORM]
+    if not found:
+        return ""
+    worst = max(found, key=_ms)
+    return (
+        f"{len(worst)} of them, {format_ms(_ms(worst))}, were for {worst[0].site}, "
+        f"{_cause(worst)}; {_cure(worst)}"
+    )
+
+
 def _storm(group: Sequence[Compile]) -> str:
     last = group[-1]
     steps = last.step - group[0].step + 1
-    wasted = sum(note.lower_ms + note.compile_ms for note in group)
     often = f"{format_count(len(group), 'compile')} in {format_count(steps, 'step')}"
-    cure = {
+    where = last.site or f"segment {last.segment}"
+    took = f"recompile storm at {where}: {often}, {_ms(group):.0f} ms"
+    return f"{took}, {_cause(group)}; {_cure(group)}"
+
+
+def _ms(group: Sequence[Compile]) -> float:
+    return sum(note.lower_ms + note.compile_ms for note in group)
+
+
+def _cause(group: Sequence[Compile]) -> str:
+    kind = group[-1].kind
+    if kind == "evicted":
+        return "of programs that had been dropped to make room"
+    values = [group[0].before, *(note.now for note in group[:4]), *["..."] * (len(group) > 4)]
+    seen = f" ({', '.join(values)})" if any(note.now for note in group) else ""
+    return f"because the {_NOUN.get(kind, kind)} changes{seen}"
+
+
+def _cure(group: Sequence[Compile]) -> str:
+    cures = {
         "constant": "make it a float or a tensor, which are inputs, or keep it the same",
         "shape": "pad to a fixed size, or to a few sizes (buckets)",
         "dtype": "cast once, before the step",
-    }.get(last.kind, "let every step do the same ops")
-    where = last.site or f"segment {last.segment}"
-    if last.kind == "evicted":
-        return (
-            f"recompile storm at {where}: {often}, {wasted:.0f} ms, "
-            "of programs that had been dropped to make room; let shapes and Python numbers have "
-            "fewer values, so that there are fewer programs"
-        )
-    values = [group[0].before, *(note.now for note in group[:4]), *["..."] * (len(group) > 4)]
-    seen = f" ({', '.join(values)})" if any(note.now for note in group) else ""
-    cause = f"the {_NOUN.get(last.kind, last.kind)} changes{seen}"
-    return f"recompile storm at {where}: {often}, {wasted:.0f} ms, because {cause}; {cure}"
+        "evicted": "let shapes and Python numbers have fewer values, so that there are fewer "
+        "programs",
+    }
+    return cures.get(group[-1].kind, "let every step do the same ops")
 
 
 _NOUN = {"constant": "Python number or flag", "op": "op", "cut": "length of the segment",

@@ -1,0 +1,63 @@
+"""A script on device kit that is slow is told what for, while it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.measure.attached import slow
+from tests.cli.calls import Kit, write
+
+GROWS = """
+import sys
+
+import torch
+
+for i in range(60):
+    torch.ones(3 + i, device="cuda").exp().cumsum(0).sum().item()
+    if "of them" in sys.stderr.getvalue():
+        break
+"""
+READS = """
+import sys
+
+import torch
+
+x = torch.ones(3, device="cuda")
+for i in range(50_000):
+    (x + 1.5).sum().item()
+    if "numbers read" in sys.stderr.getvalue():
+        break
+"""
+QUICK = """
+import torch
+
+net = torch.nn.Linear(3, 2).to("cuda")
+net(torch.ones(4, 3, device="cuda")).sum().item()
+"""
+
+
+def test_a_loop_that_compiles_again_and_again_is_named_while_it_runs(
+    kit_run: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow, "FIRST_S", 0.2)
+    monkeypatch.setattr(slow, "LOOK_S", 0.02)
+    _, _, wrong = kit_run(write("grow.py", GROWS), "--on", "kit")
+    assert "went into compiling" in wrong
+    assert " were for grow.py:7, because the shape changes (float32[3], float32[4]" in wrong
+    assert "pad to a fixed size" in wrong
+
+
+def test_a_loop_that_reads_many_numbers_is_named_while_it_runs(
+    kit_run: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow, "FIRST_S", 1.0)
+    monkeypatch.setattr(slow, "LOOK_S", 0.02)
+    _, _, wrong = kit_run(write("reads.py", READS), "--on", "kit")
+    assert "0 steps: " in wrong
+    assert "numbers read, each a wait for the device, most of them at reads.py:8." in wrong
+
+
+def test_nothing_is_said_of_a_script_that_takes_no_longer_than_others(kit_run: Kit) -> None:
+    script = write("quick.py", QUICK)
+    _, _, wrong = kit_run(script, "--on", "kit")
+    assert "after" not in wrong
