@@ -157,10 +157,10 @@ def test_other_types_are_as_near_as_torchs(dtype: torch.dtype) -> None:
     torch.testing.assert_close(got, expected, rtol=bound, atol=bound)
 
 
-def test_autocast_runs_the_layer_in_the_lower_precision_as_torch_does() -> None:
+def test_autocast_runs_the_layer_in_the_lower_precision() -> None:
     layer, x = make("LSTM"), torch.randn(3, 2, 3)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        expected = layer(x)[0]
+    # as torch does, but on processors without AVX-512, where its own autocast raises
+    expected = copy.deepcopy(layer).bfloat16()(x.bfloat16())[0]
     with lazy(strict=True):
         on = copy.deepcopy(layer).to("kit")
         with torch.autocast("kit", dtype=torch.bfloat16):

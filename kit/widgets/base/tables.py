@@ -58,7 +58,7 @@ _UNSEEN = (
     "clip-path:inset(50%);white-space:nowrap;border:0"
 )
 _CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
-_COUNTS = re.compile(r"(?<=\d) (?=[a-z])")
+_COUNTS = re.compile(r"\d[\d,.]* [a-z]+,?")
 _ENDS = re.compile(r"(?<=/)|(?<=[^/]{9})(?=:[0-9])")
 _MAX_ROWS = 12
 _COLOR_OF = {row.name: row.color for row in CATEGORY_ROWS}
@@ -281,7 +281,7 @@ def sentence(text: str) -> str:
 
 def unbroken(html: str) -> str:
     """The same, in which no line ends between a number and its word: "2 backward"."""
-    return _COUNTS.sub("&nbsp;", html)
+    return _COUNTS.sub(r'<span style="white-space:nowrap">\g<0></span>', html)
 
 
 def not_shown(count: int, what: str, more: str = "") -> str:

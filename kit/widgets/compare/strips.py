@@ -365,13 +365,16 @@ def _title_lines(
 def _wrapped(parts: Sequence[str], between: str = "") -> list[str]:
     """Lines that fit on a phone; a line ends between two parts, where there are several.
 
-    No line ends between a number and its word.
+    No line ends between a number and its word, and in a part only where it is longer than a line.
     """
-    if len(parts) == 1:
-        lines = wrap(re.sub(r"(?<=\d) (?=[a-z])", "\u00a0", parts[0]), _MAX_LINE)
-        return [line.replace("\u00a0", " ") for line in lines] or [""]
-    whole = between.join(part.replace(" ", "\u00a0") for part in parts)
-    return [line.strip(" ·").replace("\u00a0", " ") for line in wrap(whole, _MAX_LINE)]
+    held = [
+        re.sub(r"(?<=\d) (?=[a-z])", "\u00a0", part)
+        if len(parts) == 1 or len(part) > _MAX_LINE
+        else part.replace(" ", "\u00a0")
+        for part in parts
+    ]
+    lines = wrap(between.join(held), _MAX_LINE) or [""]
+    return [line.strip(" ·").replace("\u00a0", " ") for line in lines]
 
 
 def _title(runs: Sequence[Run]) -> str:
