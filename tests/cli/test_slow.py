@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kit.measure.attached import slow
@@ -36,23 +38,31 @@ net(torch.ones(4, 3, device="cuda")).sum().item()
 """
 
 
+@pytest.fixture
+def told(kit_run: Kit, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, float], str]:
+    """Run a script; what stands on stderr, where the first line comes after so many seconds."""
+
+    def run(name: str, code: str, first_s: float) -> str:
+        monkeypatch.setattr(slow, "FIRST_S", first_s)
+        monkeypatch.setattr(slow, "LOOK_S", 0.02)
+        return kit_run(write(name, code), "--on", "kit")[2]
+
+    return run
+
+
 def test_a_loop_that_compiles_again_and_again_is_named_while_it_runs(
-    kit_run: Kit, monkeypatch: pytest.MonkeyPatch
+    told: Callable[[str, str, float], str],
 ) -> None:
-    monkeypatch.setattr(slow, "FIRST_S", 0.2)
-    monkeypatch.setattr(slow, "LOOK_S", 0.02)
-    _, _, wrong = kit_run(write("grow.py", GROWS), "--on", "kit")
+    wrong = told("grow.py", GROWS, 0.2)
     assert "went into compiling" in wrong
     assert " were for grow.py:7, because the shape changes (float32[3], float32[4]" in wrong
     assert "pad to a fixed size" in wrong
 
 
 def test_a_loop_that_reads_many_numbers_is_named_while_it_runs(
-    kit_run: Kit, monkeypatch: pytest.MonkeyPatch
+    told: Callable[[str, str, float], str],
 ) -> None:
-    monkeypatch.setattr(slow, "FIRST_S", 1.0)
-    monkeypatch.setattr(slow, "LOOK_S", 0.02)
-    _, _, wrong = kit_run(write("reads.py", READS), "--on", "kit")
+    wrong = told("reads.py", READS, 1.0)
     assert "0 steps: " in wrong
     assert "numbers read, each a wait for the device, most of them at reads.py:8." in wrong
 

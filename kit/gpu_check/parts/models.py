@@ -91,6 +91,16 @@ def _network(model: str, is_tiny: bool) -> Iterator[Cell]:
             )
 
 
+def _ways(bulk: int) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """How a model's step is run: the name of each cell, and its settings."""
+    return (
+        ("torch", NATIVE),
+        ("kit lazy", LAZY),
+        ("kit lazy, replay", REPLAY),
+        (f"kit bulk {bulk}", _bulk(bulk)),
+    )
+
+
 def _gpt2(is_tiny: bool) -> Iterator[Cell]:
     """GPT-2 as transformers has it, not changed, with random weights.
 
@@ -99,13 +109,7 @@ def _gpt2(is_tiny: bool) -> Iterator[Cell]:
     """
     workload = gpt2("tiny" if is_tiny else "full")
     more = SHORT if is_tiny else {}
-    ways = (
-        ("torch", NATIVE),
-        ("kit lazy", LAZY),
-        ("kit lazy, replay", REPLAY),
-        ("kit bulk 15", _bulk(15)),
-    )
-    for name, settings in ways[:2] if is_tiny else ways:
+    for name, settings in _ways(15)[: 2 if is_tiny else None]:
         yield Cell(name, workload, Settings(batch_size=2 if is_tiny else 8, **settings, **more))
 
 
@@ -114,13 +118,7 @@ def _bert_large(is_tiny: bool) -> Iterator[Cell]:
     if is_tiny:
         return
     half: dict[str, Any] = {"batch_size": 8, "dtype": "float16", "loss_scaling": ON_DEVICE}
-    ways = (
-        ("torch", NATIVE),
-        ("kit lazy", LAZY),
-        ("kit lazy, replay", REPLAY),
-        ("kit bulk 50", _bulk(50)),
-    )
-    for name, settings in ways:
+    for name, settings in _ways(50):
         yield Cell(name, bert_of("large"), Settings(**settings, **half))
 
 
