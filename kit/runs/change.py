@@ -300,7 +300,7 @@ def told_interval(*runs: Run) -> tuple[float, float]:
     So it is of steps that are few, or very unequal.
     """
     low, high = step_interval(*runs)
-    return (low, high) if (high - low) / 2 <= middle_ms(runs) else (math.nan, math.nan)
+    return (low, high) if _is_telling(low, high, runs) else (math.nan, math.nan)
 
 
 def within_text(*runs: Run, before: str = "") -> str:
@@ -308,11 +308,17 @@ def within_text(*runs: Run, before: str = "") -> str:
 
     Where that says nothing because the steps are very unequal, what they took.
     """
-    is_told = not math.isnan(told_interval(*runs)[0])
-    times = [time for run in runs for time in run.step_times_ns]
-    if not is_told and (took := range_text(times, least=1.0)):
-        return f"steps very unequal: {took}"
-    return before + ends_text(*step_interval(*runs))
+    low, high = step_interval(*runs)
+    if not _is_telling(low, high, runs):
+        times = [time for run in runs for time in run.step_times_ns]
+        if took := range_text(times):
+            return f"steps very unequal: {took}"
+    return before + ends_text(low, high)
+
+
+def _is_telling(low_ms: float, high_ms: float, runs: Sequence[Run]) -> bool:
+    """Does an interval reach no further than the step is long? False of nan."""
+    return (high_ms - low_ms) / 2 <= middle_ms(runs)
 
 
 def step_text(run: Run) -> str:

@@ -91,14 +91,12 @@ def drift_text(times: Sequence[float]) -> str:
     )
 
 
-def range_text(times_ns: Sequence[float], *, least: float = 0.0) -> str:
-    """`2.5 ms to 22.5 ms`: what the steps took; "" if they differ by no more than `least` of the
-    middle one.
-    """
+def range_text(times_ns: Sequence[float]) -> str:
+    """`2.5 ms to 22.5 ms`: what the steps took; "" if they differ by less than the middle one."""
     import numpy as np
 
     times = np.asarray(times_ns, float) / 1e6
-    is_told = len(times) > 1 and float(np.ptp(times)) > least * float(np.median(times))
+    is_told = len(times) > 1 and float(np.ptp(times)) > float(np.median(times))
     return _span(times) if is_told else ""
 
 
