@@ -19,9 +19,9 @@ from kit.ir import Graph, Segment
 from kit.runs.compiles import FIRST_MEASURED, MOSTLY, Compile, GraphChange, Measured
 from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions, doubt
 from kit.runs.knob import knobs_of
-from kit.runs.settings import Settings
+from kit.runs.settings import GPUS, Settings
 from kit.runs.sources import Snippet
-from kit.runs.steady import drift_text
+from kit.runs.steady import drift_text, unequal_text
 from kit.text import format_ms, format_number, format_percent, safe_terminal
 from kit.trace import (
     BreakdownRow,
@@ -39,6 +39,7 @@ from kit.trace import (
 from kit.trace.communication import CopyTotal
 from kit.trace.gaps import NOT_BEGUN, Idle, idle_of
 from kit.trace.imported import NOT_TRACED, Caller, MeasuredMemory
+from kit.trace.limits import BUSY
 from kit.trace.metrics import says_device, says_host, union_ns
 from kit.trace.timeline import Pin, with_pin, without_pin
 
@@ -50,6 +51,7 @@ __all__ = ["BASELINE", "JIT", "MUCH", "Fused", "Run"]
 
 BASELINE, JIT = "baseline", "jax.jit"  # in the environment of a native run of jax
 MUCH = 0.1  # of the steps: without what happened there, no limit can be told
+_STRETCHED = 1.1  # so many times a measured step's length is that of a traced one
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +216,26 @@ class Run:
         """How many devices have shared each step."""
         return max(int(self.metrics.get("parallel.devices", 1)), 1)
 
+    @cached_property
+    def busy_of_measured(self) -> float:
+        """The part of a measured step that a GPU's kernels need, where traced steps are longer.
+
+        A profiler makes the host slower, which has each launch noted, and not the kernels: so the
+        device is less busy in the traced steps. nan where these are not longer, and of a CPU.
+        """
+        whole_ms = sum(row.exposed_ms for row in self._breakdown)
+        is_live = self.timeline.origin in ("profiled", "recorded")
+        is_on_gpu = self.environment.get("device", "").startswith(GPUS)
+        if not (is_live and is_on_gpu and whole_ms > _STRETCHED * self.step_ms > 0):
+            return math.nan
+        part = self.headline().device_busy_fraction * whole_ms / self.step_ms
+        return math.nan if unequal_text(self) else min(part, 1.0)
+
     def limited_by(self) -> Limit:
         """What keeps the traced steps from being faster; see `kit.trace.limited_by`.
 
-        Where the measured steps spent most of their time on compiling, that is what limits them.
+        Where the measured steps spent most of their time on compiling, that is what limits them,
+        and the device where its kernels fill them (`busy_of_measured`).
         Printed, it says no more than its doubt where there is one: that of the run, or that no
         kernel was seen.
         """
@@ -233,6 +251,10 @@ class Run:
         compiled = self.measured.compiled_fraction
         if compiled >= MOSTLY and found.what != "compile":
             return Limit("compile", compiled, self.doubt)
+        if self.busy_of_measured >= BUSY:
+            found = Limit("device", self.busy_of_measured)
+        elif not math.isnan(self.busy_of_measured):
+            found = replace(found, of="traced step")
         return replace(found, doubt=self.doubt or unseen)
 
     def advice(self) -> tuple[Advice, ...]:

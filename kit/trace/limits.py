@@ -32,11 +32,12 @@ class Limit:
     what: str  # one of LIMITS
     share: float  # of the step: the device's busy time, or the time lost to the other
     doubt: str = ""  # why the two should not be believed
+    of: str = "step"  # which the share is a part of
 
     def __str__(self) -> str:
         if self.doubt:
             return f"not said: {self.doubt}"
-        return f"{self.what}-bound ({format_percent(self.share)} of the step)"
+        return f"{self.what}-bound ({format_percent(self.share)} of the {self.of})"
 
 
 def limit_shares(

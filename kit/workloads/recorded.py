@@ -13,7 +13,9 @@ __all__ = ["RECORDINGS", "recorded"]
 RECORDINGS = {  # name -> what a report or a diff calls it
     "bert_h100": "BERT base on an H100, device kit",
     "bert_h100_native": "BERT base on an H100, native torch",
+    "bert_h100_replay": "BERT base on an H100, device kit, replay",
     "resnet50_h100": "ResNet-50 on an H100, device kit",
+    "resnet50_h100_replay": "ResNet-50 on an H100, device kit, replay",
 }
 
 

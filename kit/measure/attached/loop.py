@@ -378,6 +378,13 @@ def _said(error: BaseException | None) -> str:
     return f"{type(error).__name__}{': ' if text else ''}{text}"[:200]
 
 
+def _holds_cuda_memory() -> bool:
+    """Is there a tensor on CUDA? Something else may have started it, for a loop on the CPU."""
+    if not torch.cuda.is_initialized():
+        return False
+    return any(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
+
+
 def _device_of(optimizer: Any) -> str:
     """Where the loop trains: by its optimizer's parameters, or else by what is in use."""
     kinds = {
@@ -387,7 +394,7 @@ def _device_of(optimizer: Any) -> str:
     if not kinds and current_session() is not None:
         return "kit"
     if not kinds:
-        return "cuda" if torch.cuda.is_initialized() else "cpu"
+        return "cuda" if _holds_cuda_memory() else "cpu"
     if in_use or "cpu" in kinds:
         return in_use[0] if in_use else "cpu"
     raise SettingsError(

@@ -135,8 +135,15 @@ class Profiler:
         else:
             is_on = private("torch.autograd.profiler._is_profiler_enabled")
         if self._is_ours and is_on:
+            if not self._thread.is_alive():
+                self._take_over()
             self._profile.stop()
             self.note = self._clock.note()
+
+    def _take_over(self) -> None:
+        """Torch 2.11 ends a profile in its own thread only, and begins none until it has."""
+        profile: Any = self._profile.profiler
+        private("torch.autograd._enable_profiler")(profile.config(), profile.kineto_activities)
 
     @contextlib.contextmanager
     def region(self, name: str) -> Iterator[None]:

@@ -64,7 +64,7 @@ def headline_text(run: Run) -> str:
     points = format_number(h.syncs_per_step)
     numbers = [
         f"step {format_ms(h.step_ms)}{_within(run)}",
-        f"device busy {format_percent(h.device_busy_fraction)}{_of_several(run)}",
+        f"device busy {format_percent(h.device_busy_fraction)}{_which(run)}",
         f"recording hidden {format_percent(h.overlap_fraction)}",
         f"sync wait {format_ms(h.sync_wait_ms)}{_of_mean(h)}{waits_of(run).at_once}",
         f"{points} sync point{'s' * (points != '1')} a step",
@@ -85,7 +85,9 @@ def _of_mean(h: Headline) -> str:
 def busy_of(run: Run) -> str:
     """What "device busy" is a part of, and which of several devices it means."""
     whole = "of the traced step" if run.timeline.steps else "of the trace"
-    return f"{whole}{_of_several(run)}"
+    measured = run.busy_of_measured
+    also = "" if math.isnan(measured) else f", {format_percent(measured)} of a measured one"
+    return f"{whole}{_of_several(run)}{also}"
 
 
 def hidden_of(run: Run) -> str:
@@ -98,6 +100,15 @@ def hidden_of(run: Run) -> str:
     if not timeline.where(kind="kernel").any():
         return "no kernel was seen"
     return "nothing was recorded in the traced steps"
+
+
+def _which(run: Run) -> str:
+    """Beside the time of a measured step stands a part of the traced ones, which may be longer."""
+    part = run.busy_of_measured
+    told = (
+        "" if math.isnan(part) else f" of a traced step, {format_percent(part)} of a measured one"
+    )
+    return f"{_of_several(run)}{told}"
 
 
 def _of_several(run: Run) -> str:

@@ -6,6 +6,7 @@ it, and no limit is left without a next step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -177,7 +178,7 @@ def verdict(run: Run) -> Verdict | None:
     advice = run.advice()
     row = LIMIT_ROWS[limit.what]
     step_ms = sum(r.exposed_ms for r in rows)
-    said = _of_device(run, limit, step_ms) if limit.what == "device" else row.said
+    said = _of_device(run, step_ms) if limit.what == "device" else row.said
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"
     if limit.what == "recording":
         said = _NOT_LOOKED if is_untold else said + _of_collector(run)
@@ -194,7 +195,7 @@ def verdict(run: Run) -> Verdict | None:
         )
     if differ := sorts_of_steps(run.timeline, run.sorts):
         said += f". All of this is of the mean of the traced steps, which differ: {differ}"
-    said += _of_unequal(run, advice)
+    said += _of_unequal(run, advice) + _of_measured(run, limit)
     answered = {name for a in advice for name in rules.limits_of(a)}
     step = row.outside or row.inside if run.settings.mode == "torch" else row.inside
     step = _COPIES if copies else f"if it computes: {step}" if is_untold else step
@@ -207,6 +208,18 @@ def _of_unequal(run: Run, advice: Sequence[Advice]) -> str:
     if not (unequal_text(run) and mean_ms > run.step_ms and any(a.saving for a in advice)):
         return ""
     return f'. "Up to" is of the mean measured step, {format_ms(mean_ms)}'
+
+
+def _of_measured(run: Run, limit: Limit) -> str:
+    """What the traced steps do not tell of the measured ones, which are shorter."""
+    part = run.busy_of_measured
+    if math.isnan(part) or limit.what in ("device", "compile"):
+        return ""
+    return (
+        ". The profiler makes the host slower, not the kernels: these need "
+        f"{format_percent(part)} of a measured step, so no more than {format_percent(1 - part)} "
+        "of that one is lost"
+    )
 
 
 def _next_of(run: Run) -> str:
@@ -277,9 +290,14 @@ def _of_copies(timeline: Timeline, step_ms: float) -> str:
     return f". For {format_ms(alone_ms)} of the traced step it only copies from or to the host"
 
 
-def _of_device(run: Run, limit: Limit, step_ms: float) -> str:
+def _of_device(run: Run, step_ms: float) -> str:
     """What is left to save, and whether the devices share the work evenly."""
     said = LIMIT_ROWS["device"].said
+    if run.limit_shares["device"] < BUSY:
+        return (
+            f"{said}, where nothing is traced: the profiler makes the host slower, not the "
+            "kernels, so in the traced steps, of which the tables are, the device waits for it"
+        )
     devices = count_devices(run.timeline)
     steps = run.timeline.steps
     idle = sum(row.total_ms for row in run.idle)
@@ -289,7 +307,7 @@ def _of_device(run: Run, limit: Limit, step_ms: float) -> str:
             f"At each moment some device works, but each of the {devices} for "
             f"{format_percent(each)} of the time: they wait for each other"
         )
-    rest = (1 - limit.share) * step_ms
+    rest = (1 - run.limit_shares["device"]) * step_ms
     if rest < 0.01 * step_ms:
         return f"{said}: only less work or a faster device would help"
     saved = in_a_step(run, rest)

@@ -31,6 +31,7 @@ NAMES = (
     "torch._C.DispatchKeySet",
     "torch._C._ExcludeDispatchKeyGuard",
     "torch._decomp.decomposition_table",
+    "torch.autograd._enable_profiler",
     "torch.autograd._engine_run_backward",
     "torch.autograd._profiler_enabled",
     "torch.autograd.profiler._is_profiler_enabled",

@@ -72,6 +72,22 @@ def test_reads_that_the_looked_at_step_has_not_are_said_to_be_elsewhere() -> Non
     assert re.search(r"at loops.py:\d+ and, in some steps, elsewhere\) wait for nothing", note)
 
 
+def test_a_loop_on_the_cpu_is_one_though_something_else_has_started_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without an optimizer nothing says where the loop trains; no tensor is on CUDA."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
+    weight = torch.ones(8, 8)
+    with kit.watch(steps=3, skip=2) as watch:
+        for _ in range(12):
+            (weight @ weight).sum()
+            watch.step()
+    assert watch.run.environment["device"].startswith("cpu")
+    assert "aten::mm" in watch.run.timeline.names
+
+
 def test_step_ends_a_step_and_keeps_its_loss_unread() -> None:
     loop = Loop()
     with kit.watch(steps=3, skip=2) as watch:

@@ -24,7 +24,10 @@ from kit.runs.analysis.summary import summary
 from kit.torch.tensors.private import private
 from tests.measure.attached.loops import Loop
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_torch_thread"),
+    pytest.mark.filterwarnings("ignore:Warning. Profiler clears events"),  # of torch 2.11
+]
 
 
 def test_a_loop_under_a_profiler_of_its_own_is_timed_and_says_what_is_missing() -> None:

@@ -291,7 +291,7 @@ def test_a_native_gpu_run_has_kernels_and_its_waits_their_lines() -> None:
     made = run(bert, Settings(mode="torch", device="gpu", loss_scaling="dynamic, host check"))
     assert any(lane.startswith("device/0 stream") for lane in made.timeline.lanes)
     reads = [s for s in made.sync_points if s.cause == "item"]
-    assert len(reads) == len(made.step_times_ns)
+    assert len(reads) == made.timeline.steps
     assert all(s.site.startswith("masked_lm.py") for s in reads)
     assert "unknown" not in {r.category for r in made.breakdown() if r.share > 0.05}
 

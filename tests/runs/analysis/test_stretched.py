@@ -1,0 +1,83 @@
+"""Traced steps that a profiler made longer: what is said of the measured ones is true of these."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kit
+from kit.runs.analysis.headline import busy_of, headline_text
+from kit.runs.analysis.verdict import verdict
+from kit.trace import Span, Timeline
+from kit.trace.limits import BUSY, limited_by
+from kit.widgets.base.cards import headline_html
+
+MS = 1_000_000
+
+
+def steps_of(kernels_ms: int, host_ms: int) -> Timeline:
+    """Two steps: the host records all along, and the kernels run as early as they can."""
+    whole = max(kernels_ms, host_ms)
+    spans = []
+    for i in range(2):
+        at = i * whole * MS
+        lengths = (("host/main", "step", whole), ("host/main", "record", host_ms))
+        spans += [Span(lane, f"{kind} {i}", kind, at, at + ms * MS) for lane, kind, ms in lengths]
+        stream = "device/0 stream 7"
+        spans.append(Span(stream, "gemm", "kernel", at, at + kernels_ms * MS))
+    return Timeline.of(spans, origin="profiled")
+
+
+def run_of(kernels_ms: int, host_ms: int, slowed: int, device: str = "cuda (H100)") -> kit.Run:
+    """Its traced steps' host is slowed by so many times, and the kernels are not."""
+    step_ns = max(kernels_ms, host_ms) * MS
+    timeline = steps_of(kernels_ms, host_ms * slowed)
+    settings = kit.Settings(mode="torch", steps=3)
+    return kit.Run(settings, (), (step_ns,) * 3, timeline, environment={"device": device})
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4))
+def test_the_limit_is_that_of_the_steps_as_they_are_without_the_profiler(
+    kernels: int, host: int, slowed: int
+) -> None:
+    run = run_of(kernels, host, slowed)
+    truth = limited_by(steps_of(kernels, host))
+    found = run.limited_by()
+    assert (found.what == "device") == (truth.what == "device")
+    if truth.what == "device":
+        assert math.isclose(found.share, truth.share, rel_tol=0.1)  # what goes for equal lengths
+    part, whole = run.busy_of_measured, max(kernels, host)
+    is_longer = max(kernels, host * slowed) > 1.1 * whole
+    assert math.isnan(part) is not is_longer
+    if is_longer:
+        assert math.isclose(part, kernels / whole)
+
+
+def test_busy_is_said_of_both_steps_and_the_share_of_which() -> None:
+    run = run_of(kernels_ms=7, host_ms=20, slowed=3)
+    assert "step 20 ms" in headline_text(run)
+    assert "device busy 12% of a traced step, 35% of a measured one" in headline_text(run)
+    assert busy_of(run) == "of the traced step, 35% of a measured one"
+    assert busy_of(run) in headline_html(run)
+    found = verdict(run)
+    assert found is not None
+    assert str(found.limit) == "recording-bound (88% of the traced step)"
+    assert "need 35% of a measured step, so no more than 65% of that one is lost" in found.said
+
+
+def test_a_step_that_waits_for_the_host_only_under_the_profiler_is_the_devices() -> None:
+    run = run_of(kernels_ms=19, host_ms=20, slowed=3)
+    assert run.headline().device_busy_fraction < BUSY
+    found = verdict(run)
+    assert found is not None
+    assert str(found.limit) == "device-bound (95% of the step)"
+    assert "where nothing is traced" in found.said
+    assert "fewer ops in them is less work" in found.next_step
+
+
+def test_on_a_cpu_the_kernels_are_slowed_with_the_host() -> None:
+    run = run_of(7, 20, 3, device="cpu (Xeon)")
+    assert math.isnan(run.busy_of_measured)
+    assert "device busy 12%, " in headline_text(run)
