@@ -85,7 +85,7 @@ def test_a_loop_on_the_cpu_is_one_though_something_else_has_started_cuda(
             (weight @ weight).sum()
             watch.step()
     assert watch.run.environment["device"].startswith("cpu")
-    assert "aten::mm" in watch.run.timeline.names
+    assert "aten::matmul" in watch.run.timeline.names
 
 
 def test_step_ends_a_step_and_keeps_its_loss_unread() -> None:
