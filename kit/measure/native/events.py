@@ -8,6 +8,7 @@ one is inside "kit finish".
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -54,6 +55,7 @@ _WAITS = (
     "hipMemcpyWithStream",  # torch on AMD: the copy, and the wait for it
 )
 ENGINE = "autograd::engine::evaluate_function"
+_OF_ENGINE_NS = 100_000  # what is longer may be a hook's
 _COMPILED = "## Call CompiledFxGraph"  # what torch.compile has made
 _LOADER = "enumerate(DataLoader)#"
 _OPTIMIZER = "Optimizer."  # torch names them Optimizer.step#SGD.step, Optimizer.zero_grad#...
@@ -195,7 +197,9 @@ def _away(
     host: Iterable[Any], steps: Sequence[Any], looks: Sequence[Look], device: str
 ) -> Iterator[Span]:
     """When the host was blocked, but not by what the events tell of."""
+    host = list(host)
     known = [_ends(e) for e in host if _is_torchs(e, device)]
+    known += _between_nodes(host) if device == "cuda" else []
     first = min(_ends(step)[0] for step in steps)
     last = max(_ends(step)[1] for step in steps)
     for away in blocked_of(looks, np.array(known, np.int64).reshape(-1, 2)):
@@ -210,6 +214,15 @@ def _is_torchs(event: Any, device: str) -> bool:
     """
     works = ("aten::", _COMPILED, *([ENGINE, "cuda", "hip"] if device == "cuda" else []))
     return bool(event.name.startswith(works))
+
+
+def _between_nodes(host: Iterable[Any]) -> Iterator[tuple[int, int]]:
+    """The engine's own time from node to node, of which a backward pass has thousands."""
+    nodes = sorted(_ends(e) for e in host if e.name.startswith(ENGINE))
+    latest = itertools.accumulate((stop for _, stop in nodes), max)
+    for stop, (start, _) in zip(latest, nodes[1:], strict=False):
+        if 0 < start - stop < _OF_ENGINE_NS:
+            yield stop, start
 
 
 def _is_read(event: Any) -> bool:
