@@ -157,8 +157,13 @@ class Run:
         return lost / union_ns(self.timeline.intervals(kind="step")) if lost else 0.0
 
     def headline(self) -> Headline:
-        """Step time, busy and overlap fraction, waits; see `kit.trace.headline`."""
-        return headline(self)
+        """Step time, busy and overlap fraction, waits; see `kit.trace.headline`.
+
+        The busy fraction is that of a measured step where a GPU's traced ones are longer.
+        """
+        part = self.busy_of_measured
+        found = headline(self)
+        return found if math.isnan(part) else replace(found, device_busy_fraction=part)
 
     @cached_property
     def members(self) -> Mapping[tuple[int, str], tuple[int, ...]]:
@@ -228,7 +233,7 @@ class Run:
         is_on_gpu = self.environment.get("device", "").startswith(GPUS)
         if not (is_live and is_on_gpu and whole_ms > _STRETCHED * self.step_ms > 0):
             return math.nan
-        part = self.headline().device_busy_fraction * whole_ms / self.step_ms
+        part = headline(self.timeline).device_busy_fraction * whole_ms / self.step_ms
         return math.nan if unequal_text(self) else min(part, 1.0)
 
     def limited_by(self) -> Limit:

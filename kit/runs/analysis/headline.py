@@ -84,10 +84,15 @@ def _of_mean(h: Headline) -> str:
 
 def busy_of(run: Run) -> str:
     """What "device busy" is a part of, and which of several devices it means."""
+    if not math.isnan(run.busy_of_measured):
+        return f"of a measured step, {_traced_busy(run)} of a traced one{_of_several(run)}"
     whole = "of the traced step" if run.timeline.steps else "of the trace"
-    measured = run.busy_of_measured
-    also = "" if math.isnan(measured) else f", {format_percent(measured)} of a measured one"
-    return f"{whole}{_of_several(run)}{also}"
+    return f"{whole}{_of_several(run)}"
+
+
+def _traced_busy(run: Run) -> str:
+    """The same of a traced step, which the profiler has made longer."""
+    return format_percent(headline(run.timeline).device_busy_fraction)
 
 
 def hidden_of(run: Run) -> str:
@@ -103,12 +108,10 @@ def hidden_of(run: Run) -> str:
 
 
 def _which(run: Run) -> str:
-    """Beside the time of a measured step stands a part of the traced ones, which may be longer."""
-    part = run.busy_of_measured
-    told = (
-        "" if math.isnan(part) else f" of a traced step, {format_percent(part)} of a measured one"
-    )
-    return f"{_of_several(run)}{told}"
+    """Which devices are meant, and what the tables of a longer, traced step say."""
+    if math.isnan(run.busy_of_measured):
+        return _of_several(run)
+    return f" ({_traced_busy(run)} of a traced step){_of_several(run)}"
 
 
 def _of_several(run: Run) -> str:
@@ -153,10 +156,15 @@ class Headlines:
     def _parts(self) -> dict[str, list[list[float]]]:
         """Each fraction of each traced step of each run: long to find, for pairs only."""
         traced = [[headline(step) for step in each_step(run.timeline)] for run in self._runs]
-        return {
+        found = {
             name: [[field(step) for step in steps] for steps in traced]
             for name, field in _FRACTIONS.items()
         }
+        for run, busy in zip(self._runs, found["device_busy_fraction"], strict=True):
+            if busy and not math.isnan(part := run.busy_of_measured):
+                mean = sum(busy) / len(busy)
+                busy[:] = [min(each * part / mean, 1.0) for each in busy] if mean else busy
+        return found
 
     def _counts(self, old: int, new: int) -> Difference:
         """Of sync points a step: exact, but for a read in some steps only.

@@ -61,11 +61,11 @@ class ComparisonRow:
     step_high_ms: float
     ratio: float  # step_ms over the baseline's
     sample_ms: float  # step_ms over batch_size * accumulate; nan if nobody told these
-    device_busy_fraction: float  # of the traced steps
+    device_busy_fraction: float  # of the traced steps, or of measured ones as `Run.headline` has it
     overlap_fraction: float  # of host recording, under a busy device
     syncs_per_step: float
     sync_wait_ms: float  # a step
-    device_idle_ms: float  # a traced step
+    device_idle_ms: float  # of the same step
     loss: float  # of the last measured step; nan if none was told
     change: Difference | None = None  # of the step since the baseline; of a sample if `by_sample`
     doubt: str = ""  # why its numbers may be off: another program took the cores
@@ -247,7 +247,9 @@ def _row(
 
 
 def _idle_ms(run: Run, busy: float) -> float:
-    """What is left of the mean traced step when the device's work is taken out."""
+    """What is left of the step that is busy so much when the device's work is taken out."""
+    if not math.isnan(run.busy_of_measured):
+        return (1 - busy) * run.step_ms
     steps = run.timeline.intervals(kind="step")
     return (1 - busy) * union_ns(steps) / len(steps) / 1e6 if len(steps) else math.nan
 

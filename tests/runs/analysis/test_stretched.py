@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
-from kit.runs.analysis.headline import busy_of, headline_text
+from kit.runs.analysis.headline import busy_of, headline_differences, headline_text
 from kit.runs.analysis.verdict import verdict
-from kit.trace import Span, Timeline
+from kit.trace import Span, Timeline, headline
 from kit.trace.limits import BUSY, limited_by
 from kit.widgets.base.cards import headline_html
+from kit.widgets.compare.data import comparison_rows
 
 MS = 1_000_000
 
@@ -55,11 +56,12 @@ def test_the_limit_is_that_of_the_steps_as_they_are_without_the_profiler(
         assert math.isclose(part, kernels / whole)
 
 
-def test_busy_is_said_of_both_steps_and_the_share_of_which() -> None:
+def test_busy_is_that_of_a_measured_step_and_said_of_both() -> None:
     run = run_of(kernels_ms=7, host_ms=20, slowed=3)
+    assert run.headline().device_busy_fraction == 0.35
     assert "step 20 ms" in headline_text(run)
-    assert "device busy 12% of a traced step, 35% of a measured one" in headline_text(run)
-    assert busy_of(run) == "of the traced step, 35% of a measured one"
+    assert "device busy 35% (12% of a traced step)" in headline_text(run)
+    assert busy_of(run) == "of a measured step, 12% of a traced one"
     assert busy_of(run) in headline_html(run)
     found = verdict(run)
     assert found is not None
@@ -67,9 +69,19 @@ def test_busy_is_said_of_both_steps_and_the_share_of_which() -> None:
     assert "need 35% of a measured step, so no more than 65% of that one is lost" in found.said
 
 
+def test_two_runs_are_compared_as_they_are_without_the_profiler() -> None:
+    """A native step, which it makes three times as long, and a replayed one, which it does not."""
+    found = headline_differences(run_of(7, 20, slowed=3), run_of(7, 20, slowed=1))
+    busy = found["device_busy_fraction"]
+    assert (busy.old, busy.new) == (0.35, 0.35)
+    assert not busy.is_changed
+    rows = comparison_rows([run_of(7, 20, slowed=3), run_of(7, 20, slowed=1)])
+    assert [row.device_idle_ms for row in rows] == [13, 13]
+
+
 def test_a_step_that_waits_for_the_host_only_under_the_profiler_is_the_devices() -> None:
     run = run_of(kernels_ms=19, host_ms=20, slowed=3)
-    assert run.headline().device_busy_fraction < BUSY
+    assert headline(run.timeline).device_busy_fraction < BUSY
     found = verdict(run)
     assert found is not None
     assert str(found.limit) == "device-bound (95% of the step)"
