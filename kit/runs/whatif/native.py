@@ -60,9 +60,9 @@ class NativeModel:
         kernels = timeline.where(kind="kernel")
         if kernels.sum() > timeline.where(kind="kernel", lane=TORCH_CPU).sum():
             raise SettingsError(
-                "natively on a GPU a run does not keep which line launched which kernel, so what "
-                "would wait for what cannot be told. Predict from a run on device kit, such as "
-                "`kit run --on kit` makes"
+                "natively on a GPU the profiler makes the host slower and not the kernels, so the "
+                "traced steps do not say how the two lie in others. Predict from a run on device "
+                "kit, such as `kit run --on kit` makes"
             )
         self._run = run
         self._steps = [_parts(step, *hull(step)) for step in each_step(timeline)]
