@@ -154,8 +154,8 @@ LIMIT_ROWS = {
     ),
     "program": LimitRow(
         "The device pauses between the kernels of its own programs",
-        "fewer, larger kernels: a larger batch, or fewer small ops in a row; on a GPU XLA's command "
-        "buffers launch many as one (docs/gpu.md), which then have no lines",
+        "fewer, larger kernels: a larger batch, or fewer small ops in a row; on a GPU XLA's "
+        "command buffers launch many as one (docs/gpu.md), which then have no lines",
     ),
     "unknown": LimitRow(
         "Most of the step is neither the device's nor known work of the host",
