@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kit.cli.script import error_text
+from kit.cli.signals import Terminated, leaving_nothing
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams
 from kit.errors import SettingsError
 from kit.text import safe_terminal
@@ -114,7 +115,8 @@ def run_program(
         return watch(steps, skip=skip, name=options.script.name, when_complete=enough)
 
     watching = WithTorch(begin)
-    status = _run_watched(watching, options, settings)
+    with leaving_nothing():
+        status = _run_watched(watching, options, settings)
     if watching.is_forked:
         end_child(status)
     try:
@@ -288,14 +290,15 @@ def _ended(watching: WithTorch, options: argparse.Namespace, drop: Callable[[], 
     """Run the script to its end, whichever that is.
 
     Args:
-        drop: called after Ctrl-C; what is pending may have to be compiled first, which takes long.
+        drop: called after Ctrl-C or a signal; what is pending may have to be compiled first, which
+            takes long.
     """
     try:
         with watching.exits:
             watching.begin()
             try:
                 asked = _run_script(options)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, Terminated):
                 with contextlib.suppress(Exception):  # what cannot be dropped runs, as ever
                     drop()
                 raise
@@ -323,6 +326,8 @@ def _run_script(options: argparse.Namespace) -> SystemExit | None:
             runpy.run_module(options.module, run_name="__main__", alter_sys=True)
         else:
             _run_file(str(options.file))
+    except Terminated:
+        raise
     except SystemExit as asked:
         return asked
     return None
