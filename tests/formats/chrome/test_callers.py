@@ -122,7 +122,8 @@ def region(name: str) -> Iterator[None]:
 
 def test_what_a_helper_annotates_is_not_of_the_line_of_the_helper(tmp_path: Path):
     x = torch.randn(4, 4)
-    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as profiler, region("part"):
+    how: Any = {"activities": [ProfilerActivity.CPU], "with_stack": True, "acc_events": True}
+    with profile(**how) as profiler, region("part"):
         (x @ x).sum().item()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     run = kit.open_trace(tmp_path / "trace.json")
