@@ -21,7 +21,7 @@ from kit.errors import EngineError, SettingsError
 
 __all__ = [
     "check_timeout",
-    "end_child",
+    "end_at_once",
     "exit_status",
     "forked",
     "read_stacks",
@@ -99,10 +99,10 @@ def exit_status(code: Any) -> int:
     return 1
 
 
-def end_child(status: int) -> NoReturn:
-    """End this forked child as Python does, but for what libraries do after it.
+def end_at_once(status: int) -> NoReturn:
+    """End this process as Python does, but wait for no thread, and for nothing of libraries.
 
-    Torch's profiler and libgomp wait there for threads that only the parent has.
+    In a forked child torch's profiler and libgomp wait there for threads that only the parent has.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -18,11 +18,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kit.cli.script import error_text
-from kit.cli.signals import Terminated, leaving_nothing
+from kit.cli.signals import as_ctrl_c
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams
 from kit.errors import SettingsError
 from kit.text import safe_terminal
-from kit.threads import end_child, exit_status
+from kit.threads import end_at_once, exit_status
 
 if TYPE_CHECKING:
     from kit.measure.attached.loop import LoopWatch
@@ -115,14 +115,29 @@ def run_program(
         return watch(steps, skip=skip, name=options.script.name, when_complete=enough)
 
     watching = WithTorch(begin)
-    with leaving_nothing():
+    with as_ctrl_c() as told:
         status = _run_watched(watching, options, settings)
-    if watching.is_forked:
-        end_child(status)
+        if told.number and status == INTERRUPTED:
+            status = 128 + told.number
+        if watching.is_forked:
+            end_at_once(status)
+        status = _kept(watching, options, status, keep)
+        if told.number:  # threads of the script would go on
+            end_at_once(status)
+    return status
+
+
+def _kept(
+    watching: WithTorch,
+    options: argparse.Namespace,
+    status: int,
+    keep: Callable[[Run, argparse.Namespace], None],
+) -> int:
+    """Hand on what was recorded; the exit status."""
     try:
         made = watching.run
     except SettingsError:
-        if status != INTERRUPTED:
+        if status <= 128:  # else a signal has ended it
             complain(_nothing_seen(options, status, watching))
         return status or 1
     keep(made, options)
@@ -290,7 +305,7 @@ def _ended(watching: WithTorch, options: argparse.Namespace, drop: Callable[[], 
     """Run the script to its end, whichever that is.
 
     Args:
-        drop: called after Ctrl-C or a signal; what is pending may have to be compiled first, which
+        drop: called after Ctrl-C; what is pending may have to be compiled first, which
             takes long.
     """
     try:
@@ -298,7 +313,7 @@ def _ended(watching: WithTorch, options: argparse.Namespace, drop: Callable[[], 
             watching.begin()
             try:
                 asked = _run_script(options)
-            except (KeyboardInterrupt, Terminated):
+            except KeyboardInterrupt:
                 with contextlib.suppress(Exception):  # what cannot be dropped runs, as ever
                     drop()
                 raise
@@ -326,8 +341,6 @@ def _run_script(options: argparse.Namespace) -> SystemExit | None:
             runpy.run_module(options.module, run_name="__main__", alter_sys=True)
         else:
             _run_file(str(options.file))
-    except Terminated:
-        raise
     except SystemExit as asked:
         return asked
     return None

@@ -21,7 +21,7 @@ from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions, doubt
 from kit.runs.knob import knobs_of
 from kit.runs.settings import GPUS, Settings
 from kit.runs.sources import Snippet
-from kit.runs.steady import drift_text, unequal_text
+from kit.runs.steady import drift_text, sorts_of_steps, unequal_text
 from kit.text import format_ms, format_number, format_percent, safe_terminal
 from kit.trace import (
     BreakdownRow,
@@ -52,6 +52,7 @@ __all__ = ["BASELINE", "JIT", "MUCH", "Fused", "Run"]
 BASELINE, JIT = "baseline", "jax.jit"  # in the environment of a native run of jax
 MUCH = 0.1  # of the steps: without what happened there, no limit can be told
 _STRETCHED = 1.1  # so many times a measured step's length is that of a traced one
+_OTHER_WORK = 1.05  # of a measured step: kernels that need more are not of such steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +227,27 @@ class Run:
         """The part of a measured step that a GPU's kernels need, where traced steps are longer.
 
         A profiler makes the host slower, which has each launch noted, and not the kernels: so the
-        device is less busy in the traced steps. nan where these are not longer, and of a CPU.
+        device is less busy in the traced steps. nan where these are not longer, or did other work,
+        and of a CPU.
         """
-        whole_ms = sum(row.exposed_ms for row in self._breakdown)
         is_live = self.timeline.origin in ("profiled", "recorded")
-        is_on_gpu = self.environment.get("device", "").startswith(GPUS)
-        if not (is_live and is_on_gpu and whole_ms > _STRETCHED * self.step_ms > 0):
+        if not (is_live and self.environment.get("device", "").startswith(GPUS)):
             return math.nan
-        part = headline(self.timeline).device_busy_fraction * whole_ms / self.step_ms
-        return math.nan if unequal_text(self) else min(part, 1.0)
+        if unequal_text(self) or sorts_of_steps(self.timeline, self.sorts):
+            return math.nan
+        if not self._traced_ms > self.step_ms > 0:
+            return math.nan
+        part = headline(self.timeline).device_busy_fraction * self._traced_ms / self.step_ms
+        return min(part, 1.0) if part <= _OTHER_WORK else math.nan
+
+    @property
+    def is_stretched(self) -> bool:
+        """Are the traced steps so much longer, and that by the profiler, that readers are told?"""
+        return self.busy_of_measured >= 0 and self._traced_ms > _STRETCHED * self.step_ms
+
+    @property
+    def _traced_ms(self) -> float:
+        return sum(row.exposed_ms for row in self._breakdown)
 
     def limited_by(self) -> Limit:
         """What keeps the traced steps from being faster; see `kit.trace.limited_by`.
@@ -258,7 +271,7 @@ class Run:
             return Limit("compile", compiled, self.doubt)
         if self.busy_of_measured >= BUSY:
             found = Limit("device", self.busy_of_measured)
-        elif not math.isnan(self.busy_of_measured):
+        elif self.is_stretched:
             found = replace(found, of="traced step")
         return replace(found, doubt=self.doubt or unseen)
 

@@ -101,7 +101,9 @@ def test_after_a_kill_the_steps_are_kept(name: str, on: str, tmp_path: Path) -> 
 
 @WITH_SIGNALS
 def test_a_second_kill_ends_a_script_that_goes_on(tmp_path: Path) -> None:
-    ended = _run(TERMINATED.format(device="cpu", name="SIGTERM", caught="SystemExit"), "", tmp_path)
+    ended = _run(
+        TERMINATED.format(device="cpu", name="SIGTERM", caught="KeyboardInterrupt"), "", tmp_path
+    )
     assert ended.returncode == -signal.SIGTERM
     assert "goes on" in ended.stdout
 

@@ -82,7 +82,7 @@ class Measured:
             "recording hidden": head.overlap_fraction,
             "syncs a step": head.syncs_per_step,
             "waits (ms a step)": head.sync_wait_ms,
-            "bound by": f"{limit.what} ({format_percent(limit.share)})"
+            "bound by": f"{limit.what} ({format_percent(limit.share)} of the {limit.of})"
             if limit.what in LIMITS
             else "unknown",
             "compiles": middle.metrics.get("compile.count"),

@@ -382,7 +382,10 @@ def _holds_cuda_memory() -> bool:
     """Is there a tensor on CUDA? Something else may have started it, for a loop on the CPU."""
     if not torch.cuda.is_initialized():
         return False
-    return any(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
+    try:
+        return any(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
+    except RuntimeError:  # an allocator of the program's own does not tell
+        return True
 
 
 def _device_of(optimizer: Any) -> str:

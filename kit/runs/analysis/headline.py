@@ -84,9 +84,10 @@ def _of_mean(h: Headline) -> str:
 
 def busy_of(run: Run) -> str:
     """What "device busy" is a part of, and which of several devices it means."""
-    if not math.isnan(run.busy_of_measured):
+    if run.is_stretched:
         return f"of a measured step, {_traced_busy(run)} of a traced one{_of_several(run)}"
-    whole = "of the traced step" if run.timeline.steps else "of the trace"
+    which = "traced" if math.isnan(run.busy_of_measured) else "measured"
+    whole = f"of the {which} step" if run.timeline.steps else "of the trace"
     return f"{whole}{_of_several(run)}"
 
 
@@ -109,7 +110,7 @@ def hidden_of(run: Run) -> str:
 
 def _which(run: Run) -> str:
     """Which devices are meant, and what the tables of a longer, traced step say."""
-    if math.isnan(run.busy_of_measured):
+    if not run.is_stretched:
         return _of_several(run)
     return f" ({_traced_busy(run)} of a traced step){_of_several(run)}"
 

@@ -214,7 +214,7 @@ def _of_unequal(run: Run, advice: Sequence[Advice]) -> str:
 def _of_measured(run: Run, limit: Limit) -> str:
     """What the traced steps do not tell of the measured ones, which are shorter."""
     part = run.busy_of_measured
-    if math.isnan(part) or limit.what in ("device", "compile"):
+    if not run.is_stretched or limit.what in ("device", "compile"):
         return ""
     return (
         ". The profiler makes the host slower, not the kernels: these need "
@@ -308,8 +308,11 @@ def _of_device(run: Run, step_ms: float) -> str:
             f"At each moment some device works, but each of the {devices} for "
             f"{format_percent(each)} of the time: they wait for each other"
         )
-    rest = (1 - run.limit_shares["device"]) * step_ms
-    if rest < 0.01 * step_ms:
+    part = run.busy_of_measured
+    is_of_traced = math.isnan(part)
+    part = run.limit_shares["device"] if is_of_traced else part
+    if part > 0.99:
         return f"{said}: only less work or a faster device would help"
-    saved = in_a_step(run, rest)
+    rest = (1 - part) * (step_ms if is_of_traced else run.step_ms)
+    saved = in_a_step(run, rest) if is_of_traced else f"{format_ms(rest)} a step"
     return f"{said}: {saved} could be saved beside it, and more by less work only"

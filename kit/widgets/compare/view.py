@@ -85,7 +85,7 @@ _NOTE = (
     "interval. A sample: "
     "the step over batch size and micro-batches. Recording hidden: the part of the host's "
     "recording that went on while the device worked. Busy, hidden and idle come from traced steps, "
-    "which may take longer than untraced ones."
+    "which may take longer than untraced ones; a GPU's busy and idle then are of untraced ones."
 )
 
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Protocol
 from kit.errors import Cancelled, ExecutionError, SessionError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.threads import end_child, exit_status, start_thread
+from kit.threads import end_at_once, exit_status, start_thread
 
 __all__ = ["Newest", "PrepareStep", "Reruns", "RunStep"]
 
@@ -307,7 +307,7 @@ class Reruns:
             return
         except BaseException as error:  # noqa: BLE001 - SystemExit must not end the worker
             if os.getpid() != self._process:
-                _end_child(error)
+                _end_at_once(error)
             if not job.stop.is_set():
                 job.outcome = error
                 self._tell(self._on_error, error, "".join(traceback.format_exception(error)))
@@ -324,11 +324,11 @@ class Reruns:
             _log.exception("a callback of the rerun failed")
 
 
-def _end_child(error: BaseException) -> NoReturn:
+def _end_at_once(error: BaseException) -> NoReturn:
     """The step has forked a child, which comes out of it; the explorer is its parent's."""
     if not isinstance(error, SystemExit):
         traceback.print_exception(error)
-    end_child(exit_status(error.code) if isinstance(error, SystemExit) else 1)
+    end_at_once(exit_status(error.code) if isinstance(error, SystemExit) else 1)
 
 
 class Newest:

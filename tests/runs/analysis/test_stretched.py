@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,10 +51,12 @@ def test_the_limit_is_that_of_the_steps_as_they_are_without_the_profiler(
     if truth.what == "device":
         assert math.isclose(found.share, truth.share, rel_tol=0.1)  # what goes for equal lengths
     part, whole = run.busy_of_measured, max(kernels, host)
-    is_longer = max(kernels, host * slowed) > 1.1 * whole
-    assert math.isnan(part) is not is_longer
-    if is_longer:
+    traced = max(kernels, host * slowed)
+    assert math.isnan(part) is (traced <= whole)
+    if traced > whole:
         assert math.isclose(part, kernels / whole)
+        assert math.isclose(run.headline().device_busy_fraction, kernels / whole)
+    assert run.is_stretched is (traced > 1.1 * whole)
 
 
 def test_busy_is_that_of_a_measured_step_and_said_of_both() -> None:
@@ -87,6 +90,28 @@ def test_a_step_that_waits_for_the_host_only_under_the_profiler_is_the_devices()
     assert str(found.limit) == "device-bound (95% of the step)"
     assert "where nothing is traced" in found.said
     assert "fewer ops in them is less work" in found.next_step
+
+
+def test_traced_steps_that_did_other_work_say_nothing_of_measured_ones() -> None:
+    """A validation pass among the traced steps: "device-bound (100%)", where the truth was 25 %."""
+    run = replace(run_of(30, 60, 1), step_times_ns=(20 * MS,) * 3)
+    assert math.isnan(run.busy_of_measured)
+    assert run.headline().device_busy_fraction == 0.5
+    two_sorts = replace(run_of(7, 20, 3), sorts=(0, 1))
+    assert math.isnan(two_sorts.busy_of_measured)
+    assert not math.isnan(replace(two_sorts, sorts=(0, 0)).busy_of_measured)
+
+
+def test_what_could_be_saved_is_of_the_step_that_the_limit_is_of() -> None:
+    run = replace(run_of(180, 230, 1), step_times_ns=(200 * MS,) * 3)
+    found = verdict(run)
+    assert found is not None
+    assert str(found.limit) == "device-bound (90% of the step)"
+    assert "where nothing is traced" in found.said
+    nearly = verdict(replace(run, timeline=steps_of(199, 230), step_times_ns=(220 * MS,) * 3))
+    assert nearly is not None
+    assert str(nearly.limit) == "device-bound (90% of the step)"
+    assert "21 ms a step could be saved" in nearly.said
 
 
 def test_on_a_cpu_the_kernels_are_slowed_with_the_host() -> None:
