@@ -26,9 +26,8 @@ def traced(tmp_path: Path, *, with_stack: bool) -> Run:
     x, lock = torch.ones(8, 8), threading.Lock()
     lock.acquire()
     plan = schedule(wait=1, warmup=1, active=3, repeat=1)
-    with profile(
-        activities=[ProfilerActivity.CPU], schedule=plan, with_stack=with_stack
-    ) as profiler:
+    how: Any = {"activities": [ProfilerActivity.CPU], "schedule": plan, "with_stack": with_stack}
+    with profile(**how, acc_events=True) as profiler:
         for _ in range(5):
             x.mm(x).relu()
             time.sleep(0.01)

@@ -64,6 +64,7 @@ def on_a_gpu(planes: Any, *, has_calls: bool) -> list[Any]:
     return [host, plane("/device:GPU:0", **{"Stream #13(Kernel)": kernels})]
 
 
+@pytest.mark.filterwarnings("ignore:builtin type .* has no __module__:DeprecationWarning")
 @pytest.mark.parametrize("has_calls", [True, False])
 def test_a_gpus_kernels_have_the_segments_and_nodes_that_a_cpus_have(
     monkeypatch: pytest.MonkeyPatch, has_calls: bool
