@@ -94,6 +94,7 @@ def _awaited() -> Iterator[None]:
 
     At its end Python kills daemon threads in the middle of what they do, and XLA then ends the
     process with SIGABRT. A thread that is no daemon, and lives as long as the block, prevents that.
+    So what the block has made, and the frames of its errors hold, is to be freed inside of it, too.
     """
     done = threading.Event()
 
@@ -268,9 +269,11 @@ class Reruns:
             with self._changed:
                 self._running = job = self._next()
             if job is not None:
-                self._run(job)
+                with _awaited():
+                    self._run(job)
             elif not self._is_closed and self._spare is not None:
-                self._tell(self._work_ahead, self._spare)
+                with _awaited():
+                    self._tell(self._spare, lambda: self._stop_spare.is_set() or _has_ended())
                 continue
             with self._changed:
                 self._running = None
@@ -296,13 +299,12 @@ class Reruns:
         if job.stop.is_set():
             return
         try:
-            with _awaited():
-                run = self._run_step(job.settings, progress=progress, cancelled=cancelled)
-                if not isinstance(run, Run):
-                    raise TypeError(f"the step must return a kit.Run, not {type(run).__name__}")
-                if not job.stop.is_set():
-                    self._on_result(run)
-                    job.outcome = run
+            run = self._run_step(job.settings, progress=progress, cancelled=cancelled)
+            if not isinstance(run, Run):
+                raise TypeError(f"the step must return a kit.Run, not {type(run).__name__}")
+            if not job.stop.is_set():
+                self._on_result(run)
+                job.outcome = run
         except Cancelled:
             return
         except BaseException as error:  # noqa: BLE001 - SystemExit must not end the worker
@@ -311,10 +313,6 @@ class Reruns:
             if not job.stop.is_set():
                 job.outcome = error
                 self._tell(self._on_error, error, "".join(traceback.format_exception(error)))
-
-    def _work_ahead(self, spare: Callable[[Callable[[], bool]], None]) -> None:
-        with _awaited():
-            spare(lambda: self._stop_spare.is_set() or _has_ended())
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
         """Call back; a callback that fails is logged, since the worker has no caller."""
