@@ -84,8 +84,7 @@ except {caught}:
 
 
 @WITH_SIGNALS
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-@pytest.mark.parametrize("on", ["", "kit"])
+@pytest.mark.parametrize(("name", "on"), [("SIGTERM", "kit"), ("SIGHUP", "")])
 def test_after_a_kill_the_steps_are_kept(name: str, on: str, tmp_path: Path) -> None:
     """A job that its queue takes back, or a time limit, lost all that was recorded."""
     device = "cuda" if on else "cpu"
