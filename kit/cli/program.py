@@ -117,13 +117,11 @@ def run_program(
     watching = WithTorch(begin)
     with as_ctrl_c() as told:
         status = _run_watched(watching, options, settings)
-        if told.number and status == INTERRUPTED:
-            status = 128 + told.number
         if watching.is_forked:
             end_at_once(status)
         status = _kept(watching, options, status, keep)
         if told.number:  # threads of the script would go on
-            end_at_once(status)
+            end_at_once(128 + told.number if status == INTERRUPTED else status)
     return status
 
 
@@ -137,7 +135,7 @@ def _kept(
     try:
         made = watching.run
     except SettingsError:
-        if status <= 128:  # else a signal has ended it
+        if status != INTERRUPTED:
             complain(_nothing_seen(options, status, watching))
         return status or 1
     keep(made, options)
@@ -305,8 +303,7 @@ def _ended(watching: WithTorch, options: argparse.Namespace, drop: Callable[[], 
     """Run the script to its end, whichever that is.
 
     Args:
-        drop: called after Ctrl-C; what is pending may have to be compiled first, which
-            takes long.
+        drop: called after Ctrl-C; what is pending may have to be compiled first, which takes long.
     """
     try:
         with watching.exits:

@@ -200,6 +200,11 @@ def test_an_error_names_the_scripts_line_and_the_steps_until_then_are_kept(kit_r
             "ended with status 4, and there was no step to record",
         ),
         ("raise SystemExit(2)", 2, "`kit run train.py -- --lr 0.1`"),
+        (
+            "import sys; sys.exit(200)",
+            200,
+            "ended with status 200, and there was no step to record",
+        ),
         ("import sys; sys.exit('no data')", 1, "no data"),
     ],
 )
