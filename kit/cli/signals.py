@@ -31,9 +31,8 @@ class Told:
     def hear(self, number: int, frame: Any) -> None:
         """A second one ends the process at once, but a closed terminal may send its own twice."""
         self.number = number
-        for each in _ENDING:
-            if isinstance(getattr(signal.getsignal(each), "__self__", None), Told):
-                signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.SIG_IGN)
+        for each in _heard():
+            signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.SIG_IGN)
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a job in the background
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
@@ -84,6 +83,11 @@ def _leave_children_alone() -> None:
 
 
 def _as_before() -> None:
-    for each in _ENDING:
-        if isinstance(getattr(signal.getsignal(each), "__self__", None), Told):
-            signal.signal(each, signal.SIG_DFL)
+    for each in _heard():
+        signal.signal(each, signal.SIG_DFL)
+
+
+def _heard() -> list[int]:
+    """The signals that a `Told` handles now."""
+    handlers = {number: signal.getsignal(number) for number in _ENDING}
+    return [n for n, by in handlers.items() if isinstance(getattr(by, "__self__", None), Told)]

@@ -235,18 +235,19 @@ class Run:
             return math.nan
         if unequal_text(self) or sorts_of_steps(self.timeline, self.sorts):
             return math.nan
-        if not self._traced_ms > self.step_ms > 0:
+        if not self.traced_ms > self.step_ms > 0:
             return math.nan
-        part = headline(self.timeline).device_busy_fraction * self._traced_ms / self.step_ms
+        part = headline(self.timeline).device_busy_fraction * self.traced_ms / self.step_ms
         return min(part, 1.0) if part <= _OTHER_WORK else math.nan
 
     @property
     def is_stretched(self) -> bool:
         """Are the traced steps so much longer, and that by the profiler, that readers are told?"""
-        return self.busy_of_measured >= 0 and self._traced_ms > _STRETCHED * self.step_ms
+        return self.busy_of_measured >= 0 and self.traced_ms > _STRETCHED * self.step_ms
 
     @property
-    def _traced_ms(self) -> float:
+    def traced_ms(self) -> float:
+        """The mean traced step."""
         return sum(row.exposed_ms for row in self._breakdown)
 
     def limited_by(self) -> Limit:

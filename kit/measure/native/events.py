@@ -8,10 +8,9 @@ one is inside "kit finish".
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -194,10 +193,9 @@ def _batch(event: Any) -> str:
 
 
 def _away(
-    host: Iterable[Any], steps: Sequence[Any], looks: Sequence[Look], device: str
+    host: Sequence[Any], steps: Sequence[Any], looks: Sequence[Look], device: str
 ) -> Iterator[Span]:
     """When the host was blocked, but not by what the events tell of."""
-    host = list(host)
     known = [_ends(e) for e in host if _is_torchs(e, device)]
     known += _between_nodes(host) if device == "cuda" else []
     first = min(_ends(step)[0] for step in steps)
@@ -219,7 +217,7 @@ def _is_torchs(event: Any, device: str) -> bool:
 def _between_nodes(host: Iterable[Any]) -> Iterator[tuple[int, int]]:
     """The engine's own time from node to node, of which a backward pass has thousands."""
     nodes = sorted(_ends(e) for e in host if e.name.startswith(ENGINE))
-    latest = itertools.accumulate((stop for _, stop in nodes), max)
+    latest = accumulate((stop for _, stop in nodes), max)
     for stop, (start, _) in zip(latest, nodes[1:], strict=False):
         if 0 < start - stop < _OF_ENGINE_NS:
             yield stop, start

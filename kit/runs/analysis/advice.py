@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kit.runs.analysis.cures import SYNC_CURES, Advice, in_a_step, sync_cure, traced_ms
+from kit.runs.analysis.cures import SYNC_CURES, Advice, in_a_step, sync_cure
 from kit.runs.analysis.lines import away_by_line
 from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.labels import is_of_strangers, is_on_cpu, is_on_gpu
@@ -69,7 +69,7 @@ class _Seen:
         self._run = run
         self.rows = run.breakdown()
         self._together = Together(run.timeline)
-        self.step_ms = traced_ms(run)
+        self.step_ms = run.traced_ms
         times = run.step_times_ns or (self.step_ms * 1e6,)
         # Of the measured steps: the median, or the mean, where a few of them cost much.
         self.measured_ms = max(float(np.median(times)), sum(times) / len(times)) / 1e6

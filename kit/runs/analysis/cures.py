@@ -13,7 +13,7 @@ from kit.runs.run import Run
 from kit.text import format_ms
 from kit.trace import SyncRow
 
-__all__ = ["SYNC_CURES", "Advice", "SyncCure", "in_a_step", "sync_cure", "traced_ms"]
+__all__ = ["SYNC_CURES", "Advice", "SyncCure", "in_a_step", "sync_cure"]
 
 APART = 0.1  # of a step: so much longer or shorter are the traced ones, that a reader is told
 _OF_BUILDERS = ("prefetch", "loss_scaling")  # a builder asks its `Context` for these
@@ -56,14 +56,9 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
     return Advice(cure.rule, text, row.site, wait, known)
 
 
-def traced_ms(run: Run) -> float:
-    """The mean traced step."""
-    return sum(row.exposed_ms for row in run.breakdown())
-
-
 def in_a_step(run: Run, ms: float) -> str:
     """`78.6 ms a step`, of the traced ones: with their length, if a card shows another one."""
-    whole = traced_ms(run)
+    whole = run.traced_ms
     is_live = run.timeline.origin in ("profiled", "recorded")
     if is_live and abs(whole - run.step_ms) >= APART * run.step_ms:
         return f"{format_ms(ms)} of the mean traced step's {format_ms(whole)}"

@@ -178,8 +178,8 @@ def verdict(run: Run) -> Verdict | None:
         return Verdict(limit, _WITHHELD, (), _next_of(run))
     advice = run.advice()
     row = LIMIT_ROWS[limit.what]
-    step_ms = sum(r.exposed_ms for r in rows)
-    said = _of_device(run, step_ms) if limit.what == "device" else row.said
+    step_ms = run.traced_ms
+    said = _of_device(run, limit) if limit.what == "device" else row.said
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"
     if limit.what == "recording":
         said = _NOT_LOOKED if is_untold else said + _of_collector(run)
@@ -291,7 +291,7 @@ def _of_copies(timeline: Timeline, step_ms: float) -> str:
     return f". For {format_ms(alone_ms)} of the traced step it only copies from or to the host"
 
 
-def _of_device(run: Run, step_ms: float) -> str:
+def _of_device(run: Run, limit: Limit) -> str:
     """What is left to save, and whether the devices share the work evenly."""
     said = LIMIT_ROWS["device"].said
     if run.limit_shares["device"] < BUSY:
@@ -302,17 +302,16 @@ def _of_device(run: Run, step_ms: float) -> str:
     devices = count_devices(run.timeline)
     steps = run.timeline.steps
     idle = sum(row.total_ms for row in run.idle)
-    each = 1 - idle / (devices * steps * step_ms)
+    each = 1 - idle / (devices * steps * run.traced_ms)
     if each < BUSY:  # of one device it is the limit's share
         return (
             f"At each moment some device works, but each of the {devices} for "
             f"{format_percent(each)} of the time: they wait for each other"
         )
-    part = run.busy_of_measured
-    is_of_traced = math.isnan(part)
-    part = run.limit_shares["device"] if is_of_traced else part
-    if part > 0.99:
+    rest = 1 - limit.share
+    if rest < 0.01:
         return f"{said}: only less work or a faster device would help"
-    rest = (1 - part) * (step_ms if is_of_traced else run.step_ms)
-    saved = in_a_step(run, rest) if is_of_traced else f"{format_ms(rest)} a step"
+    saved = f"{format_ms(rest * run.step_ms)} a step"
+    if math.isnan(run.busy_of_measured):
+        saved = in_a_step(run, rest * run.traced_ms)
     return f"{said}: {saved} could be saved beside it, and more by less work only"

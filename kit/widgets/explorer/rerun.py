@@ -309,7 +309,7 @@ class Reruns:
             return
         except BaseException as error:  # noqa: BLE001 - SystemExit must not end the worker
             if os.getpid() != self._process:
-                _end_at_once(error)
+                _end_child(error)
             if not job.stop.is_set():
                 job.outcome = error
                 self._tell(self._on_error, error, "".join(traceback.format_exception(error)))
@@ -322,7 +322,7 @@ class Reruns:
             _log.exception("a callback of the rerun failed")
 
 
-def _end_at_once(error: BaseException) -> NoReturn:
+def _end_child(error: BaseException) -> NoReturn:
     """The step has forked a child, which comes out of it; the explorer is its parent's."""
     if not isinstance(error, SystemExit):
         traceback.print_exception(error)
