@@ -86,27 +86,6 @@ def test_a_worker_thread_that_cannot_start_is_an_error_and_not_a_wait(
         assert x.tolist() == [2.0] * 3  # and once there are threads again, nothing was lost
 
 
-def test_without_a_thread_for_the_end_of_the_program_a_run_fails_and_the_next_is_right(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The worker of an explorer ended of that, and whoever waited for its run waited for ever."""
-    real, rerun = threading.Thread.start, Reruns(lambda settings, **_: make_run(settings, steps=1))
-
-    def start(thread: threading.Thread) -> None:
-        if thread.name == "kit rerun awaited":
-            raise RuntimeError("can't start new thread")
-        real(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    rerun.request(kit.Settings())
-    with pytest.raises(EngineError, match="no thread for 'kit rerun awaited' could be started"):
-        rerun.wait(20)
-    monkeypatch.undo()
-    rerun.request(kit.Settings())
-    assert rerun.wait(20).name
-    assert rerun.close(20)
-
-
 def _refuse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no thread for this name."""
     real = threading.Thread.start
@@ -117,6 +96,26 @@ def _refuse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         real(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
+
+
+def test_without_a_thread_for_the_end_of_the_program_a_run_fails_and_the_next_is_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker of an explorer ended of that, and whoever waited for its run waited for ever."""
+    spent = threading.Event()
+    rerun = Reruns(
+        lambda settings, **_: make_run(settings, steps=1), spare=lambda cancelled: spent.set()
+    )
+    _refuse("kit rerun awaited", monkeypatch)
+    rerun.request(kit.Settings())
+    with pytest.raises(EngineError, match="no thread for 'kit rerun awaited' could be started"):
+        rerun.wait(20)
+    rerun.resume()  # spare work gets no thread either, before and after this
+    monkeypatch.undo()
+    rerun.request(kit.Settings())
+    assert rerun.wait(20).name
+    assert spent.wait(20)
+    assert rerun.close(20)
 
 
 def test_who_asks_for_a_run_that_got_no_thread_is_told_and_does_not_wait(

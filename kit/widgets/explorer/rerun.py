@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from kit.errors import Cancelled, ExecutionError, SessionError
+from kit.errors import Cancelled, EngineError, ExecutionError, SessionError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.threads import end_at_once, exit_status, start_thread
@@ -269,11 +269,9 @@ class Reruns:
             with self._changed:
                 self._running = job = self._next()
             if job is not None:
-                with _awaited():
-                    self._run(job)
+                self._run(job)
             elif not self._is_closed and self._spare is not None:
-                with _awaited():
-                    self._tell(self._spare, lambda: self._stop_spare.is_set() or _has_ended())
+                self._tell(self._use_spare_time, self._spare)
                 continue
             with self._changed:
                 self._running = None
@@ -287,7 +285,19 @@ class Reruns:
                 if self._is_closed:
                     return
 
+    def _use_spare_time(self, spare: Callable[[Callable[[], bool]], None]) -> None:
+        with _awaited():
+            self._tell(spare, lambda: self._stop_spare.is_set() or _has_ended())
+
     def _run(self, job: _Job) -> None:
+        job.outcome = Cancelled("the run was cancelled")
+        try:
+            with _awaited():
+                self._measure(job)
+        except EngineError as error:  # no thread could be started; of the step nothing gets here
+            self._fail(job, error)
+
+    def _measure(self, job: _Job) -> None:
         def progress(text: str, fraction: float) -> None:
             if not job.stop.is_set():
                 self._tell(self._on_progress, text, fraction)
@@ -295,7 +305,6 @@ class Reruns:
         def cancelled() -> bool:
             return job.stop.is_set() or _has_ended()
 
-        job.outcome = Cancelled("the run was cancelled")
         if job.stop.is_set():
             return
         try:
@@ -310,9 +319,12 @@ class Reruns:
         except BaseException as error:  # noqa: BLE001 - SystemExit must not end the worker
             if os.getpid() != self._process:
                 _end_child(error)
-            if not job.stop.is_set():
-                job.outcome = error
-                self._tell(self._on_error, error, "".join(traceback.format_exception(error)))
+            self._fail(job, error)
+
+    def _fail(self, job: _Job, error: BaseException) -> None:
+        if not job.stop.is_set():
+            job.outcome = error
+            self._tell(self._on_error, error, "".join(traceback.format_exception(error)))
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
         """Call back; a callback that fails is logged, since the worker has no caller."""

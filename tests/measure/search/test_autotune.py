@@ -419,7 +419,7 @@ import kit, torch
 def still(ctx):
     return lambda: torch.ones(())
 vary = {"mode": [], "step_mode": [], "segment_mode": [], "prefetch": [1]}
-kit.autotune(still, kit.Settings(mode="torch", steps=4), budget_s=5, vary=vary)
+kit.autotune(still, kit.Settings(mode="torch", steps=4), budget_s=60, vary=vary)
 """
 
 
