@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kit.cli.script import error_text
-from kit.cli.signals import as_ctrl_c
-from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams
-from kit.errors import SettingsError
+from kit.cli.signals import Told, as_ctrl_c
+from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams, said_of
+from kit.errors import KitError, SettingsError
 from kit.text import safe_terminal
 from kit.threads import end_at_once, exit_status
 
@@ -116,13 +116,35 @@ def run_program(
 
     watching = WithTorch(begin)
     with as_ctrl_c() as told:
-        status = _run_watched(watching, options, settings)
+        status = INTERRUPTED
+        try:
+            status = _run_watched(watching, options, settings, told)
+            told.script_is_over()
+        except KeyboardInterrupt:  # before its first line, or after its last
+            if not told.number:
+                raise
+            told.script_is_over()
         if watching.is_forked:
             end_at_once(status)
-        status = _kept(watching, options, status, keep)
-        if told.number:  # threads of the script would go on
-            end_at_once(128 + told.number if status == INTERRUPTED else status)
+        # The script has handled the signal, and ended as it wants.
+        has_handled = told.number and status != INTERRUPTED and not watching.has_failed
+        try:
+            status = _kept(watching, options, status, keep)
+        except (KitError, OSError) as error:  # as of a terminal that is closed
+            if has_handled or not told.number:
+                raise
+            complain(said_of(error))
+        if told.number and not has_handled:  # threads and processes of the script would go on
+            _end_children()
+            end_at_once(128 + told.number)
     return status
+
+
+def _end_children() -> None:
+    """At its end Python waits for the children that the script has started by multiprocessing."""
+    started = sys.modules.get("multiprocessing")
+    for child in started.active_children() if started else ():
+        child.terminate()
 
 
 def _kept(
@@ -271,7 +293,9 @@ def _leave() -> None:
         raise _Enough
 
 
-def _run_watched(watching: WithTorch, options: argparse.Namespace, settings: Settings) -> int:
+def _run_watched(
+    watching: WithTorch, options: argparse.Namespace, settings: Settings, told: Told
+) -> int:
     """The script's exit status."""
     with contextlib.ExitStack() as around:
         mapped, drop = None, _nothing
@@ -282,14 +306,14 @@ def _run_watched(watching: WithTorch, options: argparse.Namespace, settings: Set
             from kit.torch.trainers import ACCELERATE_DEVICE
 
             session = around.enter_context(open_session(settings))
-            drop = session.drop_pending
+            drop, told.protect = session.drop_pending, session.interrupts.install
             around.enter_context(telling(session, complain))
             mapped = around.enter_context(named_devices())
             if ACCELERATE_DEVICE not in os.environ:
                 around.callback(os.environ.pop, ACCELERATE_DEVICE, None)
                 os.environ[ACCELERATE_DEVICE] = "kit"
         around.enter_context(_as_python(options))
-        status = _ended(watching, options, drop)
+        status = _ended(watching, options, drop, told)
     if mapped is not None and (mapped.is_used or watching.has_run):  # not of one that fails at once
         complain(mapped.said)
     return status
@@ -299,7 +323,9 @@ def _nothing() -> None:
     """Where no session is open, nothing is pending."""
 
 
-def _ended(watching: WithTorch, options: argparse.Namespace, drop: Callable[[], None]) -> int:
+def _ended(
+    watching: WithTorch, options: argparse.Namespace, drop: Callable[[], None], told: Told
+) -> int:
     """Run the script to its end, whichever that is.
 
     Args:
@@ -325,10 +351,20 @@ def _ended(watching: WithTorch, options: argparse.Namespace, drop: Callable[[], 
         complain("interrupted")
         return INTERRUPTED
     except BaseException as error:  # noqa: BLE001 - the script's own
+        if told.number and isinstance(error, RuntimeError) and _is_of_a_worker(error):
+            complain("interrupted")
+            return INTERRUPTED
         complain(error_text(error, options.file, full=options.traceback))
         watching.has_failed = True
         return 1
     return 0
+
+
+def _is_of_a_worker(error: Exception) -> bool:
+    """The loader's workers are of the group that was told to end, and torch hears of that first."""
+    from kit.measure.attached.recording import is_of_a_worker
+
+    return is_of_a_worker(error)
 
 
 def _run_script(options: argparse.Namespace) -> SystemExit | None:

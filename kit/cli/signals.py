@@ -10,31 +10,52 @@ import functools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 __all__ = ["Told", "as_ctrl_c", "leaving_nothing"]
 
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+AGAIN_S = 1.0  # between two signals that are not one
 
 
 class Told:
     """Whether such a signal has come.
 
+    A second SIGTERM ends the process at once: more than `AGAIN_S` later, as `timeout` sends its own
+    to the process and to its group; and not while a call of C's holds the main thread.
+
     Attributes:
         number: the signal's; 0 until then.
+        protect: called first where SIGINT is ignored, and is not from then on.
     """
 
     def __init__(self) -> None:
         self.number = 0
+        self.protect: Callable[[], object] = _nothing
+        self._process, self._at_s = os.getpid(), 0.0
+        self._is_over = False
 
     def hear(self, number: int, frame: Any) -> None:
-        """A second one ends the process at once, but a closed terminal may send its own twice."""
-        self.number = number
-        for each in _heard():
-            signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.SIG_IGN)
+        """The handler: the first signal is an interrupt while the script runs."""
+        if os.getpid() != self._process:  # a child, whose own handler has called this one
+            _end_by(number)
+        elif not self.number:
+            self.number, self._at_s = number, time.monotonic()
+            if not self._is_over:
+                self._interrupt()
+        elif number == signal.SIGTERM and time.monotonic() - self._at_s > AGAIN_S:
+            _end_by(number)
+
+    def script_is_over(self) -> None:
+        """From here on a signal is noted, and what the script has left is kept whole."""
+        self._is_over = True
+
+    def _interrupt(self) -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a job in the background
-            raise KeyboardInterrupt
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.protect()
         signal.raise_signal(signal.SIGINT)
 
 
@@ -66,9 +87,23 @@ def _handled(by: Callable[[int, Any], None]) -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number in _ENDING:
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    undo.callback(signal.signal, number, signal.SIG_DFL)
+                    undo.callback(_undo, number, by)
                     signal.signal(number, by)
         yield
+
+
+def _undo(number: int, by: Callable[[int, Any], None]) -> None:
+    if signal.getsignal(number) == by:  # no handler of the program's has come since
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _end_by(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+
+
+def _nothing() -> None:
+    """Where no session is open, nothing is to be protected."""
 
 
 def _leave(number: int, frame: Any) -> None:
@@ -83,11 +118,6 @@ def _leave_children_alone() -> None:
 
 
 def _as_before() -> None:
-    for each in _heard():
-        signal.signal(each, signal.SIG_DFL)
-
-
-def _heard() -> list[int]:
-    """The signals that a `Told` handles now."""
-    handlers = {number: signal.getsignal(number) for number in _ENDING}
-    return [n for n, by in handlers.items() if isinstance(getattr(by, "__self__", None), Told)]
+    for number in _ENDING:
+        if isinstance(getattr(signal.getsignal(number), "__self__", None), Told):
+            signal.signal(number, signal.SIG_DFL)

@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,59 +59,153 @@ def test_after_an_interrupt_the_steps_are_kept(kit_run: Kit) -> None:
 
 
 WITH_SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork, no SIGHUP")
-TERMINATED = """
-import os, signal, threading, time
+LOOP = """
+import multiprocessing, os, signal, subprocess, threading, time
+from concurrent.futures import ThreadPoolExecutor
 import torch
 
 net = torch.nn.Linear(3, 2).to("{device}")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 x = torch.ones(4, 3, device="{device}")
-if not (child := os.fork()):
-    os.kill(os.getpid(), signal.{name})
-    time.sleep(60)
-print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 for _ in range(20):
     optimizer.zero_grad()
     net(x).square().mean().backward()
     optimizer.step()
-threading.Thread(target=time.sleep, args=(3,)).start()  # the file does not wait for it
+
+def kill(number=signal.SIGTERM):
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+"""
+# A file would not wait for the thread and the processes that it has left.
+KILLED = """
+if not (child := os.fork()):
+    kill()
+print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+threading.Thread(target=time.sleep, args=(600,)).start()
+multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+subprocess.Popen(f"kill {os.getpid()}; sleep 0.2; kill {os.getpid()}", shell=True)  # as `timeout`
+time.sleep(60)
+"""
+HUNG_UP = """
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("trained", flush=True)
+time.sleep(60)
+"""
+CLEANED = """
+def write():
+    time.sleep(1)
+    print("written")
+
+def clean(*_):
+    print("cleaned", flush=True)
+    os._exit(7)
+
 try:
-    os.kill(os.getpid(), signal.{name})
-    time.sleep(60)
-except {caught}:
+    kill()
+except KeyboardInterrupt:
+    pool = ThreadPoolExecutor()
+    pool.submit(write)  # Python waits for it
+    pool.submit(lambda: (time.sleep(2), kill()))
+signal.signal(signal.SIGTERM, clean)
+"""
+LATE = """
+import sys
+Run = sys.modules["kit.runs.run"].Run
+save = Run.save
+
+def late(*args):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.1)
+    save(*args)
+
+Run.save = late
+"""
+AGAIN = """
+try:
+    kill()
+except KeyboardInterrupt:
     print("goes on", flush=True)
-    os.kill(os.getpid(), signal.{name})
-    time.sleep(60)
+    time.sleep(1.1)
+    kill()
 """
 
 
 @WITH_SIGNALS
-@pytest.mark.parametrize(("name", "on"), [("SIGTERM", "kit"), ("SIGHUP", "")])
-def test_after_a_kill_the_steps_are_kept(name: str, on: str, tmp_path: Path) -> None:
-    """A job that its queue takes back, or a time limit, lost all that was recorded."""
-    device = "cuda" if on else "cpu"
+@pytest.mark.parametrize("is_in_background", [False, True])
+def test_after_a_kill_the_steps_are_kept(is_in_background: bool, tmp_path: Path) -> None:
+    """A job that its queue takes back, or a time limit, lost all that was recorded.
+
+    A shell lets what it starts in the background ignore Ctrl-C.
+    """
     ended = _run(
-        TERMINATED.format(device=device, name=name, caught="ZeroDivisionError"), on, tmp_path
+        LOOP.format(device="cuda") + KILLED,
+        tmp_path,
+        "--on",
+        "kit",
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+        if is_in_background
+        else None,
     )
-    number = getattr(signal, name)
-    assert ended.returncode == 128 + number, ended.stderr
+    assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
     assert "Traceback" not in ended.stderr
-    assert f"child: {-number}" in ended.stdout
+    assert f"child: {-signal.SIGTERM}" in ended.stdout
     assert len(Run.load(tmp_path / "a.kitrun").step_times_ns) > 3
 
 
 @WITH_SIGNALS
+def test_when_its_terminal_is_closed_the_steps_are_kept_and_it_ends(tmp_path: Path) -> None:
+    import pty
+
+    command = _command(LOOP.format(device="cpu") + HUNG_UP, tmp_path)
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(tmp_path)
+        os.execve(command[0], command, _environment())
+    seen = b""
+    while b"trained" not in seen:
+        seen += os.read(terminal, 10_000)
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    assert len(Run.load(tmp_path / "a.kitrun").step_times_ns) > 3
+
+
+@WITH_SIGNALS
+def test_a_script_that_handles_it_ends_as_it_wants(tmp_path: Path) -> None:
+    """What it had given to a pool of threads was cut off."""
+    ended = _run(LOOP.format(device="cpu") + CLEANED, tmp_path)
+    assert "written\ncleaned\n" in ended.stdout
+    assert ended.returncode == 7
+    assert Run.load(tmp_path / "a.kitrun").step_times_ns
+
+
+@WITH_SIGNALS
+def test_what_is_being_saved_is_saved_first(tmp_path: Path) -> None:
+    ended = _run(LOOP.format(device="cpu") + LATE, tmp_path)
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert "saved a.kitrun" in ended.stdout
+    assert Run.load(tmp_path / "a.kitrun").step_times_ns
+
+
+@WITH_SIGNALS
 def test_a_second_kill_ends_a_script_that_goes_on(tmp_path: Path) -> None:
-    ended = _run(
-        TERMINATED.format(device="cpu", name="SIGTERM", caught="KeyboardInterrupt"), "", tmp_path
-    )
+    ended = _run(LOOP.format(device="cpu") + AGAIN, tmp_path)
     assert ended.returncode == -signal.SIGTERM
     assert "goes on" in ended.stdout
 
 
-def _run(text: str, on: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(text: str, folder: Path, *arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        _command(text, folder, *arguments), cwd=folder, env=_environment(),
+        capture_output=True, text=True, timeout=200, **how,
+    )  # fmt: skip
+
+
+def _command(text: str, folder: Path, *arguments: str) -> list[str]:
     (folder / "train.py").write_text(text)
     command = [sys.executable, "-W", "ignore", "-m", "kit", "run", "train.py", "--skip", "2"]
-    command += ["--save", "a.kitrun", *(["--on", on] if on else [])]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=200)
+    return [*command, "--save", "a.kitrun", *arguments]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
