@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
-from kit.runs.compiles import Compile, GraphChange, change_of, storms, worth_showing
+from kit.runs.compiles import Compile, GraphChange, change_of, dearest, storms, worth_showing
 from kit.runtime.compiling.cache import MAX_PROGRAMS
 from kit.runtime.compiling.checks import NO_CHECKS, Checks
 from kit.runtime.compiling.lower import Executable, Source
@@ -130,10 +130,13 @@ class CompileLog:
         noted = self._noted
         if not noted:
             return []
-        lines = storms([note for note, _, _ in noted])
+        notes = [note for note, _, _ in noted]
+        lines = storms(notes)
+        within = "" if lines else dearest(notes)
         again = [one for one in noted if one[0].kind != "first"]
         firsts = len(noted) - len(again)
         lines.append(f"compiled for the first time: {firsts}; compiled again: {len(again)}")
+        lines += filter(None, [within])
         for note, _, _ in again[-20:]:
             lines.append(
                 f"  step {note.step}, segment {note.segment} ({note.phase}): "

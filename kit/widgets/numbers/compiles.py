@@ -8,7 +8,7 @@ from typing import Any
 from ipywidgets import HTML, Dropdown, HBox, Layout
 
 from kit.ir.graph import GraphDiff
-from kit.runs.compiles import Compile, storms
+from kit.runs.compiles import Compile, dearest, storms
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import format_count, format_ms, safe_html
@@ -49,19 +49,25 @@ _WORD = {"first": "first time", "op": "another op", "inputs": "rewired", "cut": 
 
 
 def compiles_html(compiles: Sequence[Compile]) -> str:
-    """Every compile with its reason, the recompile storms above; the latest rows if many."""
+    """Every compile with its reason, the recompile storms above; the latest rows if many.
+
+    What was compiled repeatedly within one step is no storm: below, a sentence names its line.
+    """
     if not compiles:
         return section("Compiles", sentence("Nothing was compiled: every program was known."))
+    found = storms(compiles)
     warnings = "".join(
         f'<div style="border-left:3px solid #d9482b;padding:2px 8px;margin:4px 0">'
         f"{safe_html(line, 400)}</div>"
-        for line in storms(compiles)
+        for line in found
     )
     rows = [_row(c) for c in compiles[-MAX_ROWS:]]
     heads = ["step", "phase", "why", "where", "ms"]
     body = table(heads, rows, "rlllr", widths=(8, 16, 44, 20, 12), least_px=520)
     spent = sum(c.lower_ms + c.compile_ms for c in compiles)
     note = f"{format_count(len(compiles), 'compile')} took {format_ms(spent)}."
+    if not found and (within := dearest(compiles)):
+        note += f" {safe_html(within, 400)}."
     if len(compiles) > MAX_ROWS:
         note += f" The last {MAX_ROWS} are shown."
     return section("Compiles", warnings + body + sentence(note))

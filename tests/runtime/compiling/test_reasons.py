@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -97,6 +98,13 @@ def test_a_storm_is_named_with_its_cure() -> None:
     assert "make it a float or a tensor" in storm
     grown = session_of(lambda i: ones(3 + i).exp(), 6).explain()
     assert "pad to a fixed size" in grown
+
+
+def test_what_one_step_compiles_again_and_again_is_named_too() -> None:
+    """A loop in the step whose shapes grow compiles at each turn, each time for another segment."""
+    text = session_of(lambda i: [ones(3 + k).exp().tolist() for k in range(5)], 1).explain()
+    assert "recompile storm" not in text
+    assert re.search(r"4 of them, .*, were for test_reasons\.py:\d+, because the shape", text)
 
 
 def test_a_storm_without_values_shows_none() -> None:

@@ -58,6 +58,14 @@ def test_a_table_has_a_row_for_each_compile_and_names_the_storm() -> None:
     assert "4 → 5" in html
 
 
+def test_what_one_step_compiles_repeatedly_is_named_below_the_table() -> None:
+    within = [replace(note(0, site=EVIL), segment=k) for k in range(4)]
+    html = compiles_html(within)
+    assert "4 compiles took" in html
+    assert "4 of them, " in html
+    assert "<script" not in html
+
+
 def test_text_from_the_program_is_escaped() -> None:
     html = compiles_html([note(1, site=EVIL)]) + diff_html(graph("a", EVIL).diff(graph("b", EVIL)))
     assert "<script" not in html
