@@ -67,6 +67,7 @@ _ONLY_CALLS = (
     "jax.block_until_ready is shown as a wait, a call of array.block_until_ready() cannot be seen"
 )
 _READS = {"__float__", "__int__", "__bool__", "__index__", "__complex__", "item", "tolist"}
+_MAIN = "host/main"  # the lane of the thread that steps
 _FRAME = re.compile(r"\$(?P<file>[^ ]+\.py):(?P<line>\d+) (?P<function>.+)")
 
 
@@ -273,7 +274,13 @@ class _Profile:
         taken: dict[str, int] = {}
         for i in order:
             name, events = threads[i]
-            self._thread(own_name(f"host/{name}" if taken else "host/main", taken), events)
+            self._thread(own_name(f"host/{name}" if taken else _MAIN, taken), events)
+        others = sum(e.step >= 0 for i in order[1:] for e in threads[i][1])
+        if others:
+            self.notes.append(
+                f"the steps are those of one thread: {format_count(others, 'step')} marked in "
+                "others left out"
+            )
 
     def _thread(self, lane: str, events: list[_Event]) -> None:
         """Outermost work of each kind, and waits with what called them."""
@@ -282,7 +289,7 @@ class _Profile:
         for event in events:
             while open_ and open_[-1][0].stop_ns <= event.start_ns:
                 open_.pop()
-            kind = "step" if event.step >= 0 else _kind(event.name)
+            kind = "step" if event.step >= 0 and lane == _MAIN else _kind(event.name)
             if self._is_waiting_in_calls and _BLOCKS.fullmatch(event.name):
                 kind = "wait"
             inside = {k for _, k in open_} if kind else set()

@@ -343,11 +343,6 @@ def time_notes(run: Run) -> tuple[str, ...]:
     return tuple(filter(None, notes))
 
 
-def _traced_ms(run: Run) -> NDArray[Any]:
-    ends = run.timeline.intervals(kind="step")
-    return np.asarray((ends[:, 1] - ends[:, 0]) / 1e6)
-
-
 def traced_text(run: Run) -> str:
     """A sentence where traced steps surely took another time than the measured ones; "" elsewhere.
 
@@ -355,17 +350,19 @@ def traced_text(run: Run) -> str:
     """
     if run.timeline.origin not in ("profiled", "recorded"):
         return ""  # the steps of a trace are its measured ones, and a model has none
-    traced = _traced_ms(run)
+    ends = run.timeline.intervals(kind="step")
+    traced = (ends[:, 1] - ends[:, 0]) / 1e6
     found = _ratio(_log_times([run]), _LogTimes.of([traced], [_rerun(traced)]))
     is_apart = abs(found.amount) >= _APART and not unequal_text(run)  # which says both, too
     doubt, unlike = doubt_of(run), run.measured.unlike_text  # the latter with both times, too
     if unlike or not (is_apart or (found.is_changed and not doubt)):
         return "" if unlike == doubt else unlike
     how_sure = "" if doubt else f"; {found.text('longer', 'shorter')}"
+    busy = "" if math.isnan(run.busy_of_measured) else ", but not device busy,"
     return (
         f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)}"
-        f"{how_sure}. Timeline, fractions and parts of a step are of traced steps; what advice "
-        "could save is not"
+        f"{how_sure}. Timeline, fractions and parts of a step{busy} are of traced steps; what "
+        "advice could save is not"
     )
 
 

@@ -31,6 +31,7 @@ from kit.trace import (
     SyncPoint,
     Timeline,
     breakdown,
+    each_step,
     headline,
     limit_shares,
     limited_by,
@@ -53,6 +54,7 @@ BASELINE, JIT = "baseline", "jax.jit"  # in the environment of a native run of j
 MUCH = 0.1  # of the steps: without what happened there, no limit can be told
 _STRETCHED = 1.1  # so many times a measured step's length is that of a traced one
 _OTHER_WORK = 1.05  # of a measured step: kernels that need more are not of such steps
+_OTHER_KERNELS = 1.25  # times those of a traced step: then another one did other work
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,11 @@ class Run:
             return math.nan
         if not self.traced_ms > self.step_ms > 0:
             return math.nan
-        part = headline(self.timeline).device_busy_fraction * self.traced_ms / self.step_ms
+        parts = map(headline, each_step(self.timeline))
+        busy_ms = [step.device_busy_fraction * step.step_ms for step in parts]
+        if not max(busy_ms) <= _OTHER_KERNELS * min(busy_ms):  # as of a validation pass in one
+            return math.nan
+        part = sum(busy_ms) / len(busy_ms) / self.step_ms
         return min(part, 1.0) if part <= _OTHER_WORK else math.nan
 
     @property

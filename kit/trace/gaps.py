@@ -177,8 +177,8 @@ def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
     """Every idle gap of every device within the steps, cut by cause; in order of device and time.
 
     Without steps the window is all of the timeline. What is charged to a sync point after its wait
-    agrees with `idle_after` as long as the steps follow each other without a pause. A program that
-    the segment mode "launch" issues op by op counts as one program here, as it does there.
+    agrees with `idle_after`. A program that the segment mode "launch" issues op by op counts as one
+    program here, as it does there.
 
     Returns:
         () if no kernel was seen: nothing is known of the device then.

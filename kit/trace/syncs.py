@@ -10,7 +10,7 @@ import numpy as np
 
 from kit.errors import TimelineError
 from kit.trace.active import Gaps, Kernels, Pieces, hull
-from kit.trace.intervals import Ints, without
+from kit.trace.intervals import Ints, common, without
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = ["SyncRow", "after_waits", "idle_after", "sync_table", "waits"]
@@ -72,11 +72,11 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
 
     A host that waits records nothing, so when the value is there the device has nothing to do until
     more is recorded and issued: what was prepared ahead is used up. Charged to a wait is the time
-    in which no kernel ran, nothing was reduced and the host did not wait elsewhere, from its end to
-    the next wait, but not more than it lasted: without it the host could have got ahead by no more
-    than that. What is left over is charged to earlier waits of the same step. Gaps inside one
-    program are the program's own. What follows the last wait is also seen at the begin of the first
-    step, if each step waits at that place.
+    within the steps in which no kernel ran, nothing was reduced and the host did not wait
+    elsewhere, from its end to the next wait, but not more than it lasted: without it the host could
+    have got ahead by no more than that. What is left over is charged to earlier waits of the same
+    step. Gaps inside one program are the program's own. What follows the last wait is also seen at
+    the begin of the first step, if each step waits at that place.
 
     Units:
         nanoseconds; all 0 on a timeline without kernels
@@ -106,8 +106,10 @@ def after_waits(timeline: Timeline, gaps: Gaps) -> Pieces:
     what has a cause of its own: gradients are on their way, a collective runs, or the host waits
     for something else than the device.
     """
-    steps = np.sort(timeline.intervals(kind="step")[:, 0])
+    within = timeline.intervals(kind="step")
+    steps = np.sort(within[:, 0])
     idle = np.stack([gaps.start, gaps.stop], axis=1)[~gaps.is_program]
+    idle = common(idle, within) if len(within) else idle  # between two steps it is nobody's
     excused = timeline.intervals(kind=("reduction", "communication", "elsewhere"))
     start, stop = without(idle, excused).T
     pieces: list[tuple[int, int, int]] = []

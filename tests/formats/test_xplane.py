@@ -250,6 +250,21 @@ def test_each_thread_has_a_lane_whatever_it_is_called(tmp_path: Path):
     assert len(set(calls)) == len(calls) == len(threads)
 
 
+def test_the_steps_are_those_of_one_thread(tmp_path: Path):
+    """Of two that train at the same time each step counted: the mean step was half as long."""
+    stat = field(4, field(1, 1) + field(4, 3))
+    step = [
+        field(4, field(1, 1) + field(2, at * 1000) + field(3, 100_000) + stat) for at in (0, 100)
+    ]
+    lines = (("one", step), ("two", step[:1]))
+    host = field(1, field(2, "/host:CPU") + b"".join(
+        field(3, field(2, name) + field(3, 1000) + b"".join(steps)) for name, steps in lines)
+        + _names(4, "train") + _names(5, "step_num"))  # fmt: skip
+    t = opened(tmp_path, space([(10, 50, "dot")], steps=False) + host)
+    assert [(s.start_ns, s.stop_ns) for s in t.spans if s.kind == "step"] == [(0, 100), (100, 200)]
+    assert any("1 step marked in others left out" in note for note in t.notes)
+
+
 def test_of_a_profile_of_jax_without_steps_nothing_is_said_of_torch(tmp_path: Path):
     call = field(4, field(1, 1) + field(2, 0) + field(3, 1000))
     line = field(3, field(2, "main") + field(3, 1000) + call)

@@ -109,27 +109,32 @@ def test_without_kernels_nothing_is_known_of_the_device() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 99), st.integers(1, 30)), max_size=8),
     st.lists(st.tuples(st.integers(0, 99), st.integers(0, 30)), max_size=5),
+    st.integers(0, 20),
 )
 def test_idle_times_match_handing_out_one_unit_of_time_after_another(
-    kernels: list[tuple[int, int]], waits: list[tuple[int, int]]
+    kernels: list[tuple[int, int]], waits: list[tuple[int, int]], pause: int
 ) -> None:
-    steps = [host("step", 70 * i, 70 * i + 70, f"step {i}") for i in range(2)]
+    """What is idle in a pause between two steps is in no step, and no wait's."""
+    each = 70 + pause
+    end = each + 70
+    steps = [host("step", each * i, each * i + 70, f"step {i}") for i in range(2)]
     t = Timeline.of(
         [*steps, *(kernel(a, a + n) for a, n in kernels)], [sync(a, n) for a, n in waits]
     )
-    busy = {i for a, n in kernels for i in range(a, a + n)}
+    busy = {i for a, n in kernels for i in range(a, a + n)} | {*range(70, each)}
     left = [s.wait_ns for s in t.syncs]
     expected = [0] * len(left)
     for k, s in enumerate(t.syncs):
-        until = t.syncs[k + 1].at_ns if k + 1 < len(t.syncs) else 140
+        until = t.syncs[k + 1].at_ns if k + 1 < len(t.syncs) else end
         for instant in range(s.at_ns + s.wait_ns, until):
-            free = [j for j in range(k + 1) if left[j] and t.syncs[j].at_ns // 70 == s.at_ns // 70]
-            if kernels and instant not in busy and instant < 140 and free:
+            same = [t.syncs[j].at_ns // each == s.at_ns // each for j in range(k + 1)]
+            free = [j for j in range(k + 1) if left[j] and same[j]]
+            if kernels and instant not in busy and instant < end and free:
                 expected[free[-1]] += 1
                 left[free[-1]] -= 1
-    if {s.at_ns // 70 for s in t.syncs if s.at_ns < 140} == {0, 1}:  # each step waits: go around
+    if {s.at_ns // each for s in t.syncs if s.at_ns < end} == {0, 1}:  # all steps wait: go around
         for instant in range(t.syncs[0].at_ns):
-            free = [j for j in range(len(left)) if left[j] and t.syncs[j].at_ns >= 70]
+            free = [j for j in range(len(left)) if left[j] and t.syncs[j].at_ns >= each]
             if kernels and instant not in busy and free:
                 expected[free[-1]] += 1
                 left[free[-1]] -= 1

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kit.trace.intervals import Ints
 
-__all__ = ["phases"]
+__all__ = ["phases", "updating"]
 
+_UPDATE = "Optimizer.step"  # to zero the gradients often comes between a forward and its backward
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -35,6 +38,18 @@ def phases(steps: Ints, engine: Ints, ops: Ints, updates: Ints) -> Iterator[tupl
         for (name, start), (_, stop) in pairwise([*marks, ("", end)]):
             if stop > start:
                 yield name, start, stop
+
+
+def updating(
+    events: NDArray[np.intp], name: NDArray[Any], names: Sequence[str]
+) -> NDArray[np.intp]:
+    """Those of an optimizer's events that are its steps.
+
+    Args:
+        name: of each event of the file, the number of its name among `names`.
+    """
+    steps = [i for i, text in enumerate(names) if text.startswith(_UPDATE)]
+    return events[np.isin(name[events], steps)]
 
 
 def _within(intervals: Ints, begin: int, end: int) -> list[list[int]]:

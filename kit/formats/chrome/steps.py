@@ -1,14 +1,14 @@
 """What the steps of a trace are where torch has marked none: torch marks them for a schedule only.
 
-The first that fits: what the reader of the trace asks for; an annotation that repeats and leaves
-little time between; from one optimizer step to the next; all of it.
+The first that fits: what the reader of the trace asks for; the annotation that repeats, leaves
+little time between, and covers most; from one optimizer step to the next; all of it.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,6 +17,7 @@ from kit.trace.imported import cut_name
 
 __all__ = ["HOW", "Annotation", "Step", "StepsFound", "find_steps", "is_asked"]
 
+_MUCH = 0.5  # of the time from the first optimizer step to the last: else it is of something else
 COVERED = 0.9  # of the time from the first to the last: an annotation with less is no whole step
 HOW = "torch marks steps only with profile(schedule=...), also where prof.step() is called"
 _RANGE = re.compile(r"(\d{1,12}(?:\.\d*)?)\.\.(\d{1,12}(?:\.\d*)?)")
@@ -65,17 +66,16 @@ def find_steps(
         groups[one.name if one.name.startswith(_OPTIMIZER) else _base(one.name)].append(one)
     if step_by:
         return _asked(groups, window, step_by)
-    for name, group in groups.items():
-        apart = _apart(group)
-        length = apart[-1].stop_ns - apart[0].start_ns
-        covered = sum(a.stop_ns - a.start_ns for a in apart)
-        if len(apart) > 1 and covered >= COVERED * length:
-            return _named(apart, f"steps are the {len(apart)} times of {cut_name(name)[:80]!r}")
     updates = max(
         (group for name, group in groups.items() if name.startswith(_OPTIMIZER)),
         key=len,
         default=[],
     )
+    fitting = [(_covered(apart), name, apart) for name, apart in _repeated(groups)]
+    if fitting:
+        covered, name, apart = max(fitting, key=lambda found: found[0])  # of equals the first
+        if covered >= _MUCH * _length(updates):
+            return _named(apart, f"steps are the {len(apart)} times of {cut_name(name)[:80]!r}")
     if len(updates) > 1:
         ends = [a.stop_ns for a in _apart(updates)]
         steps = tuple((f"step {i}", a, b) for i, (a, b) in enumerate(pairwise(ends)))
@@ -84,6 +84,23 @@ def find_steps(
         return StepsFound((), f"the trace marks no steps: {HOW}")
     said = f"the whole trace counts as one step: {HOW}; or name what repeats (step_by)"
     return StepsFound((("whole trace", *window),), said)
+
+
+def _repeated(groups: dict[str, list[Annotation]]) -> Iterator[tuple[str, list[Annotation]]]:
+    """What comes again and again, and leaves little time between."""
+    for name, group in groups.items():
+        apart = _apart(group)
+        if len(apart) > 1 and _covered(apart) >= COVERED * _length(apart):
+            yield name, apart
+
+
+def _covered(apart: Sequence[Annotation]) -> int:
+    return sum(a.stop_ns - a.start_ns for a in apart)
+
+
+def _length(group: Sequence[Annotation]) -> int:
+    """From the begin of the first to the end of the last; 0 of none."""
+    return group[-1].stop_ns - group[0].start_ns if group else 0
 
 
 def _asked(

@@ -20,7 +20,7 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames, asleep
 from kit.formats.chrome.memory import measured_memory
 from kit.formats.chrome.nesting import nest
-from kit.formats.chrome.phases import phases
+from kit.formats.chrome.phases import phases, updating
 from kit.formats.chrome.roles import ATEN_OPS, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.text import format_count
@@ -294,7 +294,8 @@ class _Trace:
 
     def _phases(self) -> Iterator[tuple[str, int, int]]:
         """None where what the program did is not known: without work of torch's host, or calls."""
-        engine, updates, tops = self._of(Role.ENGINE), self._of(Role.UPDATE), self.tops
+        engine, tops = self._of(Role.ENGINE), self.tops
+        updates = updating(self._of(Role.UPDATE), self.events.column("name"), self.names)
         has_work = len(tops) or len(engine) or len(updates)
         if not has_work or (self.is_gpu and not _has_calls(self)):
             return

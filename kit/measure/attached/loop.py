@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import current_thread
 from typing import Any
 
@@ -315,7 +315,7 @@ class LoopWatch:
         session = current_session()
         if device != "kit" or session is None:
             self._marks = None
-            return NativeRecorder(device)
+            return NativeRecorder(device, _index_of(optimizer))
         if self._marks is None:
             self._marks = StepMarks(session)
             self._marks.end_step()
@@ -388,11 +388,19 @@ def _holds_cuda_memory() -> bool:
         return True
 
 
+def _index_of(optimizer: Any) -> int | None:
+    """Of the GPU that has its first parameters; None where none has."""
+    return next((p.device.index for p in _parameters(optimizer) if p.device.type == "cuda"), None)
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from group["params"]
+
+
 def _device_of(optimizer: Any) -> str:
     """Where the loop trains: by its optimizer's parameters, or else by what is in use."""
-    kinds = {
-        p.device.type for group in getattr(optimizer, "param_groups", ()) for p in group["params"]
-    }
+    kinds = {p.device.type for p in _parameters(optimizer)}
     in_use = [name for name in ("kit", "cuda") if name in kinds]
     if not kinds and current_session() is not None:
         return "kit"

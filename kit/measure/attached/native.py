@@ -51,11 +51,12 @@ class NativeRecorder:
 
     Args:
         device: "cuda" or "cpu".
+        index: of the GPU that the loop trains on; None: torch's current one.
     """
 
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._clock = DeviceClock() if device == "cuda" else None
+    def __init__(self, device: str, index: int | None = None) -> None:
+        self._device, self._index = device, index
+        self._clock = DeviceClock(index) if device == "cuda" else None
         self._look = contextlib.ExitStack()
         self._lines: list[Lines] = []  # of the steps that are looked at
         self._modules = ModuleNames()
@@ -76,7 +77,7 @@ class NativeRecorder:
     def begin_clock(self) -> None:
         """From here on the steps count."""
         if self._clock is not None:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._index)
             self._clock.restart()
 
     def tick(self, is_last: bool) -> None:
@@ -106,7 +107,7 @@ class NativeRecorder:
         after = self._traced - (_LOOK + _LEAD_IN + TRACED_STEPS)
         if after == 0 and self._device == "cuda":
             with torch.profiler.record_function(FINISH):
-                torch.cuda.synchronize()
+                torch.cuda.synchronize(self._index)
         with self._profiler.region(MARK):
             pass
         if after == 0:
@@ -145,7 +146,7 @@ class NativeRecorder:
             step_times_ns=tuple(times),
             timeline=timeline,
             sync_points=timeline.syncs,
-            environment={**environment(self._device), **recorded.environment},
+            environment={**environment(self._device, self._index), **recorded.environment},
             name=recorded.name,
             sources=snippets_of(
                 [recorded.site, *blocking_lines(timeline, self._looks), *self._launches.sites],
@@ -158,7 +159,7 @@ class NativeRecorder:
     def _step_times_ns(self, recorded: Recorded) -> list[int]:
         if self._clock is None:
             return recorded.steps
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self._index)
         return self._clock.step_times_ns()[: len(recorded.steps)]
 
     def _timeline(self, notes: list[str]) -> Timeline:
@@ -178,7 +179,7 @@ class NativeRecorder:
         seen = timeline_of(
             [*events, *steps],
             device=self._device,
-            places=self._lines[0].places if self._lines else {},
+            places=[look.places for look in self._lines],
             looks=self._looks,
             caller=launches.of,
             notes=launches.notes,

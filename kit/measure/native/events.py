@@ -58,13 +58,14 @@ _OF_ENGINE_NS = 100_000  # what is longer may be a hook's
 _COMPILED = "## Call CompiledFxGraph"  # what torch.compile has made
 _LOADER = "enumerate(DataLoader)#"
 _OPTIMIZER = "Optimizer."  # torch names them Optimizer.step#SGD.step, Optimizer.zero_grad#...
+_UPDATE = "Optimizer.step"  # to zero the gradients often comes between a forward and its backward
 
 
 def timeline_of(
     events: Iterable[Any],
     *,
     device: str = "cpu",
-    places: Mapping[str, Sequence[Place]] | None = None,
+    places: Sequence[Mapping[str, Sequence[Place]]] = (),
     looks: Sequence[Look] | None = None,
     caller: Callable[[Any], int] = lambda event: -1,
     notes: Sequence[str] = (),
@@ -73,8 +74,9 @@ def timeline_of(
 
     Args:
         device: "cuda": kernels are what the GPU ran; "cpu": they are the ops themselves.
-        places: for each cause, the places of one step's waits, in order; a wait has no place
-            if their number is not that of the waits: no line is better than a wrong one.
+        places: of some steps, for each cause, the places of its waits, in order. A wait has no
+            place if none of them waited as often, or two that did differ in it: no line is better
+            than a wrong one.
         looks: at the thread of the steps, in nanoseconds of the events' clock; none if it was
             looked at in vain, None if nobody did.
         caller: the number of what launched a kernel; -1: it is not known.
@@ -106,13 +108,13 @@ def timeline_of(
                 else f"{format_number(reads)} reads of a number a step"
             )
             does = "waits" if reads == 1 else "wait"
-            where = _where(places or {}, reads)
+            where = _where(places, reads)
             notes.append(f"{said} (.item(){where}) {does} for nothing: {CPU}")
     else:
         kernels = list(_kernels(events, ns, caller))
         if not kernels:
             notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
-        syncs = list(_syncs(host, steps, places or {}, ns))
+        syncs = list(_syncs(host, steps, _agreed(places), ns))
         waits = [Span("host/main", s.cause, "wait", s.at_ns, s.at_ns + s.wait_ns) for s in syncs]
         spans += kernels + waits
     if looks is not None:
@@ -168,16 +170,34 @@ def is_outermost(event: Any) -> bool:
     return event.name.startswith("aten::") and not called
 
 
-def _where(places: Mapping[str, Sequence[Place]], reads: float) -> str:
+def _where(places: Sequence[Mapping[str, Sequence[Place]]], reads: float) -> str:
     """The lines that read a number, an optimizer's own reads left out.
 
     Args:
-        places: of one step.
+        places: of some steps.
         reads: a step, in the mean: with more, other steps have lines that read, too.
     """
-    sites = [site for site, via in places.get("item", ()) if not via.startswith("torch/optim/")]
-    others = " and, in some steps, elsewhere" if reads > len(sites) else ""
-    return f", at {', '.join(dict.fromkeys(filter(None, sites)))}{others}" if any(sites) else ""
+    found = [
+        [site for site, via in one.get("item", ()) if not via.startswith("torch/optim/")]
+        for one in places
+    ]
+    sites = dict.fromkeys(site for one in found for site in one if site)
+    others = " and, in some steps, elsewhere" if reads > max(map(len, found), default=0) else ""
+    return f", at {', '.join(sites)}{others}" if sites else ""
+
+
+def _agreed(
+    looks: Sequence[Mapping[str, Sequence[Place]]],
+) -> dict[tuple[str, int], Sequence[Place]]:
+    """(cause, how often a step waits for it) -> the places that are the same in all such steps."""
+    found: dict[tuple[str, int], Sequence[Place]] = {}
+    for look in looks:
+        for cause, places in look.items():
+            before = found.setdefault((cause, len(places)), places)
+            found[cause, len(places)] = [
+                a if a == b else ("", "") for a, b in zip(before, places, strict=True)
+            ]
+    return found
 
 
 def _is_input(event: Any) -> bool:
@@ -242,7 +262,7 @@ def _kernels(
 def _syncs(
     host: Iterable[Any],
     steps: Iterable[Any],
-    places: Mapping[str, Sequence[Place]],
+    places: Mapping[tuple[str, int], Sequence[Place]],
     ns: Nanoseconds,
 ) -> Iterator[SyncPoint]:
     """One for each call of CUDA that waits, but not for kit's own at the end of a step."""
@@ -255,9 +275,7 @@ def _syncs(
             if _inside(e, step):
                 by_cause.setdefault(_cause(e), []).append(e)
         for cause, found in by_cause.items():
-            known = places.get(cause, ())
-            if len(known) != len(found):
-                known = [("", "")] * len(found)
+            known = places.get((cause, len(found)), [("", "")] * len(found))
             for e, (site, via) in zip(found, known, strict=True):
                 start, stop = ns(e.time_range.start), ns(e.time_range.end)
                 yield SyncPoint(start, stop - start, cause, site, via)
@@ -286,7 +304,7 @@ def _phases(host: Iterable[Any], steps: Iterable[Any], ns: Nanoseconds) -> Itera
     host = sorted(host, key=lambda e: e.time_range.start)
     for step in steps:
         inside = [e for e in host if _inside(e, step)]
-        updates = [e for e in inside if e.name.startswith(_OPTIMIZER)]
+        updates = [e for e in inside if e.name.startswith(_UPDATE)]
         marks = list(_marks(step.time_range, _passes(inside), updates))
         for (name, start), (_, stop) in pairwise([*marks, ("", step.time_range.end)]):
             if stop > start:

@@ -31,15 +31,20 @@ _GAVE_WAY = (
 
 
 class DeviceClock:
-    """Step times by the GPU: a host that runs ahead of it would time its own launches only."""
+    """Step times by the GPU: a host that runs ahead of it would time its own launches only.
 
-    def __init__(self) -> None:
+    Args:
+        index: of the GPU; None: torch's current one.
+    """
+
+    def __init__(self, index: int | None = None) -> None:
+        self._index = index
         self._marks: list[torch.cuda.Event] = []
 
     def mark(self) -> None:
-        """A step ends here in the GPU's stream."""
+        """A step ends here in the GPU's current stream."""
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._index))
         self._marks.append(event)
 
     def restart(self) -> None:
@@ -110,7 +115,10 @@ class Profiler:
         try:
             self._end()
         except BaseException:  # an interrupt in the middle: a profiler that is left on ends others
-            self._end()
+            try:
+                self._end()
+            finally:
+                _PROFILES.clear()  # what cannot end shall not keep all others from beginning
             raise
 
     def _end(self) -> None:
@@ -130,12 +138,11 @@ class Profiler:
             self.note = _GAVE_WAY
 
     def _stop(self) -> None:
-        if self._thread.is_alive():
-            is_on = private("torch.autograd._profiler_enabled")()  # in this thread
-        else:
-            is_on = private("torch.autograd.profiler._is_profiler_enabled")
-        if self._is_ours and is_on:
-            if not self._thread.is_alive():
+        is_on = private("torch.autograd._profiler_enabled")()  # in this thread
+        is_left = not is_on and not self._thread.is_alive()
+        is_left = is_left and private("torch.autograd.profiler._is_profiler_enabled")
+        if self._is_ours and (is_on or is_left):
+            if is_left:
                 self._take_over()
             self._profile.stop()
             self.note = self._clock.note()

@@ -76,7 +76,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     timeline = timeline_of(
         events,
         device=device,
-        places=lines[0].places,
+        places=[look.places for look in lines],
         looks=looks,
         caller=launches.of,
         notes=launches.notes,
@@ -113,9 +113,9 @@ def _device(settings: Settings) -> str:
     return "cuda" if has_gpu and settings.device != "cpu" else "cpu"
 
 
-def environment(device: str) -> dict[str, str]:
-    """What a native run was measured with; device: "cuda" or "cpu"."""
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu"
+def environment(device: str, index: int | None = None) -> dict[str, str]:
+    """What a native run was measured with; device: "cuda" or "cpu"; index: as of `DeviceClock`."""
+    name = torch.cuda.get_device_name(index) if device == "cuda" else platform.processor() or "cpu"
     return {
         "device": f"{device} ({name})",
         "torch": torch.__version__,

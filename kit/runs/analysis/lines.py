@@ -9,21 +9,29 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_ms, format_number
-from kit.trace import Timeline, sync_table
+from kit.trace import Timeline, each_step, sync_table
 from kit.trace.active import LOADER
 from kit.trace.intervals import Ints, elapsed, joined, within, without
 from kit.trace.kernels import charged_ns, communication, distinct_kernels, in_steps
 from kit.trace.kinds import AWAY, ON_DEVICE
 from kit.trace.metrics import says_device, waits_of
 
-__all__ = ["HOW_TIMED", "PHASES", "LineCost", "away_by_line", "line_costs", "place_of"]
+__all__ = [
+    "HOW_TIMED",
+    "PHASES",
+    "LineCost",
+    "away_by_line",
+    "line_costs",
+    "place_of",
+    "work_of_steps",
+]
 
 PHASES = ("forward", "backward", "update")
 HOW_TIMED = (  # what a line's recording is: a reader who looks for slow Python must know
@@ -181,11 +189,37 @@ class _Sites:
         self.nodes = {site: tuple(members.get(site, ())) for site in number}
 
 
+def work_of_steps(run: Run) -> list[dict[str, float]]:
+    """Recording and device time of each line with an op, in each traced step alone.
+
+    Units:
+        milliseconds
+    """
+    sites, each = _Sites(run), each_step(run.timeline)
+    timed = _timed(run, sites)
+    sorts = run.sorts if len(run.sorts) == len(each) else (-1,) * len(each)
+    found = []
+    for step, sort in zip(each, sorts, strict=True):
+        alone = replace(run, timeline=step)
+        of_sort = timed[sort] if 0 <= sort < len(timed) else timed.sum(axis=0)
+        record = _shared(alone, sites, of_sort).sum(axis=0)
+        work = (record + np.nan_to_num(_device(alone, sites))) / 1e6
+        lines = zip(sites.names, work.tolist(), strict=True)
+        found.append({site: ms for site, ms in lines if site and sites.nodes[site]})
+    return found
+
+
 def _recording(run: Run, sites: _Sites) -> Floats:
     """Recording of the mean step by phase and line. Shape: (phases, sites). Units: nanoseconds."""
+    sorts = run.sorts or (0,) * run.timeline.steps
+    often = np.array([sorts.count(sort) for sort in range(len(run.graphs))])
+    return _shared(run, sites, np.tensordot(often, _timed(run, sites), 1))
+
+
+def _shared(run: Run, sites: _Sites, found: Floats) -> Floats:
+    """Recording by phase, as the breakdown has it, in the proportion that was timed or counted."""
     totals = {row.category: row.total_ms * 1e6 for row in run.breakdown()}
     whole = np.array([totals.get(f"{phase} recording", 0.0) for phase in PHASES])
-    found = _timed(run, sites)
     if not found.any():
         found = _counted(sites)
     known = found.sum(axis=1)
@@ -196,8 +230,8 @@ def _recording(run: Run, sites: _Sites) -> Floats:
 
 
 def _timed(run: Run, sites: _Sites) -> Floats:
-    """What was timed in the first traced step of each sort, as often as there are such steps."""
-    found = np.zeros((len(PHASES), len(sites.names)))
+    """What was timed in the first traced step of each sort. Shape: (sorts, phases, sites)."""
+    found = np.zeros((len(run.graphs), len(PHASES), len(sites.names)))
     recorded = np.array(run.recorded_ns, np.int64)
     steps = run.timeline.intervals(kind="step")
     sorts = run.sorts or (0,) * len(steps)
@@ -214,7 +248,7 @@ def _timed(run: Run, sites: _Sites) -> Floats:
         line = np.append(sites.of_node[nodes], 0)  # what follows the last op has no line
         for k, intervals in enumerate(recording):
             spent = np.diff(elapsed(intervals, edges))
-            found[k] += sorts.count(sort) * np.bincount(line, spent, len(sites.names))
+            found[sort, k] = np.bincount(line, spent, len(sites.names))
     return found
 
 

@@ -11,11 +11,11 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from kit.runs.analysis.headline import syncs_of_steps
-from kit.runs.analysis.lines import line_costs, place_of
+from kit.runs.analysis.lines import line_costs, place_of, work_of_steps
 from kit.runs.run import Run
 from kit.trace import (
     breakdown,
@@ -131,19 +131,19 @@ class Parts:
 
     def lines(self) -> dict[str, Part]:
         """Recording, where it is known by line, and device time of each line with an op."""
-        each = [self._lines(replace(self.run, timeline=step)) for step in self._each]
-        whole = {name: (ms, math.nan) for name, ms in self._lines(self.run).items()}
-        return _parts(whole, each)
+        rows = [row for row in line_costs(self.run) if row.site and row.nodes]
+        mean = self._by_place({row.site: row.work_ms for row in rows})
+        each = [self._by_place(step) for step in work_of_steps(self.run)]
+        return _parts({name: (ms, math.nan) for name, ms in mean.items()}, each)
 
     def place(self, site: str) -> str:
         """A line as it is found again after an edit above it: by its text, if that is known."""
         return self._texts.get(site, site)
 
-    def _lines(self, run: Run) -> dict[str, float]:
+    def _by_place(self, of_sites: Mapping[str, float]) -> dict[str, float]:
         found: dict[str, float] = defaultdict(float)
-        for row in line_costs(run):
-            if row.site and row.nodes:
-                found[self.place(row.site)] += row.work_ms
+        for site, ms in of_sites.items():
+            found[self.place(site)] += ms
         return found
 
     def _idle_of_steps(self) -> list[dict[str, float]]:

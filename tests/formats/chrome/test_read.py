@@ -138,6 +138,28 @@ def test_steps_that_overlap_have_phases_that_do_not(tmp_path):
     assert [(a, b) for _, a, b in shown(t, "record")] == [(0, 50_000), (50_000, 150_000)]
 
 
+def test_gradients_that_are_zeroed_before_the_second_backward_pass_are_no_update(tmp_path):
+    """As of a GAN: the generator's forward pass was called an update."""
+
+    def one(at: float, name: str) -> list[Any]:
+        return [
+            op("aten::mm", at, 30),
+            op(f"Optimizer.zero_grad#{name}.zero_grad", at + 30, 2, cat="user_annotation"),
+            op("autograd::engine::evaluate_function: MmBackward0", at + 40, 20),
+            op(f"Optimizer.step#{name}.step", at + 60, 5, cat="user_annotation"),
+        ]
+
+    t = opened(tmp_path, step(0, 200), *one(0, "Adam"), *one(100, "SGD"))
+    assert shown(t, "record") == [
+        ("forward", 0, 40_000),
+        ("backward", 40_000, 60_000),
+        ("update", 60_000, 65_000),
+        ("forward", 65_000, 140_000),
+        ("backward", 140_000, 160_000),
+        ("update", 160_000, 200_000),
+    ]
+
+
 def test_a_trace_without_steps_says_what_to_call(tmp_path):
     t = opened(tmp_path, op())
     assert any("prof.step()" in note for note in t.notes)

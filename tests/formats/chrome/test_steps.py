@@ -47,6 +47,19 @@ def test_an_annotation_that_leaves_little_between_is_the_step(tmp_path: Path) ->
     assert run.headline().step_ms == pytest.approx(0.9)
 
 
+def test_an_annotation_that_repeats_before_the_loop_is_not_the_step(tmp_path: Path) -> None:
+    """The steps of the loop were in none of two loads of data that came before it."""
+    path = write(tmp_path / "a.json")
+    trace = json.loads(path.read_text())
+    updates = [e for e in trace["traceEvents"] if e["name"].startswith("Optimizer")]
+    first = updates[0]["ts"] - 500
+    trace["traceEvents"] += [
+        {**updates[0], "name": "load shard", "ts": first + 100 * i, "dur": 100} for i in range(2)
+    ]
+    path.write_text(json.dumps(trace))
+    assert "from one optimizer step to the next" in said(kit.open_trace(path))
+
+
 def test_else_steps_go_from_one_optimizer_step_to_the_next(tmp_path: Path) -> None:
     run = kit.open_trace(write(tmp_path / "a.json"))
     assert steps(run.timeline) == [("step 0", 1000)]

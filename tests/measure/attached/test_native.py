@@ -7,17 +7,19 @@ import re
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import kit
 from kit.errors import SettingsError
 from kit.measure.attached import recording
 from kit.measure.attached.capture import Capture
-from kit.measure.attached.loop import LoopWatch
+from kit.measure.attached.loop import LoopWatch, _index_of
 from kit.measure.attached.native import NativeRecorder
 from kit.measure.attached.recording import Recording
 from kit.measure.base.loop import TRACED_STEPS
@@ -353,3 +355,12 @@ def test_torch_compile_compiles_the_loops_own_step_and_nothing_of_the_watch() ->
             step()
     assert len(seen) == graphs
     assert "aten::linear" in watch.run.timeline.names
+
+
+def test_a_loop_is_timed_on_the_gpu_that_has_its_parameters() -> None:
+    """It was timed by the clock of GPU 0, which had nothing to do."""
+    with FakeTensorMode():
+        params = [torch.empty(2, device=device) for device in ("cpu", "cuda:1")]
+    for held, index in ((params, 1), (params[:1], None)):
+        optimizer = SimpleNamespace(param_groups=[{"params": held}])
+        assert _index_of(optimizer) == index

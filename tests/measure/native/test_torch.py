@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -124,6 +125,30 @@ def test_two_optimizers_in_one_step_each_have_their_update() -> None:
     assert phases(measure(two, NATIVE).timeline) == one * 2 * TRACED_STEPS
 
 
+def test_gradients_that_are_zeroed_before_the_second_backward_pass_are_no_update() -> None:
+    """As of a GAN: the generator's forward pass was called an update, 15 ms of it."""
+
+    def two(ctx: Any) -> Any:
+        nets = [torch.nn.Linear(2, 1) for _ in range(2)]
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+
+        def step() -> Any:
+            for net, optimizer in zip(nets, optimizers, strict=True):
+                time.sleep(0.03)
+                loss = net(torch.ones(1, 2)).sum()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            return loss
+
+        return step
+
+    spans = [s for s in measure(two, NATIVE).timeline.spans if s.kind == "record"]
+    took = {s.name: sum(x.stop_ns - x.start_ns for x in spans if x.name == s.name) for s in spans}
+    assert took["forward"] > 2 * TRACED_STEPS * 30e6
+    assert [s.name for s in spans[:6]] == ["forward", "backward", "update"] * 2
+
+
 def test_one_step_without_warm_up_is_a_run() -> None:
     assert len(measure(mlp, NATIVE.replace(warmup=0, steps=1)).losses) == 1
 
@@ -231,7 +256,7 @@ PLACES = {"item": [("mine.py:9", "torch/amp/grad_scaler.py:371")]}
 
 
 def test_a_read_on_the_gpu_is_one_wait_with_its_line_and_kits_own_wait_is_none() -> None:
-    timeline = timeline_of([*gpu_step(0), *gpu_step(100)], device="cuda", places=PLACES)
+    timeline = timeline_of([*gpu_step(0), *gpu_step(100)], device="cuda", places=[PLACES])
     assert [(s.cause, s.wait_ns, s.site) for s in timeline.syncs] == [
         ("copy_to_device", 4_000, ""),
         ("item", 30_000, "mine.py:9"),
@@ -260,7 +285,7 @@ def test_a_wait_in_a_copy_says_which_way_it_went_only_if_that_was_seen(
 
 
 def test_annotations_on_the_gpu_are_neither_steps_nor_kernels() -> None:
-    timeline = timeline_of(gpu_step(0), device="cuda", places=PLACES)
+    timeline = timeline_of(gpu_step(0), device="cuda", places=[PLACES])
     assert len(timeline.intervals(kind="step")) == 1
     kernels = [s for s in timeline.spans if s.kind == "kernel"]
     assert [k.name for k in kernels] == ["Memcpy HtoD (Pageable -> Device)", "gemm"]
@@ -270,8 +295,18 @@ def test_annotations_on_the_gpu_are_neither_steps_nor_kernels() -> None:
 
 def test_a_wait_has_no_line_where_the_lines_do_not_match() -> None:
     places = {"item": [("mine.py:9", ""), ("mine.py:12", "")]}
-    timeline = timeline_of(gpu_step(0), device="cuda", places=places)
+    timeline = timeline_of(gpu_step(0), device="cuda", places=[places])
     assert {s.site for s in timeline.syncs} == {""}
+
+
+def test_a_wait_whose_line_is_another_in_other_steps_has_none() -> None:
+    """All waits were said to be at the line of the step that was looked at first."""
+    other = {"item": [("mine.py:12", "torch/amp/grad_scaler.py:371")]}
+    for places, site in (([PLACES, other], ""), ([PLACES, PLACES], "mine.py:9")):
+        timeline = timeline_of(gpu_step(0), device="cuda", places=places)
+        assert [s.site for s in timeline.syncs if s.cause == "item"] == [site]
+    timeline = timeline_of(gpu_step(0), places=[PLACES, other])
+    assert ".item(), at mine.py:9, mine.py:12)" in timeline.notes[0]
 
 
 def test_a_gpu_without_kernels_is_said_and_host_ops_do_not_stand_in_for_them() -> None:

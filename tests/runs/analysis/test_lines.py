@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import kit
 from kit.ir import Aval, Graph, Node
-from kit.runs.analysis.lines import HOW_TIMED, PHASES, line_costs, place_of
+from kit.runs.analysis.lines import HOW_TIMED, PHASES, line_costs, place_of, work_of_steps
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
@@ -125,6 +125,31 @@ def test_it_equals_counting_one_nanosecond_at_a_time(run: Run):
         assert (row.elsewhere_ms if row else 0) * 1e6 == pytest.approx(away)
         own = len(covered(run, "own", site) & covered(run, "step")) if site else 0
         assert (row.own_ms if row else 0) * 1e6 == pytest.approx(own)
+
+
+@given(run=st.integers(1, 3).flatmap(runs))
+@settings(max_examples=60)
+def test_the_steps_alone_have_the_mean_that_is_shown(run: Run) -> None:
+    """Recording was charged to lines in the first traced step only: each change seemed unsure."""
+    alone = work_of_steps(run)
+    for row in line_costs(run):
+        if row.site and row.nodes:
+            mean = sum(step[row.site] for step in alone) / run.timeline.steps
+            assert mean == pytest.approx(row.work_ms, abs=1e-9)
+
+
+def test_of_two_sorts_of_steps_each_has_the_lines_of_its_own() -> None:
+    graphs = tuple(Graph((node(site, "forward"),)) for site in SITES[1:3])
+    spans = [
+        Span("host/main", name, kind, i * END, (i + 1) * END)
+        for i in range(4)
+        for name, kind in ((f"step {i}", "step"), ("forward", "record"))
+    ]
+    run = Run(Settings(), (1.0,), (END,), Timeline.of(spans), (), graphs, sorts=(0, 1, 0, 1),
+              recorded_ns=(END - 1, 2 * END - 1))  # fmt: skip
+    first, second = (work_of_steps(run)[i] for i in (2, 3))
+    assert first == {SITES[1]: pytest.approx((END - 1) / 1e6), SITES[2]: 0}
+    assert second == {SITES[1]: 0, SITES[2]: pytest.approx((END - 1) / 1e6)}
 
 
 @given(run=st.integers(1, 3).flatmap(runs))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import kit
 from kit.runs.analysis.headline import busy_of, headline_differences, headline_text
 from kit.runs.analysis.verdict import verdict
+from kit.runs.change import time_notes
 from kit.trace import Span, Timeline, headline
 from kit.trace.limits import BUSY, limited_by
 from kit.widgets.base.cards import headline_html
@@ -66,6 +67,8 @@ def test_busy_is_that_of_a_measured_step_and_said_of_both() -> None:
     assert "device busy 35% (12% of a traced step)" in headline_text(run)
     assert busy_of(run) == "of a measured step, 12% of a traced one"
     assert busy_of(run) in headline_html(run)
+    (note,) = [text for text in time_notes(run) if "a traced step took 60 ms" in text]
+    assert "fractions and parts of a step, but not device busy, are of traced steps" in note
     found = verdict(run)
     assert found is not None
     assert str(found.limit) == "recording-bound (88% of the traced step)"
@@ -97,6 +100,10 @@ def test_traced_steps_that_did_other_work_say_nothing_of_measured_ones() -> None
     run = replace(run_of(30, 60, 1), step_times_ns=(20 * MS,) * 3)
     assert math.isnan(run.busy_of_measured)
     assert run.headline().device_busy_fraction == 0.5
+    tail = Span("device/0 stream 7", "gemm", "kernel", 60 * MS + 8 * MS, 60 * MS + 28 * MS)
+    run = run_of(7, 20, 3)
+    longer = Timeline.of([*run.timeline.spans, tail], origin="profiled")  # in one of two, 28 ms
+    assert math.isnan(replace(run, timeline=longer).busy_of_measured)
     two_sorts = replace(run_of(7, 20, 3), sorts=(0, 1))
     assert math.isnan(two_sorts.busy_of_measured)
     assert not math.isnan(replace(two_sorts, sorts=(0, 0)).busy_of_measured)
