@@ -16,7 +16,7 @@ from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.run import Run
 from kit.runs.settings import ENOUGH, Settings
 from kit.trace import Span, SyncPoint, Timeline
-from kit.trace.planes import TORCH_CPU
+from kit.trace.devices import TORCH_CPU
 
 __all__ = ["HOSTILE", "empty_run", "make_run", "native_run", "one_span_run", "timed"]
 

@@ -1,17 +1,36 @@
-"""The devices of a timeline: which lanes are one's, and what ran on each."""
+"""The devices of a timeline: which lanes are one's, and what ran on each.
+
+Also what native torch computes on a CPU beside its ops.
+"""
 
 from __future__ import annotations
 
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kit.trace.active import grouped
-from kit.trace.intervals import Ints
+from kit.trace.intervals import Ints, without
 from kit.trace.timeline import Timeline
 
-__all__ = ["by_device", "count_devices", "device_of"]
+__all__ = [
+    "COMPILED",
+    "TORCH_CPU",
+    "beside",
+    "by_device",
+    "count_devices",
+    "device_of",
+    "is_librarys",
+    "region_name",
+]
 
+TORCH_CPU = "device/0 torch cpu"
+COMPILED = "## Call CompiledFxGraph"  # begins the name of what is around code of torch.compile's
+# torch's own names that are no work, or whose work is an aten op's
+_LIBRARYS = re.compile(
+    r"(?!aten::|autograd::|c10d::|prim::|profiler::|record_function|symm_mem::|torch::)\w+::\w"
+)
 _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
 
 
@@ -38,3 +57,26 @@ def by_device(timeline: Timeline, kind: str) -> dict[str, Ints]:
     for lane, part in zip(lanes, np.split(spans, first[1:]), strict=True):
         found.setdefault(device_of(timeline.lanes[lane]), []).append(part)
     return {device: np.sort(np.concatenate(parts)) for device, parts in found.items()}
+
+
+def is_librarys(name: str) -> bool:
+    """Is an op of this name another library's, as "quantized::linear"?
+
+    It may call aten's, and computes beside them, as code of torch.compile's does.
+    """
+    return bool(_LIBRARYS.match(name))
+
+
+def region_name(name: str) -> str:
+    """What is shown for it: each compiled function has a name of 50 random letters."""
+    return "compiled code" if name.startswith(COMPILED) else name
+
+
+def beside(regions: Ints, ops: Ints) -> tuple[Ints, NDArray[np.intp]]:
+    """What is left of regions beside the ops in them, and of which region each piece is.
+
+    Shape:
+        regions, in order of their starts; ops; pieces: (n, 2)
+    """
+    pieces = without(regions, ops)
+    return pieces, np.searchsorted(regions[:, 0], pieces[:, 0], "right") - 1

@@ -17,6 +17,7 @@ import numpy as np
 from kit.errors import TimelineError
 from kit.text import Column, Rows, format_count, format_ms, format_share
 from kit.trace.active import LOADER, hull
+from kit.trace.devices import TORCH_CPU
 from kit.trace.intervals import Ints, Mask, covered
 from kit.trace.kinds import (
     AWAY,
@@ -28,7 +29,6 @@ from kit.trace.kinds import (
     SPAN_KINDS,
     Category,
 )
-from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = [

@@ -13,11 +13,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["HOST_PLANE", "NOISE", "TORCH_CPU", "TPU_PLANE", "DeviceEvent", "device_events"]
+__all__ = ["HOST_PLANE", "NOISE", "TPU_PLANE", "DeviceEvent", "device_events"]
 
 HOST_PLANE = "/host:CPU"
 TPU_PLANE = "/device:TPU:"  # and the number of the core
-TORCH_CPU = "device/0 torch cpu"  # the lane of what native torch computes on the CPU
 
 # Beginnings of the names of events that are the profiler's and the thread pool's own.
 NOISE = ("ThreadpoolListener::", "ThunkExecutor::", "Wait for ", "PythonRefManager", "end: ")

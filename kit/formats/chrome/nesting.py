@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
+from kit.trace.devices import COMPILED, is_librarys
 from kit.trace.intervals import Ints
 
-__all__ = ["NONE", "Anchors", "Nesting", "Paths", "nest"]
+__all__ = ["NONE", "Anchors", "Nesting", "Paths", "compiled", "nest", "regions"]
 
 NONE = -1
 _ROUNDING_NS = 1000  # older files have whole microseconds
@@ -183,3 +185,44 @@ class _FrameKinds(dict[int, int]):
 
 
 _OUTSIDE = (0, NONE, NONE, NONE, 0, _NOWHERE)
+
+
+def compiled(
+    annotations: NDArray[np.intp], name: NDArray[Any], names: Sequence[str]
+) -> NDArray[np.intp]:
+    """Those of the annotations that are around code that torch.compile has made.
+
+    Args:
+        name: of each event of the file, the number of its name among `names`.
+    """
+    known = [i for i, text in enumerate(names) if text.startswith(COMPILED)]
+    return annotations[np.isin(name[annotations], known)]
+
+
+def regions(
+    calls: NDArray[np.intp],
+    annotations: NDArray[np.intp],
+    known: tuple[NDArray[Any], Sequence[str], Sequence[int]],
+    times: tuple[Ints, Ints, Ints],
+) -> NDArray[np.intp]:
+    """What computes beside the aten ops that it calls, the outermost of it, in order of time.
+
+    Args:
+        calls: ops that are none of aten's.
+        annotations: what is compiled is inside of some.
+        known: of each event the number of its name; the names; the nearest aten op around, or -1.
+        times: thread, start and stop of each event.
+    """
+    (name, names, op), (thread, start, stop) = known, times
+    others = [i for i, text in enumerate(names) if is_librarys(text)]
+    code = compiled(annotations, name, names)
+    found = np.append(calls[np.isin(name[calls], others)], code)
+    found = found[np.asarray(op, np.int64)[found] < 0]
+    found = found[np.lexsort((-stop[found], start[found]))]
+    ends: dict[int, int] = {}  # of each thread, the end of its latest one
+    kept = []
+    for i in found.tolist():
+        if start[i] >= ends.get(int(thread[i]), start[i]):
+            ends[int(thread[i])] = int(stop[i])
+            kept.append(i)
+    return np.array(kept, np.intp)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kit.trace.intervals import Ints
 
-__all__ = ["phases", "updating"]
+__all__ = ["in_updates", "phases", "updating"]
 
 _UPDATE = "Optimizer.step"  # to zero the gradients often comes between a forward and its backward
 _NEVER = np.iinfo(np.int64).max
@@ -50,6 +50,26 @@ def updating(
     """
     steps = [i for i, text in enumerate(names) if text.startswith(_UPDATE)]
     return events[np.isin(name[events], steps)]
+
+
+def in_updates(
+    events: NDArray[np.intp], updates: NDArray[np.intp], times: tuple[Ints, Ints, Ints]
+) -> NDArray[np.bool_]:
+    """Which of these events began inside of what an optimizer does, on its thread.
+
+    Args:
+        times: thread, start and stop of each event of the file.
+    """
+    thread, start, stop = times
+    both = np.concatenate([updates, events])
+    is_update = np.arange(len(both)) < len(updates)
+    order = np.lexsort((~is_update, start[both], thread[both]))
+    latest = np.maximum.accumulate(np.where(is_update[order], np.arange(len(both)), -1))
+    one, update = both[order], both[order[latest]]
+    is_inside = (latest >= 0) & (thread[one] == thread[update])
+    found = np.zeros(len(both), np.bool_)
+    found[order] = is_inside & (start[one] < stop[update])
+    return found[len(updates) :]
 
 
 def _within(intervals: Ints, begin: int, end: int) -> list[list[int]]:

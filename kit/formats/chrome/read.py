@@ -21,8 +21,8 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import read_events
 from kit.formats.chrome.roles import Role
 from kit.formats.chrome.torch import read_torch
+from kit.trace.devices import TORCH_CPU
 from kit.trace.imported import DAY_NS, NOT_TRACED, Imported, Member, Spans, cut_name, naming, whole
-from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import Timeline
 
 __all__ = ["FORMAT", "VERSION", "Imported", "read_chrome"]

@@ -19,15 +19,15 @@ from kit.formats.chrome.collectives import Message, named
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames, asleep
 from kit.formats.chrome.memory import measured_memory
-from kit.formats.chrome.nesting import nest
-from kit.formats.chrome.phases import phases, updating
+from kit.formats.chrome.nesting import compiled, nest, regions
+from kit.formats.chrome.phases import in_updates, phases, updating
 from kit.formats.chrome.roles import ATEN_OPS, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.text import format_count
 from kit.trace.communication import Collective, Copy, copy_of, operation_of, way_of
+from kit.trace.devices import TORCH_CPU, beside, region_name
 from kit.trace.imported import Imported, MeasuredMemory, Member, Spans, own_name
 from kit.trace.intervals import Ints
-from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = ["read_torch"]
@@ -99,9 +99,9 @@ class _Trace:
         self._numbers = {name: i for i, name in enumerate(self.names)}
         self.notes: list[str] = []
         self.frames = Frames(events.names)
-        self.kernels = self._of(Role.KERNEL)
+        self.kernels = self.of(Role.KERNEL)
         has_kernels = bool((role == Role.KERNEL).any())  # also such as have no usable time
-        is_called = len(self._of(Role.LAUNCH, Role.WAIT)) > 0
+        is_called = len(self.of(Role.LAUNCH, Role.WAIT)) > 0
         self.is_gpu = has_kernels or is_called or bool(events.other_devices)
         self.has_host = bool((self.role[self.kept] != Role.KERNEL).any())
         self.nesting = nest(events, (start, stop), kept, self.frames, self.is_gpu)
@@ -131,7 +131,7 @@ class _Trace:
     def member(self) -> Member:
         """The collectives, and the time on the file's clock where the timeline is 0."""
         link = self.events.column("link").astype(np.int64)
-        calls = self._of(Role.LAUNCH, Role.TRANSFER)
+        calls = self.of(Role.LAUNCH, Role.TRANSFER)
         called = dict(zip(link[calls].tolist(), self.start[calls].tolist(), strict=True))
         is_kept = np.zeros(len(self.role), dtype=bool)
         is_kept[self.kept] = True
@@ -170,7 +170,7 @@ class _Trace:
             if is_kept[i] and what:
                 yield Copy(what, int(self.start[i]), int(self.stop[i]), size)
 
-    def _of(self, *roles: int) -> NDArray[np.intp]:
+    def of(self, *roles: int) -> NDArray[np.intp]:
         """Indices of the usable events of these roles, in the file's order."""
         return self.kept[np.isin(self.role[self.kept], roles)]
 
@@ -178,7 +178,7 @@ class _Trace:
         """Of each launching call and of what it launched, one number below -1; -1 for the rest."""
         found = np.full(len(self.role), -1, np.int64)
         link = self.events.column("link").astype(np.int64)
-        calls, kernels = self._of(Role.LAUNCH, Role.TRANSFER), self.kernels
+        calls, kernels = self.of(Role.LAUNCH, Role.TRANSFER), self.kernels
         both = np.intersect1d(link[calls][link[calls] > 0], link[kernels])
         for chosen in (calls, kernels):
             at = np.searchsorted(both, link[chosen]).clip(max=max(len(both) - 1, 0))
@@ -197,13 +197,13 @@ class _Trace:
 
         Of the steps that are asked for by name it is the one with the most of these.
         """
-        asked = self._of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
+        asked = self.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
         names = self.events.column("name").astype(np.int64)[asked]
         numbers = [i for i, n in enumerate(self.names) if is_asked(n, self.events.step_by)]
         if len(found := self.thread[asked[np.isin(names, numbers)]]):
             return int(np.bincount(found).argmax())
         for roles in ((Role.STEP,), (Role.ATEN, Role.COPY, Role.READ)):
-            if len(found := self.thread[self._of(*roles)]):
+            if len(found := self.thread[self.of(*roles)]):
                 return int(np.bincount(found).argmax())
         return 0
 
@@ -232,7 +232,7 @@ class _Trace:
 
     def _find_steps(self, step_by: str) -> tuple[Step, ...]:
         """In order of time. "ProfilerStep#3" is called "step 3", as in a run of kit's own."""
-        marked = self._of(Role.STEP)
+        marked = self.of(Role.STEP)
         marked = marked[self.thread[marked] == self.main]
         if len(marked) and not step_by:
             steps = [
@@ -240,7 +240,7 @@ class _Trace:
                 for one in self._annotations(marked)
             ]
             return tuple(sorted(steps, key=lambda step: step[1]))
-        chosen = self._of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
+        chosen = self.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
         chosen = chosen[self.thread[chosen] == self.main]
         if not step_by:
             chosen = chosen[self.role[chosen] != Role.PYTHON]
@@ -263,8 +263,8 @@ class _Trace:
     def _host_work(self) -> Iterator[Spans]:
         for kind, *roles in (("dispatch", Role.LAUNCH, Role.TRANSFER), ("input", Role.INPUT),
                              ("compile", Role.COMPILE)):  # fmt: skip
-            yield self._spans(self._of(*roles), kind)
-        calls, column = self._of(Role.PYTHON), self.events.column
+            yield self._spans(self.of(*roles), kind)
+        calls, column = self.of(Role.PYTHON), self.events.column
         of = column("name").astype(np.int64), self.thread, self.start, self.stop
         calls = calls[self.thread[calls] == self.main]
         frames = self.nesting.frame
@@ -282,39 +282,43 @@ class _Trace:
             return
         for lane, kind, chosen, callers in (
             (len(lanes) - 2, "kernel", self.tops, self.called.numbers),
-            (len(lanes) - 1, "communication", self._of(Role.COLLECTIVE), -1),
+            (len(lanes) - 1, "communication", self.of(Role.COLLECTIVE), -1),
         ):
             spans = self._spans(chosen, kind)
             yield Spans(lane, kind, spans.name, spans.start_ns, spans.stop_ns, node=callers)
+        yield _beside_ops(self, len(lanes) - 2)
+
+    def ends(self, chosen: NDArray[np.intp]) -> Ints:
+        return np.stack([self.start[chosen], self.stop[chosen]], axis=1)
 
     def _top_ops(self) -> NDArray[np.intp]:
-        ops = self._of(Role.ATEN, Role.COPY, Role.READ)
+        ops = self.of(Role.ATEN, Role.COPY, Role.READ)
         inside = np.frombuffer(self.nesting.op, np.int32) if len(ops) else np.zeros(0, np.int32)
         return ops[inside[ops] < 0]
 
     def _phases(self) -> Iterator[tuple[str, int, int]]:
         """None where what the program did is not known: without work of torch's host, or calls."""
-        engine, tops = self._of(Role.ENGINE), self.tops
-        updates = updating(self._of(Role.UPDATE), self.events.column("name"), self.names)
+        engine, tops = self.of(Role.ENGINE), self.tops
+        updates = updating(self.of(Role.UPDATE), self.events.column("name"), self.names)
         has_work = len(tops) or len(engine) or len(updates)
         if not has_work or (self.is_gpu and not _has_calls(self)):
             return
+        code = compiled(self.of(Role.ANNOTATION), self.events.column("name"), self.names)
+        tops = np.append(tops, code)
         if len(tops):
             tops = tops[np.frombuffer(self.nesting.engine, np.int32)[tops] < 0]
             workers = np.setdiff1d(self.thread[engine], [self.main])  # the engine's own threads
             tops = tops[~np.isin(self.thread[tops], workers)]
 
-        def times(chosen: NDArray[np.intp]) -> Ints:
-            return np.stack([self.start[chosen], self.stop[chosen]], axis=1)
-
-        yield from phases(self.step_times, times(engine), self.start[tops], times(updates))
+        yield from phases(self.step_times, self.ends(engine), self.start[tops], self.ends(updates))
 
     def _syncs(self) -> Iterator[tuple[SyncPoint, int]]:
         """Each wait, and its thread: calls of CUDA that wait, or reads if no device was traced."""
-        waits = self._of(Role.WAIT) if self.is_gpu else self._of(Role.READ)
+        waits = self.of(Role.WAIT) if self.is_gpu else self.of(Role.READ)
         if not self.is_gpu:
             waits = waits[np.isin(waits, self.tops)]
-            waits = waits[~self._in_updates(waits)]  # an optimizer's step counts are on the CPU
+            updates, times = self.of(Role.UPDATE), (self.thread, self.start, self.stop)
+            waits = waits[~in_updates(waits, updates, times)]  # their step counts are on the CPU
         if len(self.steps):
             begun, ended = self.step_times.T
             inside = np.searchsorted(begun, self.start[waits], "right") - 1
@@ -331,25 +335,12 @@ class _Trace:
                 site, via = self.place(self.nesting.frame[i], op)
                 yield SyncPoint(at, wait, self._cause(i, copies), site, via), int(self.thread[i])
 
-    def _in_updates(self, chosen: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of these events began inside of an optimizer's step, on its thread."""
-        updates = self._of(Role.UPDATE)
-        both = np.concatenate([updates, chosen])
-        is_update = np.arange(len(both)) < len(updates)
-        order = np.lexsort((~is_update, self.start[both], self.thread[both]))
-        latest = np.maximum.accumulate(np.where(is_update[order], np.arange(len(both)), -1))
-        one, update = both[order], both[order[latest]]
-        is_inside = (latest >= 0) & (self.thread[one] == self.thread[update])
-        found = np.zeros(len(both), np.bool_)
-        found[order] = is_inside & (self.start[one] < self.stop[update])
-        return found[len(updates) :]
-
     def _copied(self) -> dict[int, str]:
         """Where each op has copied to, as far as the file says which transfer it has called."""
         link, name = self.events.column("link"), self.events.column("name")
         ways = [way_of(text) for text in self.names]
         way = {int(link[i]): ways[name[i]] for i in self.kernels.tolist() if ways[name[i]]}
-        calls = self._of(Role.TRANSFER, Role.WAIT).tolist()
+        calls = self.of(Role.TRANSFER, Role.WAIT).tolist()
         return {self.nesting.op[i]: way[link[i]] for i in calls if link[i] > 0 and link[i] in way}
 
     def _cause(self, wait: int, copies: Mapping[int, str]) -> str:
@@ -406,14 +397,14 @@ class _Trace:
             )
         if not self.is_gpu:
             self.notes.append(_ON_CPU if len(self.tops) else _NO_OPS)
-        if len(self._of(Role.PYTHON)):
+        if len(self.of(Role.PYTHON)):
             self.notes.append("a line is the one where its function begins: torch writes no other")
         if self.nesting.crossing:
             self.notes.append(
                 f"{format_count(self.nesting.crossing, 'event')} with an end after that of what is "
                 "around: what called them is uncertain"
             )
-        calls = self._of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
+        calls = self.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
         if self.events.lanes.share_numbers(self.thread[calls], self.events.column("link")[calls]):
             self.notes.append(_MERGED)
         elif early := self._early():
@@ -425,7 +416,7 @@ class _Trace:
 
     def _early(self) -> tuple[int, int, int] | None:
         """Kernels before their launch: how many, of how many, by how much."""
-        calls = self._of(Role.LAUNCH, Role.TRANSFER)
+        calls = self.of(Role.LAUNCH, Role.TRANSFER)
         calls, kernels = (x[self.launched[x] < -1] for x in (calls, self.kernels))
         if not len(calls):
             return None
@@ -448,3 +439,12 @@ def _waits(trace: _Trace, syncs: Sequence[tuple[SyncPoint, int]]) -> Spans:
     wait = np.array([s.wait_ns for s, _ in syncs], np.int64)
     names = np.array([trace.name(s.cause) for s, _ in syncs], np.int32)
     return Spans(np.array([t for _, t in syncs], np.int32), "wait", names, at, at + wait)
+
+
+def _beside_ops(trace: _Trace, lane: int) -> Spans:
+    known = trace.events.column("name"), trace.names, trace.nesting.op
+    times = trace.thread, trace.start, trace.stop
+    found = regions(trace.of(Role.CALL), trace.of(Role.ANNOTATION), known, times)
+    pieces, of = beside(trace.ends(found), trace.ends(trace.tops))
+    names = [trace.name(region_name(trace.names[known[0][i]])) for i in found.tolist()]
+    return Spans(lane, "kernel", np.array(names, np.int32)[of], pieces[:, 0], pieces[:, 1])

@@ -22,8 +22,8 @@ from kit.runtime.recording.sites import format_site
 from kit.text import format_number
 from kit.trace import Span, SyncPoint, Timeline, union_ns
 from kit.trace.communication import kind_on_device, way_of
+from kit.trace.devices import COMPILED, TORCH_CPU, beside, is_librarys, region_name
 from kit.trace.kinds import OF_WORKERS
-from kit.trace.planes import TORCH_CPU
 
 __all__ = [
     "ENGINE",
@@ -55,7 +55,6 @@ _WAITS = (
 )
 ENGINE = "autograd::engine::evaluate_function"
 _OF_ENGINE_NS = 100_000  # what is longer may be a hook's
-_COMPILED = "## Call CompiledFxGraph"  # what torch.compile has made
 _LOADER = "enumerate(DataLoader)#"
 _OPTIMIZER = "Optimizer."  # torch names them Optimizer.step#SGD.step, Optimizer.zero_grad#...
 _UPDATE = "Optimizer.step"  # to zero the gradients often comes between a forward and its backward
@@ -99,8 +98,7 @@ def timeline_of(
     notes = [*notes]
     syncs: list[SyncPoint] = []
     if device == "cpu":
-        ops = [e for e in host if is_outermost(e)]
-        spans += [_span(TORCH_CPU, e.name, "kernel", e, ns, caller(e)) for e in ops]
+        spans += _on_cpu(host, ns, caller)
         if reads := sum(map(_is_read, host)) / len(steps):
             said = (
                 "1 read of a number a step"
@@ -133,7 +131,7 @@ def computed_ns(events: Iterable[Any]) -> int:
     ops = [
         _ends(e)
         for e in events
-        if (e.name.startswith(("aten::", _COMPILED)) or e.device_type.name != "CPU")
+        if (e.name.startswith(("aten::", COMPILED)) or e.device_type.name != "CPU")
         and not any(_is_input(a) for a in ancestors(e))
     ]
     return union_ns(np.array(ops, np.int64).reshape(-1, 2))
@@ -168,6 +166,33 @@ def is_outermost(event: Any) -> bool:
     """
     called = any(e.name.startswith("aten::") or _is_input(e) for e in ancestors(event))
     return event.name.startswith("aten::") and not called
+
+
+def _on_cpu(host: Sequence[Any], ns: Nanoseconds, caller: Callable[[Any], int]) -> Iterator[Span]:
+    """The outermost ops of torch's, and what computes beside those that it calls."""
+    ops = [e for e in host if is_outermost(e)]
+    for e in ops:
+        yield _span(TORCH_CPU, e.name, "kernel", e, ns, caller(e))
+    regions = sorted(filter(_is_outermost_region, host), key=lambda e: e.time_range.start)
+    ends, known = (
+        np.array([(ns(e.time_range.start), ns(e.time_range.end)) for e in found], np.int64)
+        for found in (regions, ops)
+    )
+    pieces, of = beside(ends.reshape(-1, 2), known.reshape(-1, 2))
+    for (start, stop), i in zip(pieces.tolist(), of.tolist(), strict=True):
+        yield Span(TORCH_CPU, region_name(regions[i].name), "kernel", start, stop)
+
+
+def _is_region(event: Any) -> bool:
+    """Does it compute beside the aten ops that it calls?"""
+    is_op = is_librarys(event.name) and not event.is_user_annotation
+    return is_op or bool(event.name.startswith(COMPILED))
+
+
+def _is_outermost_region(event: Any) -> bool:
+    return _is_region(event) and not any(
+        a.name.startswith("aten::") or _is_region(a) or _is_input(a) for a in ancestors(event)
+    )
 
 
 def _where(places: Sequence[Mapping[str, Sequence[Place]]], reads: float) -> str:
@@ -230,8 +255,8 @@ def _is_torchs(event: Any, device: str) -> bool:
     """What torch does or waits for itself: its threads compute an op together, and a backward pass
     on a GPU is issued by a thread of its own, for which the main one waits.
     """
-    works = ("aten::", _COMPILED, *([ENGINE, "cuda", "hip"] if device == "cuda" else []))
-    return bool(event.name.startswith(works))
+    works = ("aten::", *([ENGINE, "cuda", "hip"] if device == "cuda" else []))
+    return bool(event.name.startswith(works)) or _is_region(event)
 
 
 def _between_nodes(host: Iterable[Any]) -> Iterator[tuple[int, int]]:
@@ -323,8 +348,8 @@ def _passes(inside: Iterable[Any]) -> list[tuple[float, float]]:
             else:
                 passes[-1] = (passes[-1][0], max(passes[-1][1], stop))
             interrupted = False
-        elif is_outermost(e) and not any(a.name.startswith(ENGINE) for a in ancestors(e)):
-            interrupted = True
+        elif is_outermost(e) or e.name.startswith(COMPILED):
+            interrupted = interrupted or not any(a.name.startswith(ENGINE) for a in ancestors(e))
     return passes
 
 

@@ -25,8 +25,8 @@ from kit.runs.labels import samples_of
 from kit.runs.run import Run
 from kit.text import UNKNOWN, format_count, format_ms, format_number, format_percent
 from kit.trace import Headline, SyncPoint, count_devices, each_step, headline
+from kit.trace.devices import TORCH_CPU
 from kit.trace.metrics import waits_of
-from kit.trace.planes import TORCH_CPU
 
 __all__ = [
     "HEADLINE_WORDS",

@@ -20,8 +20,8 @@ from kit.runs.whatif.steps import last_steps
 from kit.text import format_ms
 from kit.trace import Span, Timeline, each_step
 from kit.trace.active import LOADER, hull
+from kit.trace.devices import TORCH_CPU
 from kit.trace.kinds import OF_WORKERS
-from kit.trace.planes import TORCH_CPU
 from kit.trace.simulate import Work, simulate
 
 __all__ = ["NativeModel", "is_native"]

@@ -6,16 +6,19 @@ import gzip
 import json
 import math
 import random
+import time
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.profiler import record_function
 
 from kit.errors import TraceFileError
 from kit.formats.chrome.read import read_chrome
 from kit.measure.native.events import timeline_of
-from kit.trace import SyncPoint, kernel_table
+from kit.trace import SyncPoint, headline, kernel_table
 from kit.trace.devices import count_devices
 from kit.trace.gaps import idle_gaps
 from kit.trace.imported import MAX_LANES, MAX_SPAN_NAME, MAX_SYNCS, Spans
@@ -49,6 +52,48 @@ def test_a_file_gives_what_the_same_profile_gives_live(tmp_path, accumulate: int
     assert [s[0] for s in inside] == [s[0] for s in theirs]
     assert {"forward", "backward", "update"} == {s[0] for s in shown(imported, "record")}
     assert imported.origin == "imported"
+
+
+def _compiled(work: Any) -> Any:
+    """As torch.compile's code calls it: with work of its own around the ops that it calls."""
+    with record_function("## Call CompiledFxGraph fxyz ##"):
+        time.sleep(0.01)
+        found = work()
+        time.sleep(0.01)
+    return found
+
+
+@torch.library.custom_op("kit_tests::own", mutates_args=())
+def _own(x: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.02)
+    return x.clone()
+
+
+def _librarys(work: Any) -> Any:
+    _own(torch.ones(3))
+    with record_function("mine::forward"):  # is nobody's op
+        return work()
+
+
+@pytest.mark.parametrize(
+    ("around", "names"),
+    [(_compiled, {"compiled code"}), (_librarys, {"kit_tests::own"})],
+)
+def test_what_a_cpu_computes_in_no_op_of_torchs_is_a_kernel_live_and_in_a_file(
+    tmp_path, around: Any, names: set[str]
+):
+    """A compiled step was "recording-bound", with advice to compile it."""
+    path = tmp_path / "trace.json"
+    live = timeline_of(torch_trace(path, around=around).events())
+    imported = read_chrome(path).timeline
+    for timeline in (live, imported):
+        found = {s.name for s in timeline.spans if s.kind == "kernel"}
+        assert {name for name in found if not name.startswith("aten::")} == names
+        busy = headline(timeline).device_busy_fraction
+        assert busy > 0.8
+        phases = [name for name, _, _ in shown(timeline, "record")]
+        assert phases == ["forward", "backward", "update"] * 2
+    assert headline(live).device_busy_fraction == pytest.approx(busy, abs=0.01)
 
 
 def test_reads_of_a_cpu_trace_have_their_function_and_a_caveat(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,13 @@ __all__ = ["cuda", "cuda_trace", "damaged", "kernels", "mutated", "op", "opened"
 
 
 def torch_trace(path: Path, *, steps: int = 2, accumulate: int = 1, name: str = "kit step ",
-                with_stack: bool = False, read: bool = True) -> Any:  # fmt: skip
-    """Train a small model under torch.profiler, write the Chrome trace; returns the profiler."""
+                with_stack: bool = False, read: bool = True,
+                around: Callable[[Any], Any] = lambda work: work()) -> Any:  # fmt: skip
+    """Train a small model under torch.profiler, write the Chrome trace; returns the profiler.
+
+    Args:
+        around: calls the forward pass.
+    """
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -28,7 +34,7 @@ def torch_trace(path: Path, *, steps: int = 2, accumulate: int = 1, name: str = 
     def train() -> None:
         optimizer.zero_grad()
         for _ in range(accumulate):
-            loss = model(x).sum()
+            loss = around(lambda: model(x)).sum()
             loss.backward()
         optimizer.step()
         if read:

@@ -64,14 +64,14 @@ def test_a_loop_that_knows_nothing_of_kit_becomes_a_run(tmp_path: Path) -> None:
     assert kit.diff_runs(run, run).step.ms == 0
 
 
-def test_reads_that_the_looked_at_step_has_not_are_said_to_be_elsewhere() -> None:
+def test_reads_that_some_steps_have_not_are_said_with_their_line() -> None:
     loop = Loop()
     with kit.watch(steps=2, skip=0) as watch:
         for i, loss in enumerate(loop.steps(16)):
             if i > 5:  # the lines are noted before, the events after
                 loss.item()
     (note,) = [n for n in watch.run.timeline.notes if "of a number a step" in n]
-    assert re.search(r"at loops.py:\d+ and, in some steps, elsewhere\) wait for nothing", note)
+    assert re.search(r"at loops.py:\d+, test_native.py:\d+\) wait for nothing", note)
 
 
 def test_a_loop_on_the_cpu_is_one_though_something_else_has_started_cuda(

@@ -307,6 +307,10 @@ def test_a_wait_whose_line_is_another_in_other_steps_has_none() -> None:
         assert [s.site for s in timeline.syncs if s.cause == "item"] == [site]
     timeline = timeline_of(gpu_step(0), places=[PLACES, other])
     assert ".item(), at mine.py:9, mine.py:12)" in timeline.notes[0]
+    events = gpu_step(0)
+    again = Event("aten::_local_scalar_dense", 62, 65, events[0])
+    timeline = timeline_of([*events, again], places=[PLACES])
+    assert "at mine.py:9 and, in some steps, elsewhere)" in timeline.notes[0]
 
 
 def test_a_gpu_without_kernels_is_said_and_host_ops_do_not_stand_in_for_them() -> None:

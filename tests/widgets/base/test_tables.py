@@ -17,7 +17,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import safe_html
 from kit.trace import Span, SyncPoint, Timeline
-from kit.trace.planes import TORCH_CPU
+from kit.trace.devices import TORCH_CPU
 from kit.widgets.base.cards import headline_html
 from kit.widgets.base.change import BETTER, WORSE
 from kit.widgets.base.tables import (
