@@ -127,21 +127,21 @@ def line_of_mark(step: Step, mark: str) -> range:
 def test_each_op_has_the_line_that_called_it(make: Callable[[], Step]) -> None:
     step = make()
     events, found = profiled(step)
-    works = took = 0.0
+    known = count = 0
     marks = set()
     for e in events:
         mark = mark_of(e)
         if not mark or not is_outermost(e):
             continue
         caller = found.callers[found.of(e)]
-        took += e.time_range.elapsed_us()
+        count += 1
         if caller.site:
             lines = line_of_mark(step, mark)
             assert caller.site in {f"{HERE}:{line}" for line in lines}, (e.name, mark)
-            works += e.time_range.elapsed_us()
+            known += 1
             marks.add(mark)
         assert not caller.is_backward
-    assert works > 0.9 * took
+    assert known > 0.9 * count
     assert len(marks) >= 3
 
 
