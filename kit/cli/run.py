@@ -107,7 +107,7 @@ def _keep(made: Run, options: argparse.Namespace) -> None:
             told.append(written([made], options.report))
         return told
 
-    say_and_keep(summary_of(made), keep)
+    say_and_keep(lambda: summary_of(made), keep)
 
 
 def _refuse_many(options: argparse.Namespace, why: str) -> None:

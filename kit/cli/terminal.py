@@ -55,8 +55,10 @@ def _named() -> Iterator[None]:
         raise
 
 
-def say_and_keep(text: str, keep: Callable[[], Sequence[str]]) -> None:
+def say_and_keep(text: Callable[[], str], keep: Callable[[], Sequence[str]]) -> None:
     """A result to standard output, once `keep` has written the files of it; then what it says.
+
+    Its text is made after that, too: what is long, or wrong, in it takes no file with it.
 
     Who reads may be gone after the first lines (`| head`), and the disk may be full: neither takes
     the other with it.
@@ -65,7 +67,7 @@ def say_and_keep(text: str, keep: Callable[[], Sequence[str]]) -> None:
     try:
         kept = keep()
     finally:
-        say("\n".join([text, *kept]))
+        say("\n".join([text(), *kept]))
 
 
 def complain(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,13 @@ def view(options: argparse.Namespace) -> int:
         if options.by:
             raise TraceFileError("--by is for one trace: give the file of one rank")
         ranks = kit.open_ranks(options.trace, step_by=options.step_by)
-        return _told(ranks.to_text(), ranks, options.output)
+        return _told(ranks.to_text, ranks, options.output)
     run = kit.open_trace(options.trace, step_by=options.step_by)
-    text = callers_of(run, options.by) if options.by else summary_of(run)
-    return _told(text, [run], options.output)
+    by = options.by
+    return _told(lambda: callers_of(run, by) if by else summary_of(run), [run], options.output)
 
 
-def _told(text: str, drawn: Any, page: Path | None) -> int:
+def _told(text: Callable[[], str], drawn: Any, page: Path | None) -> int:
     say_and_keep(text, lambda: [written(drawn, page)] if page else [])
     return 0
 

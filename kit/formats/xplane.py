@@ -309,7 +309,8 @@ class _Profile:
         if "block_until_ready" in called or not event.name.startswith("np."):
             cause = cause if called & _READS else "block_until_ready"
         user = [m for m in frames if m["file"] not in _library_files()]
-        library = [m for m in frames if m["file"] in _library_files() - {"profiler.py"}]
+        inner = frames[frames.index(user[-1]) + 1 :] if user else frames  # what that line called
+        library = [m for m in inner if m["file"] in _library_files() - {"profiler.py"}]
         site = f"{user[-1]['file']}:{user[-1]['line']}" if user else ""
         via = f"{library[-1]['file']}:{library[-1]['line']}" if library else ""
         self.syncs.append(

@@ -8,6 +8,7 @@ from typing import Any
 from kit.errors import Cancelled
 from kit.measure.base.context import as_workload
 from kit.measure.base.loop import CancelledFn, Progress
+from kit.measure.base.randomness import random_kept
 from kit.measure.base.turns import in_turn
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -36,15 +37,16 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
     chosen = as_workload(workload)
     settings = chosen.fit(settings)
     try:
-        if settings.mode == "torch":
-            native = import_module(f"kit.measure.native.{chosen.framework}")
-            made: Run = native.measure(chosen, settings, progress=progress, cancelled=cancelled)
-            return made
-        from kit.measure import kit_run
+        with random_kept():
+            if settings.mode == "torch":
+                native = import_module(f"kit.measure.native.{chosen.framework}")
+                made: Run = native.measure(chosen, settings, progress=progress, cancelled=cancelled)
+                return made
+            from kit.measure import kit_run
 
-        return kit_run.measure(
-            chosen, settings, progress=progress, cancelled=cancelled, cache=cache
-        )
+            return kit_run.measure(
+                chosen, settings, progress=progress, cancelled=cancelled, cache=cache
+            )
     except Cancelled:
         raise
     except Exception as error:

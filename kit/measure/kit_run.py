@@ -12,8 +12,8 @@ from kit.errors import SettingsError
 from kit.ir.plan import OpStream
 from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import Context, Workload, as_workload
-from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps
-from kit.measure.base.machine import Watch, conditions_of
+from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps, to_trace
+from kit.measure.base.machine import Usage, Watch, conditions_of
 from kit.measure.base.turns import in_turn
 from kit.measure.native.kineto import let_go
 from kit.runs.run import Run
@@ -67,14 +67,17 @@ def measure(
             progress("tracing", 0.95)
         lead_in = LEAD_IN + settings.settling
         let_go()
-        traced = session.trace(_steps(step, session, lead_in + TRACED_STEPS), lead_in=lead_in)
+        last = to_trace(lambda: session.run_step(step), settings)
+        usage: list[Usage] = []
+        steps = _steps(last, lead_in + TRACED_STEPS, lambda: usage.append(watch.end()))
+        traced = session.trace(steps, lead_in=lead_in)
         if isinstance(timed.kept[0], jax.Array) and not any(map(len, traced.graphs)):
             raise SettingsError(
                 f"no op of {chosen.name!r} ran on device kit: jax computed its step by itself. "
                 "Give the function that jax.jit has compiled to kit.jax.step, call that in the "
                 'step, and mark the builder @kit.workload(framework="jax")'
             )
-        conditions = conditions_of([watch.end()], timed.warmup)
+        conditions = conditions_of(usage, timed.warmup)
         return run_of_session(
             session,
             traced,
@@ -146,12 +149,13 @@ def open_workload(
 
 
 def _steps(
-    step: Callable[[], Any], session: Session, count: int
+    step: Callable[[], Any], count: int, then: Callable[[], object]
 ) -> Callable[[Callable[[], None]], None]:
     def run(end_step: Callable[[], None]) -> None:
         losses = []  # kept, as the measured loop does: a value that dies makes another program
         for _ in range(count):
-            losses.append(session.run_step(step))
+            losses.append(step())
             end_step()
+        then()  # before what they did is worked out, which takes as long
 
     return run

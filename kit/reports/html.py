@@ -303,7 +303,8 @@ def _json_for_html(value: Any) -> str:
 
 def _intro(runs: Sequence[Run], axes: Sequence[Axis]) -> str:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    device = safe_html(device_of(runs[-1], "an unnamed device"), 80)
+    devices = dict.fromkeys(device_of(run, "an unnamed device") for run in runs)
+    device = safe_html(", ".join(devices), 200)
     moved = ", ".join(safe_html(a.label) for a in axes)
     how = f" Move {moved} to see what changes." if moved else ""
     many = f"{len(runs)} recorded runs" if len(runs) > 1 else "One recorded run"

@@ -5,6 +5,7 @@ Pure: arrays of numbers in, a `Side` out. docs/measuring.md says in words what i
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ TURNS = 3  # runs alike from which on their own spread says what reruns differ b
 BLOCKS = 10  # of consecutive steps, whose medians are compared: 100 ms each in a second
 _APART = 1.1  # times as much as two blocks of a run differ two runs, which lie further apart
 _OF_HALF = 0.37  # the middle half of some values says as much of their spread as so many of them
+_MANY = 1000  # steps: exact sums of binomials take long, and the normal is 0.1 % off
 _WORST_ECHO = 0.8  # correlation of neighbouring steps; beyond, ten steps would count as none
 _NORMAL = NormalDist()
 
@@ -161,12 +163,21 @@ def _error_of_median(values: Values) -> float:
         return math.nan
     by_half = 1.2533 * _middle_spread(values) / math.sqrt(n)
     outer = max(1, round((n + 1) / 2 - math.sqrt(n) / 2))
-    chance = sum(math.comb(n, i) for i in range(outer)) / 2 ** (n - 1)
+    chance = 2 * _heads(n, outer - 1)
     ordered = np.sort(values)
     reach = float(ordered[n - outer] - ordered[outer - 1])
     by_neighbours = reach / (2 * _NORMAL.inv_cdf(1 - chance / 2)) if chance < 1 else 0.0
     echo = _echo(values)
     return max(by_half, by_neighbours) * math.sqrt((1 + echo) / (1 - echo))
+
+
+@functools.cache
+def _heads(tosses: int, most: int) -> float:
+    """The chance that a coin shows heads at most so often: exact, but by the normal of many."""
+    if tosses > _MANY:
+        return _NORMAL.cdf((most + 0.5 - tosses / 2) / (math.sqrt(tosses) / 2))
+    ways: int = sum(math.comb(tosses, i) for i in range(most + 1))
+    return float(ways / 2**tosses)
 
 
 def _middle_spread(values: Values) -> float:

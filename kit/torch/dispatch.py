@@ -31,6 +31,7 @@ from kit.torch.tensors.tensor import KitTensor, View, wrap
 __all__ = ["Dispatcher", "tape_of"]
 
 _graph_task_id: Callable[[], int] = private("torch._C._current_graph_task_id")
+_default_dtype = torch.get_default_dtype
 _HOOKS_OF_ALL: list[dict[int, Any]] = [
     private("torch.nn.modules.module._global_forward_pre_hooks"),
     private("torch.nn.modules.module._global_forward_hooks"),
@@ -144,7 +145,8 @@ class Dispatcher:
                     bulk is not None and bulk.size >= bulk.limit
                 ):
                     stream.begin(place.phase)
-                key: list[Any] = [id(func)]  # ops live for ever; their own __hash__ is Python
+                # Ops live for ever; their own __hash__ is Python.
+                key: list[Any] = [id(func), _default_dtype()]
                 tensors: list[KitTensor] = []
                 numbers: list[float] = []
                 for arg in args:

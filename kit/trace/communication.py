@@ -51,9 +51,9 @@ _LIBRARY = re.compile(
     re.DOTALL,
 )
 BYTES_UNKNOWN = -1
-_COPY = re.compile(r"Mem(cpy [A-Z]to[A-Z]|set)")
+_COPY = re.compile(r"Mem(cpy [A-Z]to[A-Z]|cpy[A-Z]2[A-Z]\b|set)")
 _MEMORY = re.compile(
-    r"Mem(cpy|set)\b|memcpy|memset|CopyHostToDevice|CopyDeviceToHost"
+    r"Mem(cpy|set)\b|Memcpy([A-Z](2|to)[A-Z]|Other)|memcpy|memset|CopyHostToDevice|CopyDeviceToHost"
     r"|copy-(start|done)(\.\d+)*$"  # XLA's, beside which other ops run
 )
 # The first whose letters occur in a name, without its underscores and capitals, is its operation.
@@ -88,9 +88,10 @@ def copy_of(name: str) -> str:
 
 def way_of(name: str) -> str:
     """The cause of a wait for a transfer of this name; "" of what goes neither up nor down."""
-    if "HtoD" in name or "HostToDevice" in name:
+    if any(word in name for word in ("HtoD", "HostToDevice", "MemcpyH2D")):
         return "copy_to_device"
-    return "copy_to_host" if "DtoH" in name or "DeviceToHost" in name else ""
+    down = ("DtoH", "DeviceToHost", "MemcpyD2H")
+    return "copy_to_host" if any(word in name for word in down) else ""
 
 
 @lru_cache(maxsize=10_000)

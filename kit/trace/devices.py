@@ -21,6 +21,7 @@ __all__ = [
     "by_device",
     "count_devices",
     "device_of",
+    "is_collective",
     "is_librarys",
     "region_name",
 ]
@@ -29,8 +30,9 @@ TORCH_CPU = "device/0 torch cpu"
 COMPILED = "## Call CompiledFxGraph"  # begins the name of what is around code of torch.compile's
 # torch's own names that are no work, or whose work is an aten op's
 _LIBRARYS = re.compile(
-    r"(?!aten::|autograd::|c10d::|prim::|profiler::|record_function|symm_mem::|torch::)\w+::\w"
+    r"(?!aten::|autograd::|c10d::|_?c10d_functional|prim::|profiler::|symm_mem::|torch::)\w+::\w"
 )
+_FUNCTIONAL = re.compile(r"_?c10d_functional\w*::")
 _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
 
 
@@ -65,6 +67,11 @@ def is_librarys(name: str) -> bool:
     It may call aten's, and computes beside them, as code of torch.compile's does.
     """
     return bool(_LIBRARYS.match(name))
+
+
+def is_collective(name: str) -> bool:
+    """Is it a collective that compiled code calls? It waits there, and computes nothing."""
+    return bool(_FUNCTIONAL.match(name))
 
 
 def region_name(name: str) -> str:

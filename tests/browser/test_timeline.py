@@ -215,7 +215,10 @@ def test_a_range_offers_what_a_kernel_does_with_it_and_nothing_in_a_saved_page(
     assert page.evaluate(asked) == {"what": ["unpin"], "text": ["0"], "can": ["pin step"]}
     field = page.get_by_label("text to pin to the begin")
     field.fill("la")
-    page.evaluate("kitPlot.models.reply.data = {text: ['idle: wait\\t3 ms']}")  # while one types
+    page.evaluate(
+        "kitPlot.models.reply.data = {text: ['idle: wait\\t3 ms'],"
+        " of: [kitPlot.measure.range.map(Math.round).join('|')]}"
+    )  # while one types
     assert field.input_value() == "la"
     assert page.evaluate(f"{ACTIVE}.placeholder") == "text to pin to its begin"
     page.keyboard.press("End")

@@ -7,9 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -91,6 +90,18 @@ threading.Thread(target=time.sleep, args=(600,)).start()
 print("trained", flush=True)
 time.sleep(60)
 """
+# Closes the terminal of a command once that has said so.
+IN_TERMINAL = """
+import os, pty, sys
+child, terminal = pty.fork()
+if not child:
+    os.execv(sys.argv[1], sys.argv[1:])
+seen = b""
+while b"trained" not in seen:
+    seen += os.read(terminal, 10_000)
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
 CLEANED = """
 def write():
     time.sleep(1)
@@ -137,15 +148,8 @@ def test_after_a_kill_the_steps_are_kept(is_in_background: bool, tmp_path: Path)
 
     A shell lets what it starts in the background ignore Ctrl-C.
     """
-    ended = _run(
-        LOOP.format(device="cuda") + KILLED,
-        tmp_path,
-        "--on",
-        "kit",
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-        if is_in_background
-        else None,
-    )
+    around = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh") if is_in_background else ()
+    ended = _run(LOOP.format(device="cuda") + KILLED, tmp_path, "--on", "kit", around=around)
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
     assert "Traceback" not in ended.stderr
     assert f"child: {-signal.SIGTERM}" in ended.stdout
@@ -154,19 +158,9 @@ def test_after_a_kill_the_steps_are_kept(is_in_background: bool, tmp_path: Path)
 
 @WITH_SIGNALS
 def test_when_its_terminal_is_closed_the_steps_are_kept_and_it_ends(tmp_path: Path) -> None:
-    import pty
-
-    command = _command(LOOP.format(device="cpu") + HUNG_UP, tmp_path)
-    child, terminal = pty.fork()
-    if not child:
-        os.chdir(tmp_path)
-        os.execve(command[0], command, _environment())
-    seen = b""
-    while b"trained" not in seen:
-        seen += os.read(terminal, 10_000)
-    os.close(terminal)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    in_terminal = (sys.executable, "-c", IN_TERMINAL)
+    ended = _run(LOOP.format(device="cpu") + HUNG_UP, tmp_path, around=in_terminal)
+    assert ended.returncode == 128 + signal.SIGHUP, ended.stdout
     assert len(Run.load(tmp_path / "a.kitrun").step_times_ns) > 3
 
 
@@ -194,18 +188,13 @@ def test_a_second_kill_ends_a_script_that_goes_on(tmp_path: Path) -> None:
     assert "goes on" in ended.stdout
 
 
-def _run(text: str, folder: Path, *arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        _command(text, folder, *arguments), cwd=folder, env=_environment(),
-        capture_output=True, text=True, timeout=200, **how,
-    )  # fmt: skip
-
-
-def _command(text: str, folder: Path, *arguments: str) -> list[str]:
+def _run(
+    text: str, folder: Path, *arguments: str, around: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(text)
     command = [sys.executable, "-W", "ignore", "-m", "kit", "run", "train.py", "--skip", "2"]
-    return [*command, "--save", "a.kitrun", *arguments]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run(
+        [*around, *command, "--save", "a.kitrun", *arguments], cwd=folder, env=env,
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip

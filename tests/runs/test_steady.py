@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kit.reports.html import report_html
 from kit.reports.markdown import report_markdown
@@ -16,7 +19,8 @@ from kit.runs.analysis.summary import summary
 from kit.runs.change import ends_text, step_interval, step_text, told_interval, within_text
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runs.steady import ALIKE, drift, drift_text, rare_reads_text, unequal_text
+from kit.runs.spread import _heads
+from kit.runs.steady import ALIKE, SURE, drift, drift_text, rare_reads_text, unequal_text
 from kit.runs.whatif.predict import predict
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.base.cards import headline_html
@@ -135,3 +139,25 @@ def test_a_loss_that_some_steps_log_is_told_if_the_traced_ones_do_it_more_or_les
         assert ("traced steps. The limit, the fractions" in shown) == bool(said)
         assert "Train.py" not in shown  # no file is called so
     assert rare_reads_text(with_reads(measured, traced, mode="torch")) == ""  # nobody looked
+
+
+@given(st.lists(st.integers(1, 9), min_size=6, max_size=30))
+def test_the_pairs_are_those_of_a_table_of_all(times: list[int]) -> None:
+    half = len(times) // 2
+    pairs = [(a, b) for a in times[:half] for b in times[-half:]]
+    agreed = max(sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)) / len(pairs)
+    change = np.median(times[-half:]) / np.median(times[:half]) - 1
+    assert bool(drift(times)) == bool(abs(change) > ALIKE and agreed >= SURE)
+
+
+def test_a_run_of_a_million_steps_is_told_at_once() -> None:
+    """A table of all pairs took 2 TB, and the binomials of its median's error many minutes."""
+    times = np.random.default_rng(0).normal(1e6, 1e4, 1_000_000).astype(int)
+    run = replace(make_run(), step_times_ns=tuple(times.tolist()))
+    began = time.process_time()
+    assert "step 1 ms" in headline_text(run)
+    assert not run.drift
+    assert time.process_time() - began < 60
+    assert _heads(2000, 970) == pytest.approx(
+        sum(math.comb(2000, i) for i in range(971)) / 2**2000, rel=0.01
+    )

@@ -79,7 +79,10 @@ def test_kernels_that_compute_do_not_communicate(name: str):
     assert not communicates(name)
 
 
-@pytest.mark.parametrize("name", ["Memcpy DtoD (Device -> Device)", "Memset (Device)"])
+@pytest.mark.parametrize(
+    "name",
+    ["Memcpy DtoD (Device -> Device)", "Memset (Device)", "MemcpyH2D", "MemcpyDtoDAsync"],
+)
 def test_copies_move_memory(name: str):
     assert moves_memory(name)
     assert not communicates(name)

@@ -26,7 +26,7 @@ from kit.formats.chrome.roles import OPS, Role
 from kit.trace.imported import MAX_CALLERS, Caller, cut_name
 from kit.trace.intervals import Ints
 
-__all__ = ["CallersFound", "find_callers"]
+__all__ = ["CallersFound", "early_kernels", "find_callers"]
 
 _DEEPEST = 200  # frames to look at
 _SEQUENCE = (1 << 40) - 1
@@ -227,3 +227,22 @@ class _Maker:
 
     def _path(self, path: int) -> tuple[str, ...]:
         return tuple(cut_name(self._names[i]) for i in self._paths.names(path))
+
+
+def early_kernels(
+    launched: Ints, start: Ints, calls: NDArray[np.intp], kernels: NDArray[np.intp]
+) -> tuple[int, int, int] | None:
+    """Kernels before their launch: how many, of how many, by how much at most.
+
+    Args:
+        launched: of each launching call and of what it launched, one number below -1.
+        start: of each event, ns.
+    """
+    calls, kernels = (x[launched[x] < -1] for x in (calls, kernels))
+    if not len(calls):
+        return None
+    numbers, first = np.unique(launched[calls], return_index=True)
+    call = calls[first[np.searchsorted(numbers, launched[kernels])]]
+    early = start[call] - start[kernels]
+    late = int((early > 0).sum())
+    return (late, len(kernels), int(early.max())) if late else None

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
-from kit.trace.devices import COMPILED, is_librarys
+from kit.trace.devices import COMPILED, is_collective, is_librarys
 from kit.trace.intervals import Ints
 
-__all__ = ["NONE", "Anchors", "Nesting", "Paths", "compiled", "nest", "regions"]
+__all__ = ["NONE", "Anchors", "Nesting", "Paths", "collectives", "compiled", "nest",
+           "regions"]  # fmt: skip
 
 NONE = -1
 _ROUNDING_NS = 1000  # older files have whole microseconds
@@ -197,6 +198,14 @@ def compiled(
     """
     known = [i for i, text in enumerate(names) if text.startswith(COMPILED)]
     return annotations[np.isin(name[annotations], known)]
+
+
+def collectives(
+    calls: NDArray[np.intp], name: NDArray[Any], names: Sequence[str]
+) -> NDArray[np.intp]:
+    """Those of the calls that wait for other processes; `name` as for `compiled`."""
+    known = [i for i, text in enumerate(names) if is_collective(text)]
+    return calls[np.isin(name[calls], known)]
 
 
 def regions(

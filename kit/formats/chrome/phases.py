@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kit.trace.intervals import Ints
 
-__all__ = ["in_updates", "phases", "updating"]
+__all__ = ["inside", "phases", "updating"]
 
 _UPDATE = "Optimizer.step"  # to zero the gradients often comes between a forward and its backward
 _NEVER = np.iinfo(np.int64).max
@@ -52,24 +52,24 @@ def updating(
     return events[np.isin(name[events], steps)]
 
 
-def in_updates(
-    events: NDArray[np.intp], updates: NDArray[np.intp], times: tuple[Ints, Ints, Ints]
+def inside(
+    events: NDArray[np.intp], around: NDArray[np.intp], times: tuple[Ints, Ints, Ints]
 ) -> NDArray[np.bool_]:
-    """Which of these events began inside of what an optimizer does, on its thread.
+    """Which of some events began inside of the latest of some others, on its thread.
 
     Args:
         times: thread, start and stop of each event of the file.
     """
     thread, start, stop = times
-    both = np.concatenate([updates, events])
-    is_update = np.arange(len(both)) < len(updates)
-    order = np.lexsort((~is_update, start[both], thread[both]))
-    latest = np.maximum.accumulate(np.where(is_update[order], np.arange(len(both)), -1))
-    one, update = both[order], both[order[latest]]
-    is_inside = (latest >= 0) & (thread[one] == thread[update])
+    both = np.concatenate([around, events])
+    is_around = np.arange(len(both)) < len(around)
+    order = np.lexsort((~is_around, start[both], thread[both]))
+    latest = np.maximum.accumulate(np.where(is_around[order], np.arange(len(both)), -1))
+    one, other = both[order], both[order[latest]]
+    is_inside = (latest >= 0) & (thread[one] == thread[other])
     found = np.zeros(len(both), np.bool_)
-    found[order] = is_inside & (start[one] < stop[update])
-    return found[len(updates) :]
+    found[order] = is_inside & (start[one] < stop[other])
+    return found[len(around) :]
 
 
 def _within(intervals: Ints, begin: int, end: int) -> list[list[int]]:

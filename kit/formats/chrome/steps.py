@@ -17,7 +17,8 @@ from kit.trace.imported import cut_name
 
 __all__ = ["HOW", "Annotation", "Step", "StepsFound", "find_steps", "is_asked"]
 
-_MUCH = 0.5  # of the time from the first optimizer step to the last: else it is of something else
+# Of the time from the first optimizer step to the last, or of all: else it is of something else.
+_MUCH = 0.5
 COVERED = 0.9  # of the time from the first to the last: an annotation with less is no whole step
 HOW = "torch marks steps only with profile(schedule=...), also where prof.step() is called"
 _RANGE = re.compile(r"(\d{1,12}(?:\.\d*)?)\.\.(\d{1,12}(?:\.\d*)?)")
@@ -74,7 +75,8 @@ def find_steps(
     fitting = [(_covered(apart), name, apart) for name, apart in _repeated(groups)]
     if fitting:
         covered, name, apart = max(fitting, key=lambda found: found[0])  # of equals the first
-        if covered >= _MUCH * _length(updates):
+        whole = _length(updates) if len(updates) > 1 else window[1] - window[0]
+        if covered >= _MUCH * whole:
             return _named(apart, f"steps are the {len(apart)} times of {cut_name(name)[:80]!r}")
     if len(updates) > 1:
         ends = [a.stop_ns for a in _apart(updates)]

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from kit.formats.chrome.arguments import parts
 from kit.formats.chrome.around import Around
-from kit.formats.chrome.callers import find_callers
+from kit.formats.chrome.callers import early_kernels, find_callers
 from kit.formats.chrome.collectives import Message, named
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames, asleep
 from kit.formats.chrome.memory import measured_memory
-from kit.formats.chrome.nesting import compiled, nest, regions
-from kit.formats.chrome.phases import in_updates, phases, updating
+from kit.formats.chrome.nesting import collectives, compiled, nest, regions
+from kit.formats.chrome.phases import inside, phases, updating
 from kit.formats.chrome.roles import ATEN_OPS, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.text import format_count
@@ -33,6 +33,7 @@ from kit.trace.timeline import SyncPoint, Timeline
 __all__ = ["read_torch"]
 
 _MARK = re.compile(r"^(ProfilerStep#|kit step )")
+_CALLS = Role.LAUNCH, Role.TRANSFER
 _DEEPEST = 200  # frames to look at
 _ON_CPU = (
     "no GPU was traced: kernels are torch's ops, and reading a value waits for nothing if it is on "
@@ -125,7 +126,7 @@ class _Trace:
             parts.append(Spans(main, "record", self.name(name), times[0], times[1]))
         syncs = list(self._syncs())
         parts += [_waits(self, syncs), *kernels]
-        self._say()
+        self._say(has_work=any(len(part.start_ns) for part in kernels))
         return Spans.timeline(parts, lanes, self.names, [s for s, _ in syncs], self.notes)
 
     def member(self) -> Member:
@@ -193,18 +194,20 @@ class _Trace:
         return self._numbers[name]
 
     def _main_thread(self) -> int:
-        """The thread with the most steps; else with the most ops.
-
-        Of the steps that are asked for by name it is the one with the most of these.
+        """That with the most steps that are asked for; else steps; ops, first those that no
+        backward pass calls; time of annotations; calls.
         """
         asked = self.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
         names = self.events.column("name").astype(np.int64)[asked]
         numbers = [i for i, n in enumerate(self.names) if is_asked(n, self.events.step_by)]
-        if len(found := self.thread[asked[np.isin(names, numbers)]]):
-            return int(np.bincount(found).argmax())
-        for roles in ((Role.STEP,), (Role.ATEN, Role.COPY, Role.READ)):
-            if len(found := self.thread[self.of(*roles)]):
-                return int(np.bincount(found).argmax())
+        ops = self.of(Role.ATEN, Role.COPY, Role.READ)
+        own = ops[np.array(self.nesting.engine, np.int32)[ops] < 0]
+        notes = self.of(Role.ANNOTATION, Role.UPDATE)
+        calls = self.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
+        for found in (asked[np.isin(names, numbers)], self.of(Role.STEP), own, ops, notes, calls):
+            if len(found):
+                weights = (self.stop - self.start)[found] if found is notes else None
+                return int(np.bincount(self.thread[found], weights).argmax())
         return 0
 
     def _lanes(self) -> list[str]:
@@ -293,8 +296,8 @@ class _Trace:
 
     def _top_ops(self) -> NDArray[np.intp]:
         ops = self.of(Role.ATEN, Role.COPY, Role.READ)
-        inside = np.frombuffer(self.nesting.op, np.int32) if len(ops) else np.zeros(0, np.int32)
-        return ops[inside[ops] < 0]
+        ops = ops[np.array(self.nesting.op, np.int32)[ops] < 0]
+        return ops if self.is_gpu else _outside(self, ops)
 
     def _phases(self) -> Iterator[tuple[str, int, int]]:
         """None where what the program did is not known: without work of torch's host, or calls."""
@@ -318,12 +321,12 @@ class _Trace:
         if not self.is_gpu:
             waits = waits[np.isin(waits, self.tops)]
             updates, times = self.of(Role.UPDATE), (self.thread, self.start, self.stop)
-            waits = waits[~in_updates(waits, updates, times)]  # their step counts are on the CPU
+            waits = waits[~inside(waits, updates, times)]  # their step counts are on the CPU
         if len(self.steps):
             begun, ended = self.step_times.T
-            inside = np.searchsorted(begun, self.start[waits], "right") - 1
-            latest = np.maximum.accumulate(ended)[np.maximum(inside, 0)]
-            is_inside = (inside >= 0) & (self.start[waits] <= latest)
+            step = np.searchsorted(begun, self.start[waits], "right") - 1
+            latest = np.maximum.accumulate(ended)[np.maximum(step, 0)]
+            is_inside = (step >= 0) & (self.start[waits] <= latest)
             if out := int((~is_inside).sum()):
                 self.notes.append(f"{format_count(out, 'wait')} outside of the steps left out")
             waits = waits[is_inside]
@@ -373,7 +376,7 @@ class _Trace:
             frame = self.nesting.frame[frame]
         return via, ""
 
-    def _say(self) -> None:
+    def _say(self, *, has_work: bool) -> None:
         """What the reader must know."""
         if not self.has_host:
             sends = self.events.sends[self.events.column("name").astype(np.int64)[self.kernels]]
@@ -396,7 +399,7 @@ class _Trace:
                 else "torch's profiler saw no GPU kernel: it may lack the right to"
             )
         if not self.is_gpu:
-            self.notes.append(_ON_CPU if len(self.tops) else _NO_OPS)
+            self.notes.append(_ON_CPU if has_work else _NO_OPS)
         if len(self.of(Role.PYTHON)):
             self.notes.append("a line is the one where its function begins: torch writes no other")
         if self.nesting.crossing:
@@ -407,24 +410,12 @@ class _Trace:
         calls = self.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
         if self.events.lanes.share_numbers(self.thread[calls], self.events.column("link")[calls]):
             self.notes.append(_MERGED)
-        elif early := self._early():
+        elif early := early_kernels(self.launched, self.start, self.of(*_CALLS), self.kernels):
             self.notes.append(
                 f"{early[0]:,} of {early[1]:,} kernels begin before the call that "
                 f"launched them, by up to {early[2] / 1e3:.1f} us: the device's "
                 "clock differs from the host's"
             )
-
-    def _early(self) -> tuple[int, int, int] | None:
-        """Kernels before their launch: how many, of how many, by how much."""
-        calls = self.of(Role.LAUNCH, Role.TRANSFER)
-        calls, kernels = (x[self.launched[x] < -1] for x in (calls, self.kernels))
-        if not len(calls):
-            return None
-        numbers, first = np.unique(self.launched[calls], return_index=True)
-        call = calls[first[np.searchsorted(numbers, self.launched[kernels])]]
-        early = self.start[call] - self.start[kernels]
-        late = int((early > 0).sum())
-        return (late, len(kernels), int(early.max())) if late else None
 
 
 def _has_calls(trace: _Trace) -> bool:
@@ -441,10 +432,17 @@ def _waits(trace: _Trace, syncs: Sequence[tuple[SyncPoint, int]]) -> Spans:
     return Spans(np.array([t for _, t in syncs], np.int32), "wait", names, at, at + wait)
 
 
+def _outside(trace: _Trace, chosen: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Those that do not load a batch."""
+    times = trace.thread, trace.start, trace.stop
+    return chosen[~inside(chosen, trace.of(Role.INPUT), times)]
+
+
 def _beside_ops(trace: _Trace, lane: int) -> Spans:
     known = trace.events.column("name"), trace.names, trace.nesting.op
     times = trace.thread, trace.start, trace.stop
-    found = regions(trace.of(Role.CALL), trace.of(Role.ANNOTATION), known, times)
-    pieces, of = beside(trace.ends(found), trace.ends(trace.tops))
+    found = _outside(trace, regions(trace.of(Role.CALL), trace.of(Role.ANNOTATION), known, times))
+    known_work = np.append(trace.tops, collectives(trace.of(Role.CALL), known[0], trace.names))
+    pieces, of = beside(trace.ends(found), trace.ends(known_work))
     names = [trace.name(region_name(trace.names[known[0][i]])) for i in found.tolist()]
     return Spans(lane, "kernel", np.array(names, np.int32)[of], pieces[:, 0], pieces[:, 1])

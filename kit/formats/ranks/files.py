@@ -83,9 +83,19 @@ def _in_folder(folder: Path) -> list[Path]:
     below = (file for file in folder.glob("*/*") if file.name.endswith(_SUFFIXES))
     found = here or [file for file in below if file.is_file()]
     if found:
-        return found
+        profiles = {file.with_suffix("").with_suffix("") for file in found if _is_profile(file)}
+        return [file for file in found if _is_profile(file) or _without(file) not in profiles]
     hosts = sorted(folder.rglob("*.xplane.pb"), key=lambda file: (file.parent.name, file.name))
     return [file for file in hosts if file.parent == hosts[-1].parent]
+
+
+def _is_profile(file: Path) -> bool:
+    return file.name.endswith(".xplane.pb")
+
+
+def _without(file: Path) -> Path:
+    """Its name without what jax calls the trace that it writes beside each profile."""
+    return file.with_name(file.name.removesuffix(".gz").removesuffix(".trace.json"))
 
 
 def _order(file: Path) -> tuple[int, str, str]:

@@ -75,6 +75,8 @@ class Recording:
         """Record no more; gives why it ended, in words. A second call changes nothing."""
         if self.recorded.ended:
             return self.recorded.ended
+        if self._has_clock and self.recorded.usage is None:
+            self.recorded.usage = self._machine.end()  # before what was traced is worked out
         try:
             self._recorder.end_trace()
         except BaseException as error:
@@ -85,8 +87,6 @@ class Recording:
             self.recorded.notes.append(f"what the profiler saw is lost: {error!r}")
         if not self._is_tracing and self.count:
             self.recorded.notes.append(self._too_short())
-        if self._has_clock and self.recorded.usage is None:
-            self.recorded.usage = self._machine.end()
         self.recorded.ended = f"{why or 'complete'}: {self.said}"
         return self.recorded.ended
 

@@ -21,12 +21,15 @@ __all__ = [
     "Progress",
     "Timed",
     "timed_steps",
+    "to_trace",
 ]
 
 Progress = Callable[[str, float], None]
 CancelledFn = Callable[[], bool]
 
 TRACED_STEPS = 3  # after the measured ones; of two, the spread of a fraction is hardly known
+_AROUND_TRACED = 2  # steps before them, at most, and as many as settle a loader
+_LONG = 0.02  # of a step: a report of how far it is that takes longer is noticed
 LEAST_WARMUP = 3  # where steps decide how long it takes; losses are kept from then on
 
 
@@ -119,7 +122,8 @@ def timed_steps(
         if i == end - 1:
             pace.finish()
         now = time.perf_counter_ns()
-        (times if first is not None and i >= first else warming).append(now - before)
+        began = before
+        (times if first is not None and i >= first else warming).append(now - began)
         if i >= least:
             kept.append(pace.keep(result))
         del result  # with its graph, which keeps the inputs that have gradients
@@ -129,6 +133,9 @@ def timed_steps(
             said, part = _progress(i, first, end, settings)
             progress(said + _slow(i, (times or warming)[-1]), part)
             before = time.perf_counter_ns()
+            if before - now > _LONG * (now - began):
+                pace.finish()  # meanwhile the device has worked: its next step would seem shorter
+                before = time.perf_counter_ns()
     return Timed(times, kept[: settings.least_steps], i - len(times))
 
 
@@ -177,7 +184,7 @@ def _slow(done: int, last_ns: int) -> str:
 
 
 def _needed(settings: Settings) -> str:
-    """How many steps are run before the trace, in words."""
+    """How many steps a run has, in words."""
     warmup = (settings.warmup,) * 2
     steps = (settings.steps,) * 2
     fewer = []
@@ -187,7 +194,8 @@ def _needed(settings: Settings) -> str:
     if settings.steps == ENOUGH:
         steps = (LEAST_STEPS, MOST_STEPS)
         fewer.append("steps=10")
-    fewest, most = (a + b + settings.settling for a, b in zip(warmup, steps, strict=True))
+    others = 2 * settings.settling + _AROUND_TRACED + TRACED_STEPS
+    fewest, most = (a + b + others for a, b in zip(warmup, steps, strict=True))
     if not fewer:
         return str(most)
     return f"{fewest} to {most:,} (fewer with {', '.join(fewer)})"
@@ -202,16 +210,31 @@ def _check(result: Any, pace: Pace, step: Callable[[], Any]) -> None:
         raise no_loss(result, step) from None
 
 
+def _no_more(settings: Settings, at: str) -> SettingsError:
+    return SettingsError(
+        f"an iterator that the step reads has ended, {at} {_needed(settings)}: give it more data, "
+        "ask for fewer steps, or take batches from ctx.loader(dataset), which starts again"
+    )
+
+
+def to_trace(step: Callable[[], Any], settings: Settings) -> Callable[[], Any]:
+    """The step as it is called after the measured ones: that its data ends is said, and how."""
+
+    def run() -> Any:
+        try:
+            return step()
+        except StopIteration as error:
+            raise _no_more(settings, "in the traced steps, which are the last of") from error
+
+    return run
+
+
 def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:
     """The step's result; an error says in which step it was."""
     try:
         return step()
     except StopIteration as error:
-        raise SettingsError(
-            f"an iterator that the step reads has ended, at step {i + 1} of {_needed(settings)}: "
-            "give it more data, ask for fewer steps, or take batches from ctx.loader(dataset), "
-            "which starts again"
-        ) from error
+        raise _no_more(settings, f"at step {i + 1} of") from error
     except Exception as error:
         warmup = _least_warmup(settings)
         what = f"warm-up step {i}" if i < warmup else f"step {i - warmup}"

@@ -20,9 +20,10 @@ from torch import nn
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
-from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps
+from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
 from kit.measure.base.loss import check_loss, no_loss
 from kit.measure.base.machine import Watch, conditions_of
+from kit.measure.base.randomness import random_kept
 from kit.measure.base.turns import in_turn
 from kit.measure.many.common import Common
 from kit.measure.many.joined import Seen, added, merge_processes
@@ -172,7 +173,8 @@ def run(
             np.random.seed(settings.seed % 2**32)
         return chosen(ReplicaContext(net, rank, common))
 
-    with OwnStepParallel(devices, settings=settings, caches=caches, **options) as net:
+    opened = OwnStepParallel(devices, settings=settings, caches=caches, **options)
+    with random_kept(pythons=True), opened as net:
         common = Common(net)
         net.build(build)
 
@@ -245,7 +247,7 @@ def measure(
     metrics = added(session.metrics() for session in net.sessions)
     if processes is not None:
         _agree(net, processes, "the end of the measured steps")
-    host, clocks = _traced(net, step)
+    host, clocks = _traced(net, to_trace(step, net.settings))
     seen = Seen(host, timed.times, waited, metrics, net.capture, (watch.end(),))
     notes: tuple[str, ...] = ()
     where: dict[str, str] = {}

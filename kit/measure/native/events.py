@@ -22,7 +22,14 @@ from kit.runtime.recording.sites import format_site
 from kit.text import format_number
 from kit.trace import Span, SyncPoint, Timeline, union_ns
 from kit.trace.communication import kind_on_device, way_of
-from kit.trace.devices import COMPILED, TORCH_CPU, beside, is_librarys, region_name
+from kit.trace.devices import (
+    COMPILED,
+    TORCH_CPU,
+    beside,
+    is_collective,
+    is_librarys,
+    region_name,
+)
 from kit.trace.kinds import OF_WORKERS
 
 __all__ = [
@@ -176,7 +183,7 @@ def _on_cpu(host: Sequence[Any], ns: Nanoseconds, caller: Callable[[Any], int]) 
     regions = sorted(filter(_is_outermost_region, host), key=lambda e: e.time_range.start)
     ends, known = (
         np.array([(ns(e.time_range.start), ns(e.time_range.end)) for e in found], np.int64)
-        for found in (regions, ops)
+        for found in (regions, [*ops, *(e for e in host if is_collective(e.name))])
     )
     pieces, of = beside(ends.reshape(-1, 2), known.reshape(-1, 2))
     for (start, stop), i in zip(pieces.tolist(), of.tolist(), strict=True):

@@ -22,8 +22,8 @@ import numpy as np
 from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
-from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps
-from kit.measure.base.machine import Watch, conditions_of
+from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
+from kit.measure.base.machine import Usage, Watch, conditions_of
 from kit.measure.native.kineto import let_go
 from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.settings import Settings
@@ -72,7 +72,9 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         metrics = memory_metrics(allocated, of_xla(device))
         if progress is not None:
             progress("tracing", 0.95)
-        timeline = _trace(paced, settings.settling)
+        usage: list[Usage] = []
+        last = to_trace(paced.run, settings)
+        timeline = _trace(paced, last, settings.settling, lambda: usage.append(watch.end()))
         return Run(
             settings=settings,
             losses=timed.losses,
@@ -82,7 +84,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             environment=_environment(device),
             name=chosen.name,
             sources=snippets_of((), format_site, step=step),
-            conditions=conditions_of([watch.end()], timed.warmup),
+            conditions=conditions_of(usage, timed.warmup),
         )
 
 
@@ -130,22 +132,25 @@ class _Paced:
             jax.block_until_ready(jax.live_arrays())
 
 
-def _trace(paced: _Paced, settling: int) -> Timeline:
+def _trace(
+    paced: _Paced, step: Callable[[], Any], settling: int, then: Callable[[], object]
+) -> Timeline:
     paced.finish()
     paced.seen.is_kept = True
     steps = []
     let_go()
     with profiled() as profile, looks() as looked:
         for _ in range(settling):
-            paced.run()
+            step()
             paced.mark()
         for i in range(TRACED_STEPS):
             start = time.perf_counter_ns()
-            paced.run()
+            step()
             paced.mark()
             if i == TRACED_STEPS - 1:
                 paced.finish()
             steps.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
+        then()  # before what they did is worked out, which takes as long
     found = freeze_trace([], [*steps, *paced.seen.spans], profile, (), [UNSEEN]).timeline
     zero = steps[0].start_ns
     return _with_waits(found, [replace(look, at_ns=look.at_ns - zero) for look in looked])

@@ -13,8 +13,8 @@ import torch
 from kit.errors import SettingsError
 from kit.measure.base.allocator import Allocated, memory_metrics, of_torch
 from kit.measure.base.context import Context, as_workload
-from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps
-from kit.measure.base.machine import Watch, conditions_of
+from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
+from kit.measure.base.machine import Usage, Watch, conditions_of
 from kit.measure.native.events import FINISH, STEP, blocking_lines, steps_of, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
 from kit.measure.native.launches import find_launches
@@ -65,11 +65,15 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             progress("tracing", 0.95)
         modules = ModuleNames()
         lines = [Lines(device, modules) for _ in range(2)]  # steps may be of two sorts, by turns
+        last = to_trace(step, settings)
         for look in lines:
             with look:
-                step()
+                last()
         pace.finish()
-        profiler = _profile(step, settings.settling, device, pace.finish)
+        usage: list[Usage] = []
+        profiler = _profile(
+            last, settings.settling, device, pace.finish, lambda: usage.append(watch.end())
+        )
     looks = profiler.looks()
     events = profiler.events()
     launches = find_launches(events, steps_of(events), lines, device=device)
@@ -95,7 +99,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         sources=snippets_of(
             [*blocking_lines(timeline, looks), *launches.sites], format_site, step=step
         ),
-        conditions=conditions_of([watch.end()], timed.warmup),
+        conditions=conditions_of(usage, timed.warmup),
         callers=launches.callers,
     )
 
@@ -126,7 +130,11 @@ def environment(device: str, index: int | None = None) -> dict[str, str]:
 
 
 def _profile(
-    step: Callable[[], Any], settling: int, device: str, finish: Callable[[], object]
+    step: Callable[[], Any],
+    settling: int,
+    device: str,
+    finish: Callable[[], object],
+    then: Callable[[], object],
 ) -> Profiler:
     profiler = Profiler(device)
     with contextlib.ExitStack() as undo:
@@ -140,4 +148,5 @@ def _profile(
                 if i == TRACED_STEPS - 1:
                     with torch.profiler.record_function(FINISH):
                         finish()
+        then()  # before what they did is worked out, which takes as long
     return profiler

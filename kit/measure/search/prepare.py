@@ -7,13 +7,13 @@ would need; it is for idle time, and gives way to whoever is in a hurry.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
+from kit.measure.base.randomness import random_kept
 from kit.measure.base.turns import TURNS, waiting
 from kit.measure.kit_run import open_workload
 from kit.measure.many.placement import Placement
@@ -99,7 +99,7 @@ class Prepared:
         executor = partial(PlanningExecutor, programs=programs, cancelled=cancelled)
         setup = Setup(executor=executor, donates=settings.step_mode != "speculate")
         opened, context, _ = open_workload(self.workload, short, self.cache, setup)
-        with _random_kept(self.workload), opened as session:
+        with random_kept(pythons=True), opened as session:
             step = self.workload(context())
             timed_steps(
                 lambda: session.run_step(step),
@@ -109,15 +109,3 @@ class Prepared:
                 source=step,
             )
         return list(programs.values())
-
-
-@contextlib.contextmanager
-def _random_kept(workload: Workload) -> Iterator[None]:
-    """What is only recorded shall not change which random numbers the user's own cells get."""
-    if workload.framework != "torch":
-        yield
-        return
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        yield

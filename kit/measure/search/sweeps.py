@@ -6,9 +6,7 @@ is lost: not by an interrupt, and not by another cell that fails.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import inspect
 import json
 import multiprocessing
 import os
@@ -17,7 +15,7 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     CancelledError,
@@ -41,7 +39,9 @@ from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.turns import TURNS
 from kit.measure.many.placement import Placement
 from kit.measure.many.portable import check_importable, let_go, portable
+from kit.measure.search.source import source_of
 from kit.runs.knob import check_by_name
+from kit.runs.labels import COMMIT
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.recording.sites import level_of_user
@@ -52,6 +52,11 @@ __all__ = ["sweep"]
 
 _Future: TypeAlias = "Future[Run | Exception]"
 
+# Keys in a run's environment: runs in which one of them differs do not compare.
+_OF_MACHINE = (
+    *("device", "jax", "torch", "python", "cores", "cores for XLA", "threads of torch"),
+    COMMIT,
+)
 PARALLEL = "measured in parallel"  # key in a run's environment
 SOURCE = "workload source"  # key in a saved run's environment
 _POLL_S = 0.2  # how soon a cancel is seen while workers are busy
@@ -144,7 +149,7 @@ class _Sweep:
         """Take over what an earlier call has saved."""
         if self.folder is None:
             return
-        source = _source_of(self.placement.workload)
+        source = source_of(self.placement.workload)
         for i, file in enumerate(_files(self.folder, self.placement, self.cells)):
             run, why = _read(file, self.placement.name, self.cells[i], source)
             if run is not None:
@@ -249,7 +254,7 @@ class _Sweep:
         if i in self.runs:
             return
         if self.folder is not None:
-            noted = {**run.environment, SOURCE: _source_of(self.placement.workload)}
+            noted = {**run.environment, SOURCE: source_of(self.placement.workload)}
             run = replace(run, environment=noted)
         self.runs[i] = run
         self.save()
@@ -278,11 +283,12 @@ class _Sweep:
         """Say so if saved and new runs come from different machines or versions."""
         for native in (True, False):
             found = [r for r in self.runs.values() if (r.settings.mode == "torch") == native]
-            for name in ("device", "jax", "torch"):
+            for name in _OF_MACHINE:
                 values = sorted({v for r in found if (v := r.environment.get(name)) is not None})
                 if len(values) > 1:
+                    may = "may not" if name == COMMIT else "do not"
                     warnings.warn(
-                        f"these runs do not compare: {name} is {' or '.join(values)}",
+                        f"these runs {may} compare: {name} is {' or '.join(values)}",
                         stacklevel=level_of_user(),
                     )
 
@@ -409,25 +415,3 @@ def _read(file: Path, name: str, cell: Settings, source: str) -> tuple[Run | Non
     if run.environment.get(SOURCE, "") != source:
         return None, "the workload's source has changed since"
     return run, ""
-
-
-def _source_of(workload: Workload) -> str:
-    """Changes when the builder's text or its plain arguments do; "" where Python has no text."""
-    build: Callable[..., Any] = workload.build
-    bound: list[Any] = []
-    if isinstance(build, partial):
-        bound += [
-            *build.args,
-            *sorted(build.keywords),
-            *(v for _, v in sorted(build.keywords.items())),
-        ]
-        build = build.func
-    for cell in getattr(build, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # not filled yet
-            bound.append(cell.cell_contents)
-    plain = [repr(x) for x in bound if isinstance(x, (str, int, float))]
-    try:
-        text = inspect.getsource(build if inspect.isroutine(build) else type(build))
-    except (OSError, TypeError):
-        return ""
-    return hashlib.sha256("\0".join([text, *plain]).encode()).hexdigest()[:20]

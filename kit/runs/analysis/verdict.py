@@ -156,6 +156,8 @@ LIMIT_ROWS = {
         "The device pauses between the kernels of its own programs",
         "fewer, larger kernels: a larger batch, or fewer small ops in a row; on a GPU XLA's "
         "command buffers launch many as one (docs/gpu.md), which then have no lines",
+        "fewer, larger kernels in what is launched as one (a CUDA graph, a jitted function): a "
+        "larger batch, or fewer small ops in a row",
     ),
     "unknown": LimitRow(
         "Most of the step is neither the device's nor known work of the host",

@@ -82,7 +82,8 @@ class NativeModel:
             SettingsError: a native run cannot tell.
         """
         _check(self._run, asked)
-        depth = asked.settings.prefetch
+        # A run that prefetched shows how long its steps wait, and not what loading takes.
+        depth = 0 if self._run.settings.prefetch else asked.settings.prefetch
         steps = [[self._scaled(part, asked) for part in step] for step in self._steps]
         work, marks = _chain([steps[i % len(steps)] for i in range(STEPS * len(steps))], depth)
         spans = simulate(work)
@@ -105,7 +106,9 @@ class NativeModel:
                 f"the host's own work takes 1/{asked.host_speed:g} of its time; what the step "
                 "loads and sleeps stays"
             )
-        if asked.settings.prefetch:
+        if self._run.settings.prefetch:
+            notes.append("a step waits for its batch as long as in the run")
+        elif asked.settings.prefetch:
             notes.append(self._loading())
         return notes
 
@@ -134,6 +137,12 @@ def _check(run: Run, asked: Question) -> None:
                 "run: its program follows no setting of kit's. Ask for device_speed, host_speed "
                 "or prefetch; or run it on device kit (`kit run --on kit`) and ask that run"
             )
+    if mine.prefetch and theirs.prefetch != mine.prefetch:
+        raise SettingsError(
+            f"prefetch={theirs.prefetch} cannot be predicted from a native run with "
+            f"prefetch={mine.prefetch}: how long a batch is loaded beside the step is not known. "
+            "Ask a run with prefetch=0"
+        )
     if asked.without:
         raise SettingsError(
             "natively on a CPU a read waits for nothing, so there is no wait to take away"

@@ -142,7 +142,7 @@ class Model:
     """
 
     def __init__(self, run: Run, *others: Run) -> None:
-        self.run = run
+        self.run = run = _as_it_ran(run)
         self.native = NativeModel(run) if is_native(run) else None
         self._others = others
         self._costs = None if self.native else calibrated(run)
@@ -213,6 +213,14 @@ def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
         low_ms=low,
         high_ms=high,
     )
+
+
+def _as_it_ran(run: Run) -> Run:
+    """Of a run that was to replay its steps, and recorded each: a step that reads is."""
+    is_replayed = run.metrics.get("replay.steps", math.nan) != 0  # nan: an older file
+    if run.settings.step_mode != "replay" or is_replayed:
+        return run
+    return replace(run, settings=run.settings.replace(step_mode="retrace"))
 
 
 # -- costs -----------------------------------------------------------------------------------------

@@ -271,7 +271,11 @@ def _again(tape: Tape, trace: Trace, tensors: list[KitTensor], bases: list[Buffe
     else:
         written(tensors)
     changed = bases if trace.changed is None else [bases[i] for i in trace.changed]
+    stepper = tape.session.stepper
+    is_replaying = stepper.mode == "replay"
     for base, value in zip(changed, trace.pick(values), strict=True):
+        if is_replaying and base.value is not None:
+            stepper.note_write(base.value)
         base.value = value
         base.version += 1
     return _make(tape, trace.result, tensors, bases, values)

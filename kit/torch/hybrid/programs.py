@@ -62,8 +62,11 @@ def learn(tape: Tape, bulk: Bulk, result: Any, tensors: list[KitTensor], bases: 
     own = {id(base): i for i, base in enumerate(bases)}
     results: list[Value] = []
     number: dict[int, int] = {}
+    foreign: list[Value] = []  # neither made here nor an argument's
 
     def place(value: Value) -> int:
+        if id(value) not in known and value.bulk is not bulk:
+            foreign.append(value)
         if id(value) not in number:
             number[id(value)] = len(results)
             results.append(value)
@@ -84,6 +87,8 @@ def learn(tape: Tape, bulk: Bulk, result: Any, tensors: list[KitTensor], bases: 
     made = _describe(result, tensors, own, place, reached)
     if isinstance(made, str):
         return made
+    if foreign:
+        return f"it gives a tensor of {foreign[0].aval} that is no argument"
     trace.result = made
     once = list(dict.fromkeys(writes))
     writes.clear()

@@ -98,7 +98,7 @@ def _mask_fits(mask: Any, q: Any, k: Any) -> bool:
 
 def _attention(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     q, k, v, bias, p, causal = (*args, *(None, 0.0, False)[len(args) - 3 :])[:6]
-    lifted = _Lifted.of(kwargs.get("scale"), p)
+    lifted = _Lifted.of(kwargs.get("scale"), p, q.dtype)
     out = tape.cached_spec(("attention", q.spec, v.spec), lambda: _like_query(q, v))
     outputs = [out, _plain_spec(tape, q.shape[:-1], torch.promote_types(q.dtype, torch.float32))]
     if p:
@@ -113,7 +113,7 @@ def _attention(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _attention_backward(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     grad, q, k, v, bias, wanted, _, lse, _, _, _, _, p, causal, seed, call = args
-    lifted = _Lifted.of(kwargs.get("scale"), p)
+    lifted = _Lifted.of(kwargs.get("scale"), p, q.dtype)
     wanted = [bool(w) and x is not None for w, x in zip(wanted, (q, k, v, bias), strict=True)]
     outputs = [
         tape.spec_like(x.spec)
@@ -135,10 +135,11 @@ class _Lifted:
     holes: dict[str, Any]
 
     @classmethod
-    def of(cls, scale: float | None, p: float) -> _Lifted:
+    def of(cls, scale: float | None, p: float, dtype: torch.dtype) -> _Lifted:
         """The scale and the share of what is dropped, as far as they are given."""
         given = {name: x for name, x in (("scale", scale), ("p", p or None)) if x is not None}
-        return cls([*map(float, given.values())], {name: Scalar("float32") for name in given})
+        exact = "float64" if dtype is torch.float64 else "float32"
+        return cls([*map(float, given.values())], {name: Scalar(exact) for name in given})
 
 
 def _record(

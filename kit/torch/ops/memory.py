@@ -71,7 +71,8 @@ def _apart(tape: Tape, value: Value) -> Value:
     stepper, redo = tape.session.stepper, tape.session.redo
     if stepper.mode != "replay":
         return value
-    if value.cell is not None and stepper.is_between and not redo.is_on:
+    may_share = stepper.is_between and not (redo.is_on or tape.is_tracing)
+    if value.cell is not None and may_share:
         second = twin(value, value.cell)
     else:
         aval = (value.aval,)
@@ -110,7 +111,10 @@ def _number_of(source: Any, target: KitTensor) -> Any:
     """The number that every element of the source is, if we made it from one and it fits."""
     if not isinstance(source, KitTensor) or source.dtype is not target.dtype:
         return None
-    tape, value = target.tape, source.ref.base.value
+    tape, base = target.tape, source.ref.base
+    value = base.value
+    if base.spec.dtype is not source.dtype or not shows_memory(source.ref):
+        return None  # a view that shows it as another number
     if tape.is_tracing and (value is None or value.bulk is not tape.session.stream.bulk):
         return None  # a hybridized function's argument: another number the next time
     return getattr(value, "number", None)

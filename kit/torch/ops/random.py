@@ -79,7 +79,8 @@ def _dropout(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     check_draw(func, x.dtype, (p, True))
     spec = tape.spec_like(x.spec)
     mask = tape.spec(spec.shape, spec.stride, 0, torch.bool)
-    template = ((HOLE,), {"p": Scalar("float32"), **_KEY})
+    exact = x.dtype in (torch.float64, torch.complex128)
+    template = ((HOLE,), {"p": Scalar("float64" if exact else "float32"), **_KEY})
     numbers = [p, *_key(tape.session)]
     return tuple(recorded(tape, "kit.dropout", template, [x], numbers, [spec, mask]))
 

@@ -198,7 +198,7 @@ def _make_op(
 ) -> tuple[Op, bool]:
     """The op that calls of this kind record; and whether CPU tensors are among its inputs."""
     func, args, kwargs = call.func, call.args, call.kwargs
-    wide = any(t.dtype is torch.float64 for t in flat_tensors(args))
+    wide = any(t.dtype in (torch.float64, torch.complex128) for t in flat_tensors(args))
     exact = wide or call.name.startswith("aten._fused_")
     template = _Template("float64" if exact else "float32", static=has_static_floats(func))
     names = [a.name for a in func._schema.arguments]

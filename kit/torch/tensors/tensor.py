@@ -360,6 +360,8 @@ class KitTensor(torch.Tensor):
                 "move it first: x.data = y.to('kit')"
             )
         torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        if (session := self.tape.opened) is not None and (old := self.ref.base.value) is not None:
+            session.stepper.forget("the program has given a tensor other memory", of=old)
         self.ref, self.spec, self.tape = other.ref, other.spec, other.tape
 
 

@@ -253,9 +253,12 @@ def _collective(
     start = {r: int(matched.start[row, r]) + clocks[r].offset_ns for r in known}
     stop = {r: int(matched.stop[row, r]) + clocks[r].offset_ns for r in known}
     order = sorted(start, key=lambda r: start[r])
-    first, before, last = order[0], order[-2], order[-1]
-    late = start[last] - start[before]
-    error = clocks[last].error_ns + clocks[before].error_ns
+    first, last = order[0], order[-1]
+    # The rank that may have come after it, first: not always the next one, if its clock is worse.
+    errors = {r: clocks[last].error_ns + clocks[r].error_ns for r in order[:-1]}
+    before = min(errors, key=lambda r: start[last] - start[r] - errors[r])
+    late, error = start[last] - start[order[-2]], errors[before]
+    is_sure = start[last] - start[before] > error
     world = max(trace.world for trace in traces) if not channel.group else 0
     missing = max((channel.size or world) - len(known), 0)
     each = [traces[r].collectives[int(matched.which[row, r])] for r in known]
@@ -272,7 +275,7 @@ def _collective(
         place,
         {traces[r].rank: at for r, at in start.items()},
         {traces[r].rank: at for r, at in stop.items()},
-        traces[last].rank if late > error else -1,
+        traces[last].rank if is_sure else -1,
         missing,
         late,
         start[last] - start[first],
@@ -345,11 +348,13 @@ def _step(
     name: str, traces: Sequence[RankTrace], waits: Sequence[_Waits], at: Mapping[int, int]
 ) -> StepRow:
     own = {r: int(waits[r].own[i]) for r, i in at.items()}
-    *_, second, slowest = sorted(own, key=lambda r: own[r])
-    over = own[slowest] - own[second]
-    error = float(waits[slowest].error[at[slowest]] + waits[second].error[at[second]])
-    error += float(waits[slowest].unknown[at[slowest]])
-    is_sure = over > error and all(waits[r].is_known for r in at)
+    *others, slowest = sorted(own, key=lambda r: own[r])
+    over = own[slowest] - own[others[-1]]
+    of_slowest = float(waits[slowest].error[at[slowest]] + waits[slowest].unknown[at[slowest]])
+    errors = {r: of_slowest + float(waits[r].error[at[r]]) for r in others}
+    rival = max(others, key=lambda r: errors[r] + own[r])  # may have been the slowest, first
+    error = errors[rival]
+    is_sure = own[slowest] - own[rival] > error and all(waits[r].is_known for r in at)
     lengths = [int(traces[r].steps[i, 1] - traces[r].steps[i, 0]) for r, i in at.items()]
     why, why_ns = _why(traces, waits, at, slowest) if is_sure else ("", 0.0)
     return StepRow(

@@ -59,7 +59,7 @@ class ComparisonRow:
     step_ms: float  # median untraced step
     step_low_ms: float  # its quartiles
     step_high_ms: float
-    ratio: float  # step_ms over the baseline's
+    ratio: float  # step_ms over the baseline's; sample_ms if `by_sample`
     sample_ms: float  # step_ms over batch_size * accumulate; nan if nobody told these
     device_busy_fraction: float  # of the traced steps, or of measured ones as `Run.headline` has it
     overlap_fraction: float  # of host recording, under a busy device
@@ -231,7 +231,7 @@ def _row(
         step_ms=step_ms,
         step_low_ms=low,
         step_high_ms=high,
-        ratio=step_ms / base_ms if base_ms else math.nan,
+        ratio=_ratio(step_ms, base_ms) if change is None else _ratio(change.new, change.old),
         sample_ms=step_ms / samples if samples else math.nan,
         device_busy_fraction=h.device_busy_fraction,
         overlap_fraction=h.overlap_fraction,
@@ -244,6 +244,10 @@ def _row(
         change=change,
         reruns=within_text(*every, before="reruns: "),
     )
+
+
+def _ratio(new: float, old: float) -> float:
+    return new / old if old else math.nan
 
 
 def _idle_ms(run: Run, busy: float) -> float:

@@ -81,9 +81,9 @@ _SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"), (
 _TEXT_HEAD = 9  # letters of a head's line on a terminal
 _LEAST_PX = 800  # narrower, the table scrolls
 _NOTE = (
-    "Step: median of the untraced steps, quartiles below. Of the baseline: ± is half of the 95% "
-    "interval. A sample: "
-    "the step over batch size and micro-batches. Recording hidden: the part of the host's "
+    "Step: median of the untraced steps, quartiles below. Of the baseline: of its step, or of its "
+    "time of a sample where steps hold other numbers of these; ± is half of the 95% interval. A "
+    "sample: the step over batch size and micro-batches. Recording hidden: the part of the host's "
     "recording that went on while the device worked. Busy, hidden and idle come from traced steps, "
     "which may take longer than untraced ones; a GPU's busy and idle then are of untraced ones."
 )

@@ -65,6 +65,7 @@ class AheadLine(HBox):
     def work(self, cancelled: Callable[[], bool]) -> None:
         """Compile for the neighbouring settings, one after the other; called when all is idle."""
         if self._prepare is None or not self.is_on.value:
+            self._say("")
             return
         neighbours = self._neighbours()
         todo = [s for s in neighbours if s not in self._known][:MOST]

@@ -181,6 +181,9 @@ class Reruns:
         with self._changed:
             self._stop_all()
             self._latest = _Job(run.settings, outcome=run)
+            self._has_spare = True  # these settings have other neighbours
+            self._stop_spare.set()
+            self._changed.notify_all()
 
     def cancel(self) -> None:
         """Tell what runs or waits to stop; `on_idle` follows. Without a run, nothing happens."""

@@ -262,7 +262,8 @@ class Explorer(View):
             self.actions.say(said, is_news=True)
 
     def _show(self, run: Run, expected: Prediction | None) -> None:
-        self._before = self.run
+        if run is not self.run:  # undo may lead back to it, from settings that were not measured
+            self._before = self.run
         self.pictures.show(run, self._before, expected)
         self.failure.value = ""
         self.run = run

@@ -236,6 +236,7 @@ class GraphView(View):
         self._quiet = Flag()  # what is set now is drawn later, and at once
         self._heard = Flag()  # what changes now came from the page: do not send it back
         self._sequence: Any = -1
+        self._compares = False  # what is drawn says what has changed
         self._error = HTML()
         self._payload = self._make(run, against, marks)
         self.figure, self.sources = graph_model(self._payload)
@@ -248,6 +249,7 @@ class GraphView(View):
                 marks=None if marks is None else dict(marks),
                 selection=NOTHING,
             )
+            self._color_changes()
 
     def show(self, run: Run | None, marks: Mapping[int, str]) -> None:
         """Draw another run with other marks, and open the groups that hold what is marked."""
@@ -283,12 +285,21 @@ class GraphView(View):
         apply_graph(self._payload, self.figure, self.sources)
         with self._heard:  # one message for all of it
             self.node, self.selection = None, NOTHING
+            self._color_changes()
             self._tell()
 
     @traitlets.observe("expanded", "selection", "color_by")
     def _changed(self, change: dict[str, Any]) -> None:
         if not self._quiet and not self._heard:
             self._tell()
+
+    def _color_changes(self) -> None:
+        """By change once something is compared, and no longer once nothing is, as the page does."""
+        had, self._compares = self._compares, bool(self._payload.get("has_changes"))
+        if self._compares and not had:
+            self.color_by = "change"
+        elif self.color_by == "change" and not self._compares:
+            self.color_by = "phase"
 
     def _tell(self) -> None:
         """Say to the page what is open and what is selected."""

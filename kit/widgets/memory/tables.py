@@ -24,6 +24,7 @@ from kit.widgets.base.tables import (
     TRACK,
     bar_html,
     folded,
+    not_shown,
     place_html,
     row_attributes,
     section,
@@ -346,5 +347,10 @@ def _holders(run: Run, report: MemoryReport) -> str:
                 format_percent(share) + bar_html(share, HOLDS[kind]),
             ]
         )
+    shown = {id(h) for _, values in holder_groups(report) for h in values}
+    rest = [h for h in report.holders if id(h) not in shown]
+    held = sum(h.bytes for h in rest)
+    note = not_shown(len(rest), "smaller value", f", {format_bytes(held)} of the peak").strip()
     return table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",
-                 widths=(30, 27, 19, 12, 12), attributes=picks, least_px=540)  # fmt: skip
+                 widths=(30, 27, 19, 12, 12), attributes=picks, least_px=540) + (
+                     sentence(note) if note else "")  # fmt: skip

@@ -118,13 +118,13 @@ class ParallelView(View):
         check_number(SettingsError, "bucket_mb", bucket_mb, at_least=0)
         self.backward = backward
         self._measured = dict(measured or {})
-        self._first = (link or Link(), devices)
         total = sum(size for _, size in backward.gradients) or 1
         sizes = sorted(
             {total / 2**n for n in range(8)} | ({bucket_mb * 1e6} if bucket_mb else set())
         )
         chosen = bucket_mb * 1e6 or sizes[len(sizes) // 2]
-        first = self._first[0]
+        first = link or Link()
+        self._first = (first, devices, chosen)  # of what was measured
         self.bulk = _slider([(str(k), k) for k in bulk_sizes(backward)], backward.ops)
         self.bucket = _slider([(format_bytes(s), s) for s in sizes], chosen)
         self.latency = _slider(
@@ -167,7 +167,7 @@ class ParallelView(View):
             self.backward, bulk=self.bulk.value, link=link, devices=devices, bucket_bytes=bucket
         )
         size, best = best_buckets(self.backward, link, devices=devices)
-        is_measured = (link, devices) == self._first
+        is_measured = (link, devices, bucket) == self._first
         self.curve.data = curve_columns(
             self.backward,
             link,

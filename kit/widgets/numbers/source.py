@@ -23,6 +23,7 @@ from kit.widgets.base.tables import (
     MUTED,
     PANEL,
     WORSE,
+    not_shown,
     place_html,
     row_attributes,
     section,
@@ -302,7 +303,10 @@ def _note(run: Run, rows: Sequence[LineCost]) -> str:
         text += f" Of no known line: {', '.join(said)}."
     if len(rows) > MAX_LINES:
         text += f" The {MAX_LINES} dearest of {len(rows):,} lines are shown."
-    return text
+    files = dict.fromkeys(place_of(row.site)[0] for row in rows if row.site)
+    left_out = set(list(files)[MAX_FILES:])
+    ms = sum(row.work_ms for row in rows if place_of(row.site)[0] in left_out)
+    return text + not_shown(len(left_out), "file", f", {_ms(ms) or '0'} ms of recording and device")
 
 
 class SourceView(Listing):

@@ -73,7 +73,12 @@ def tradeoff_columns(rows: Sequence[Row]) -> dict[str, Any]:
     name = "ms_per_sample" if by_sample else "step_ms"
     xs = [r["compile_ms"] / 1e3 for r in shown]
     ys = [r[name] for r in shown]
-    spread = [r["spread_ms"] * (r[name] / r["step_ms"] if r["step_ms"] else 1.0) for r in shown]
+    spread = [
+        r["spread_ms"] * (r[name] / r["step_ms"] if r["step_ms"] else 1.0)
+        if r["spread_ms"] <= _WIDEST * r["step_ms"]
+        else 0.0  # "± unknown" in the table: no whisker, which would leave no room for the points
+        for r in shown
+    ]
     possible = [i for i, r in enumerate(shown) if r["is_possible"]]
     front = [possible[k] for k in pareto_front([(xs[i], ys[i]) for i in possible])]
     x_end = max(xs, default=0.0) * 1.06 or 1.0

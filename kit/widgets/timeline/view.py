@@ -60,7 +60,7 @@ _EMPTY: dict[str, dict[str, list[Any]]] = {
     "lit": {"nodes": [""], "sites": [""], "label": [""], "serial": [0]},
     "marked": {"start": [], "stop": []},
     "shown": {"start": [], "stop": []},
-    "reply": {"text": [""]},
+    "reply": {"text": [""], "of": [""]},
     "asked": {"what": [""], "text": [""], "serial": [0], "can": [""]},
     "ghost": {},
 }
@@ -384,7 +384,8 @@ class TimelineView(View):
         with ErrorsIn(self._error, "timeline"):
             if self.run is not None and not self._payload["parts"]["gaps_known"][0]:
                 told = _told_idle(self.run.timeline, *self._in_run(*wanted))
-                self.sources["reply"].data = {"text": [told]}
+                # Of which range: the page may be at another one when this arrives.
+                self.sources["reply"].data = {"text": [told], "of": ["|".join(map(str, wanted))]}
 
 
 def _told_idle(timeline: Timeline, start_ns: int, stop_ns: int) -> str:

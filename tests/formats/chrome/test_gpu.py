@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -184,3 +186,20 @@ def test_a_kernel_without_a_time_is_a_gpu_whose_kernels_are_not_known(tmp_path):
 
 def test_syncs_are_sync_points(tmp_path):
     assert all(type(s) is SyncPoint for s in cuda(tmp_path).syncs)
+
+
+def test_the_main_thread_has_the_ops_that_no_backward_pass_calls(tmp_path):
+    """With more ops in the backward pass its thread was the main one, and the steps were lost."""
+    trace = cuda_trace()
+    kept = [e for e in trace["traceEvents"] if not e["name"].startswith("ProfilerStep")]
+    more = [
+        {**event, "ts": event["ts"] + 5 * i, "dur": 4.0, "args": {}}
+        for event in kept
+        if event["name"] == "aten::mm" and event["tid"] == 8
+        for i in range(8)
+    ]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({**trace, "traceEvents": kept + more}))
+    t = read_chrome(path).timeline
+    assert "from one optimizer step to the next" in " ".join(t.notes)
+    assert {t.lanes[i] for i in t.lane[t.where(kind="input")]} == {"host/main"}

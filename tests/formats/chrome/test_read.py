@@ -290,3 +290,30 @@ def test_waits_that_are_too_many_are_said_not_to_be_counted():
     t = Spans.timeline([part], ["host/main"], ["step 0"], syncs)
     assert len(t.syncs) == MAX_SYNCS
     assert t.notes == ("20,005 sync points: the longest 20,000 are kept, no other one is counted",)
+
+
+def test_ops_that_make_a_batch_are_no_work_of_a_cpu(tmp_path):
+    """A step that waits for its loader was "device-bound"."""
+    t = opened(
+        tmp_path,
+        step(0, 100),
+        op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 40),
+        op("aten::stack", 5, 30),
+        op("torchvision::resize", 36, 3),
+        op("aten::mm", 50, 20),
+    )
+    assert shown(t, "kernel") == [("aten::mm", 50_000, 70_000)]
+
+
+def test_a_collective_in_compiled_code_is_no_work(tmp_path):
+    t = opened(
+        tmp_path,
+        step(0, 100),
+        op("## Call CompiledFxGraph fx ##", 10, 80, cat="user_annotation"),
+        op("_c10d_functional::wait_tensor", 30, 40),
+    )
+    assert shown(t, "kernel") == [
+        ("compiled code", 10_000, 30_000),
+        ("compiled code", 70_000, 90_000),
+    ]
+    assert not any("no op of torch is in the file" in note for note in t.notes)

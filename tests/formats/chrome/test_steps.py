@@ -60,6 +60,16 @@ def test_an_annotation_that_repeats_before_the_loop_is_not_the_step(tmp_path: Pa
     assert "from one optimizer step to the next" in said(kit.open_trace(path))
 
 
+def test_an_annotation_that_covers_little_of_a_trace_is_not_its_step(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json")
+    trace = json.loads(path.read_text())
+    updates = [e for e in trace["traceEvents"] if e["name"].startswith("Optimizer")]
+    kept = [e for e in trace["traceEvents"] if e not in updates]
+    kept += [{**updates[0], "name": "load shard", "ts": 1000 + i, "dur": 1} for i in range(2)]
+    path.write_text(json.dumps({**trace, "traceEvents": kept}))
+    assert "the whole trace counts as one step" in said(kit.open_trace(path))
+
+
 def test_else_steps_go_from_one_optimizer_step_to_the_next(tmp_path: Path) -> None:
     run = kit.open_trace(write(tmp_path / "a.json"))
     assert steps(run.timeline) == [("step 0", 1000)]

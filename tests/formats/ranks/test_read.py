@@ -233,6 +233,10 @@ def test_the_hosts_of_the_newest_profile_of_jax_are_ranks(tmp_path: Path):
         file.touch()
     found = [file.relative_to(tmp_path).parts[2:] for file in rank_files(tmp_path)]
     assert found == [("2026_01_02", "a.xplane.pb"), ("2026_01_02", "b.xplane.pb")]
+    newest = tmp_path / "plugins" / "profile" / "2026_01_02"
+    for host in ("a", "b"):  # what jax writes beside each profile is no other rank
+        (newest / f"{host}.trace.json.gz").write_bytes(b"")
+    assert [file.name for file in rank_files(newest)] == ["a.xplane.pb", "b.xplane.pb"]
     assert not is_folder_of_ranks(tmp_path)  # `kit view` shows the first host, as before
 
 

@@ -176,9 +176,9 @@ def test_an_iterator_that_ends_says_how_many_steps_are_needed(timed: Any) -> Non
         raise StopIteration
 
     pace = Pace(finish=lambda: None)
-    with pytest.raises(SettingsError, match=r"of 16 to 1,020 \(fewer with warmup=3, steps=10\)"):
+    with pytest.raises(SettingsError, match=r"of 21 to 1,025 \(fewer with warmup=3, steps=10\)"):
         timed_steps(ends, kit.Settings(), pace)
-    with pytest.raises(SettingsError, match="of 13: give it more data"):
+    with pytest.raises(SettingsError, match="of 18: give it more data"):
         timed_steps(ends, kit.Settings(warmup=3, steps=10), pace)
 
 
@@ -252,3 +252,48 @@ def test_a_loss_of_one_number_may_have_dimensions(framework: str, mode: str) -> 
     workload = kit.workload(framework=framework)(build)
     run = kit.run(workload, kit.Settings(mode=mode, warmup=1, steps=2))
     assert run.losses == (4.0, 4.0)
+
+
+def test_a_report_that_takes_long_makes_no_step_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device went on with its last step meanwhile: steps of 50 ms were 30."""
+    clock, busy_until = Clock([1 * MS]), [0]
+
+    def step() -> int:
+        clock.now = max(clock.now, busy_until[0] - 50 * MS)  # one step ahead of the device
+        busy_until[0] = max(busy_until[0], clock.now) + 50 * MS
+        return clock.step()
+
+    def finish() -> None:
+        clock.now = max(clock.now, busy_until[0])
+
+    def report(text: str, part: float) -> None:
+        clock.now += 20 * MS
+
+    monkeypatch.setattr(time, "perf_counter_ns", clock.read)
+    pace = Pace(finish=finish, keep=lambda number: number)
+    found = timed_steps(step, kit.Settings(warmup=3, steps=10), pace, progress=report)
+    assert min(found.times) >= 50 * MS or max(found.times[:-1]) <= MS
+
+
+def test_data_that_ends_in_the_traced_steps_is_said_too() -> None:
+    def mine(ctx: Any) -> Any:
+        weight = torch.nn.Parameter(torch.ones(3, device=ctx.device))
+        batches = iter([torch.ones(3, device=ctx.device)] * 9)
+        return lambda: (weight * next(batches)).sum()
+
+    for mode in ("lazy", "torch"):
+        with pytest.raises(SettingsError, match=r"in the traced steps, which are the last of 1\d"):
+            kit.run(mine, kit.Settings(mode=mode, warmup=3, steps=4))
+
+
+@pytest.mark.parametrize("mode", ["lazy", "torch"])
+def test_a_run_changes_no_random_numbers_of_the_program(mode: str) -> None:
+    """Training that went on in the notebook had the same dropout after each run."""
+    torch.manual_seed(3)
+    plain = [torch.rand(1).item() for _ in range(2)]
+    torch.manual_seed(3)
+    drawn = []
+    for _ in range(2):
+        kit.run(mlp, kit.Settings(mode=mode, warmup=1, steps=1))
+        drawn.append(torch.rand(1).item())
+    assert drawn == plain

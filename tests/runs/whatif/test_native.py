@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,3 +128,13 @@ def test_a_run_without_traced_steps_is_refused() -> None:
     run = Run(Settings(mode="torch"), (), (5,), empty.timeline)
     with pytest.raises(SettingsError, match="this run has no timeline"):
         predict(run)
+
+
+def test_a_run_that_prefetched_keeps_its_waits_and_tells_no_other_depth() -> None:
+    """What a step waits was put beside it once more: its own replay was too short."""
+    run = native_run()
+    ahead = replace(run, settings=run.settings.replace(prefetch=2))
+    assert ms_of(ahead) == pytest.approx(100)
+    assert ms_of(ahead, device_speed=2) == pytest.approx(100 - KERNELS / 2)
+    with pytest.raises(SettingsError, match="prefetch=0 cannot be predicted from a native run"):
+        predict(ahead, run.settings)

@@ -390,3 +390,29 @@ def test_autocast_and_the_default_type_make_another_kind_of_call() -> None:
         finally:
             torch.set_default_dtype(torch.float32)
         assert types(x) == [torch.float32] * 2
+
+
+def test_what_comes_from_elsewhere_is_not_taken_for_what_the_function_makes() -> None:
+    """From the second call on it gave another of its results in the place of such a tensor."""
+
+    @kit.hybridize
+    def counts(x: torch.Tensor, n: torch.Tensor) -> None:
+        n.add_(1)
+        x.copy_(torch.tensor([1.0, 2.0]))
+
+    for mode in ("retrace", "replay"):
+        with kit.Session(kit.Settings(step_mode=mode)):
+            x, n = torch.zeros(2, device="kit"), torch.full((2,), 100.0, device="kit")
+            w = torch.full((2,), 7.0, device="kit")
+            beside = kit.hybridize(lambda y, w=w: (y + 1, w))
+            copied = kit.hybridize(lambda y, z: z.copy_(y))
+            z = torch.zeros(2, device="kit")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that some run as they are, and why
+                for _ in range(3):
+                    counts(x, n)
+                    made = beside(x)
+                    copied(x, z)
+            assert [t.tolist() for t in (x, n, *made, z)] == [
+                [1.0, 2.0], [103.0, 103.0], [2.0, 3.0], [7.0, 7.0], [1.0, 2.0],
+            ]  # fmt: skip

@@ -18,6 +18,17 @@ pytestmark = pytest.mark.as_shipped
 
 inf, nan = math.inf, math.nan
 CASES: dict[str, Callable[[str], Any]] = {
+    "scaled complementary error function": lambda d: [
+        torch.special.erfcx(torch.tensor([-3.0, 0.0, 5.0, 9.5, 20.0, 1e3, 1e30], dtype=t, device=d))
+        for t in (torch.float32, torch.float64)],
+    "Bessel function of infinity": lambda d: torch.special.spherical_bessel_j0(
+        torch.tensor([0.0, 1.0, inf, -inf], device=d)),
+    "a number that a view shows as another": lambda d: [
+        torch.zeros(2, dtype=torch.complex64, device=d).copy_(
+            torch.full((), 1 + 2j, device=d).conj()),
+        torch.zeros(2, device=d).copy_(torch.full((), 1 + 2j, device=d).imag),
+        torch.zeros(2, device=d).copy_(
+            torch.full((), 1, dtype=torch.int32, device=d).view(torch.float32))],
     "norms of every order": lambda d: [
         torch.linalg.vector_norm(torch.tensor([0.5, -3.0, 6.0], device=d), ord=p)
         for p in (2, 1, 3, 0, inf, -inf)],

@@ -282,3 +282,30 @@ def test_a_type_or_layout_that_xla_lacks_is_refused_by_its_name(name: str) -> No
     words, make = REFUSED[name]
     with open_session(), pytest.raises(RuntimeError, match=words):
         make()
+
+
+def test_another_default_dtype_counts_in_the_next_call() -> None:
+    with open_session(Settings()):
+        x = torch.arange(3, device="kit")
+        before, kept = torch.get_default_dtype(), (x / 2).dtype
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert (kept, (x / 2).dtype) == (torch.float32, torch.float64)
+        finally:
+            torch.set_default_dtype(before)
+
+
+def test_a_number_beside_doubles_is_one() -> None:
+    """A tenth was one of float32 there, which is 1.5e-8 off."""
+
+    def numbers(device: str) -> list[torch.Tensor]:
+        x = torch.arange(8.0, dtype=torch.float64, device=device).reshape(1, 1, 2, 4)
+        return [
+            torch.ones(2, dtype=torch.complex128, device=device) * 0.1,
+            F.scaled_dot_product_attention(x, x, x, scale=0.1),
+            F.dropout(torch.ones(99, dtype=torch.float64, device=device), 0.1).amax(),
+        ]
+
+    with open_session(Settings()):
+        for ours, theirs in zip(numbers("kit"), numbers("cpu"), strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-14, atol=0)

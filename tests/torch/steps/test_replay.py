@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import kit
 from kit.runs.settings import Settings
 from kit.runtime.steps.functions import KnownFunction
 from kit.torch.device import open_session
@@ -232,3 +233,36 @@ def test_one_replayed_step_is_said_in_the_singular() -> None:
             if session.stepper.counts["replay.steps"] == 1:
                 break
         assert "replay: 1 step issued without being recorded" in session.explain()
+
+
+def test_a_tensor_that_is_given_other_memory_counts_in_the_next_step() -> None:
+    """As of averaged weights, which are swapped in for a test; something still held the others."""
+    with open_session(Settings(step_mode="replay")) as session:
+        weight = torch.nn.Parameter(torch.ones(3, device="kit"))
+        other = torch.full((3,), 5.0, device="kit")
+
+        def step() -> torch.Tensor:
+            with torch.no_grad():
+                return weight.sum()
+
+        for _ in range(9):
+            session.run_step(step)
+        kept, weight.data = weight.data, other
+        assert session.run_step(step).item() == 15
+        weight.data = kept
+        assert session.run_step(step).item() == 3
+
+
+def test_an_array_that_is_reset_counts_in_the_next_step() -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        weight, made = torch.ones(3, device="kit"), torch.ones(3, device="kit")
+        kit.reset_arrays([torch.ones(3, device="kit")])
+
+        def step() -> None:
+            made.copy_(weight * 2)
+
+        for _ in range(9):
+            session.run_step(step)
+        kit.reset_arrays([made])
+        session.run_step(step)
+        assert made.tolist() == [2.0, 2.0, 2.0]

@@ -15,9 +15,11 @@ from kit.text import format_ms
 from kit.trace import Span, Timeline
 from kit.trace.communication import Channel, Collective
 from kit.trace.imported import Member
+from kit.trace.ranks.clocks import Clock
+from kit.trace.ranks.match import match
 from kit.trace.ranks.one import RankTrace, rank_trace
 from kit.trace.ranks.ranks import Ranks
-from kit.trace.ranks.tables import bus_bytes, compare_ranks
+from kit.trace.ranks.tables import _collective, bus_bytes, compare_ranks
 
 ALL = Channel("all_reduce", "0")
 NCCL = "ncclDevKernel_AllReduce_Sum_f32"
@@ -278,3 +280,13 @@ def _twice(one: Collective) -> list[Collective]:
 
 def _numbered(one: Collective, number: int) -> Collective:
     return Collective(one.channel, one.start_ns, one.stop_ns, one.size_bytes, number)
+
+
+def test_a_rank_with_a_worse_clock_may_have_come_last_though_it_is_not_the_next():
+    row, channel = 0, ALL
+    traces = job([[1_500_000, 1_000_000, 0]], [0, 0, 0], channel)
+    clocks = [Clock(0, error, "") for error in (20_000, 20_000, 2_000_000)]
+    matched = match(traces)
+    assert _collective(traces, matched, clocks, row).last == -1
+    clocks[2] = Clock(0, 20_000, "")
+    assert _collective(traces, matched, clocks, row).last == 0

@@ -196,6 +196,7 @@ def test_other_batch_sizes_are_judged_by_the_sample():
     assert said == (
         "Run 2 is the fastest: 7.5 ms a sample, 25% ± 3% less than the baseline, run 1."
     )
+    assert comparison_rows([small, large])[1].ratio == pytest.approx(0.75)  # what its ± is of
 
 
 def test_a_run_without_steps_does_not_change_what_the_others_are_judged_by():

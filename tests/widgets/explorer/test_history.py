@@ -96,6 +96,7 @@ def test_a_run_that_ends_after_an_undo_is_kept_and_not_shown(explore):
     until(lambda: len(step.started) == 2)
     assert explorer.undo()
     assert explorer.run is first
+    assert explorer._before is None  # the run before it, and not itself
     step.gate.set()
     assert explorer.wait(LONG_S) is first
     until(lambda: explorer.actions.cancel.disabled)

@@ -84,7 +84,9 @@ export function undoByKeys(event) {
   const target = event.target instanceof Element ? event.target : null;
   const root = target?.closest(".kit-explorer");
   if (!target || !root || !(event.ctrlKey || event.metaKey) || event.altKey) return;
-  if (target.matches("input[type=text], textarea")) return; // has an undo of its own
+  const inner = event.composedPath()[0]; // in a plot the event's target is the plot's own element
+  const written = "textarea, [contenteditable], input:not([type=checkbox], [type=radio], [type=range], [type=button])";
+  if (inner instanceof Element && inner.matches(written)) return; // has an undo of its own
   const key = event.key.toLowerCase();
   const which = key === "y" || (key === "z" && event.shiftKey) ? ".kit-redo" : key === "z" ? ".kit-undo" : "";
   if (!which) return;

@@ -256,7 +256,8 @@ export class KitGraph {
     const ops = scene.opsIn(row), isOp = scene.isOp(row), {node} = scene.rows;
     const nodes = new Set(ops.map((i) => node[i]).filter((n) => n >= 0));
     const sites = new Set(ops.map((i) => scene.text("site", i)).filter(Boolean));
-    const label = isOp ? `%${node[row]} ${scene.text("label", row)}` : scene.text("label", row);
+    const number = isOp && node[row] >= 0 ? `%${node[row]} ` : ""; // what was removed has none now
+    const label = `${number}${scene.text("label", row)}`;
     this.choose(ops, label);
     this.report({pick: {nodes: [...nodes], label, isOp}});
     this.tell?.({nodes, sites, label});

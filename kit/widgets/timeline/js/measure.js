@@ -69,9 +69,10 @@ export class Measure {
     const close = element("button", {type: "button", "aria-label": "clear the range",
       onclick: () => this.set(null)}, "×");
     const zoom = element("button", {type: "button", onclick: () => this.act.zoomTo(from, to)}, "zoom to it");
-    const told = (this.models.reply.data.text || [""])[0];
+    const {text: [text] = [""], of: [of] = [""]} = this.models.reply.data;
+    const told = of === range.map(Math.round).join("|") ? text : of && "idle by cause\tis being asked for";
     const lines = table.parts.label.flatMap((/** @type {string} */ label, /** @type {number} */ part) => {
-      const cells = rowsOf(table, from, to, part, told).map(([name, text]) =>
+      const cells = rowsOf(table, from, to, part, part === 0 ? told : "").map(([name, text]) =>
         element("div", {}, element("span", {}, name), text));
       return label ? [element("div", {class: "part"}, label), ...cells] : cells;
     });
