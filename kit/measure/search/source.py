@@ -27,9 +27,8 @@ def source_of(workload: Workload) -> str:
         build = build.func
     for cell in getattr(build, "__closure__", None) or ():
         with contextlib.suppress(ValueError):  # not filled yet
-            bound.append(cell.cell_contents)
-    if not inspect.isroutine(build):
-        bound.append(getattr(build, "__dict__", {}))
+            # What may change while it runs, such as a list of losses, is no other workload's.
+            bound += [x for x in [cell.cell_contents] if _is_fixed(x)]
     try:
         text = inspect.getsource(build if inspect.isroutine(build) else type(build))
     except (OSError, TypeError):
@@ -39,6 +38,15 @@ def source_of(workload: Workload) -> str:
     except RecursionError:  # something holds itself
         given = "\0".join([text, *(type(x).__qualname__ for x in bound)])
     return hashlib.sha256(given.encode(errors="replace")).hexdigest()[:20]
+
+
+def _is_fixed(value: Any) -> bool:
+    """Can nobody change it?"""
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_fixed, value))
+    frozen = getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False)
+    is_dtype = type(value).__name__ == "dtype"
+    return value is None or frozen or is_dtype or isinstance(value, (str, int, float, complex))
 
 
 def _text(value: Any) -> str:

@@ -180,7 +180,7 @@ def test_an_iterator_of_the_users_own_that_ends_names_the_step() -> None:
         values = iter([torch.ones(2), torch.ones(2)])
         return lambda: next(values).to(ctx.device).sum()
 
-    with pytest.raises(SettingsError, match="has ended, at step 3 of 9"):
+    with pytest.raises(SettingsError, match="has ended, at step 3 of 14"):
         kit.run(finite, QUICK)
 
 

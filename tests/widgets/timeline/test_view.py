@@ -139,7 +139,7 @@ def test_a_range_is_where_it_is_drawn_also_above_a_run_whose_first_step_comes_la
     alone.range_ns, view.range_ns = (1, 7), (by + 1, by + 7)
     assert alone.range_metrics() == view.range_metrics()
     assert view.range_metrics().busy_ns == {"device/0": 2}
-    assert view.sources["reply"].data == alone.sources["reply"].data
+    assert view.sources["reply"].data["text"] == alone.sources["reply"].data["text"]
     view.pin(by + 3, "here")
     assert [pin.at_ns for pin in view.run.pins] == [3]
     assert view.sources["timeline"].data["pins.at"][0] == [by + 3]

@@ -69,8 +69,8 @@ export class Measure {
     const close = element("button", {type: "button", "aria-label": "clear the range",
       onclick: () => this.set(null)}, "×");
     const zoom = element("button", {type: "button", onclick: () => this.act.zoomTo(from, to)}, "zoom to it");
-    const {text: [text] = [""], of: [of] = [""]} = this.models.reply.data;
-    const told = of === range.map(Math.round).join("|") ? text : of && "idle by cause\tis being asked for";
+    const {text: [said] = [""], of: [of] = [""]} = this.models.reply.data;
+    const told = of === range.map(Math.round).join("|") ? said : of && "idle by cause\tis being asked for";
     const lines = table.parts.label.flatMap((/** @type {string} */ label, /** @type {number} */ part) => {
       const cells = rowsOf(table, from, to, part, part === 0 ? told : "").map(([name, text]) =>
         element("div", {}, element("span", {}, name), text));
