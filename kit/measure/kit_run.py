@@ -55,7 +55,12 @@ def measure(
             lambda: session.run_step(step),
             settings,
             # `run_step` ends the steps
-            Pace(session.wait_all, quiet=partial(watch.begin, cancelled), start=syncs.clear),
+            Pace(
+                session.wait_all,
+                quiet=partial(watch.begin, cancelled),
+                start=syncs.clear,
+                drain=session.wait_all,
+            ),
             progress=progress,
             cancelled=cancelled,
             source=step,

@@ -51,6 +51,8 @@ class Pace:
     mark_step: Callable[[], object] = _nothing  # a step ends
     quiet: Callable[[], object] = _nothing  # wait for what else would disturb the clock
     start: Callable[[], object] = _nothing  # the measured steps begin
+    # Wait for all work where one may do so alone: other processes do not, and would be waited for.
+    drain: Callable[[], object] = _nothing
     keep: Callable[[Any], Any] = detached  # what to keep of a measured step's result
     agree: Callable[[bool], bool] = bool  # do all who take the step call their steps steady?
     share: Callable[[int], int] = int  # how many steps do all who take the step measure?
@@ -134,7 +136,7 @@ def timed_steps(
             progress(said + _slow(i, (times or warming)[-1]), part)
             before = time.perf_counter_ns()
             if before - now > _LONG * (now - began):
-                pace.finish()  # meanwhile the device has worked: its next step would seem shorter
+                pace.drain()  # meanwhile the device has worked: its next step would seem shorter
                 before = time.perf_counter_ns()
     return Timed(times, kept[: settings.least_steps], i - len(times))
 

@@ -64,7 +64,12 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         timed = timed_steps(
             paced.run,
             settings,
-            Pace(paced.finish, paced.mark, quiet=lambda: watch.begin(cancelled)),
+            Pace(
+                paced.finish,
+                paced.mark,
+                quiet=lambda: watch.begin(cancelled),
+                drain=paced.finish,
+            ),
             progress=progress,
             cancelled=cancelled,
             source=step,

@@ -361,7 +361,7 @@ class KitTensor(torch.Tensor):
             )
         torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
         if (session := self.tape.opened) is not None and (old := self.ref.base.value) is not None:
-            session.stepper.forget("the program has given a tensor other memory", of=old)
+            session.stepper.forget("a tensor was given other memory, between two steps", of=old)
         self.ref, self.spec, self.tape = other.ref, other.spec, other.tape
 
 

@@ -270,7 +270,7 @@ def test_a_report_that_takes_long_makes_no_step_shorter(monkeypatch: pytest.Monk
         clock.now += 20 * MS
 
     monkeypatch.setattr(time, "perf_counter_ns", clock.read)
-    pace = Pace(finish=finish, keep=lambda number: number)
+    pace = Pace(finish=finish, drain=finish, keep=lambda number: number)
     found = timed_steps(step, kit.Settings(warmup=3, steps=10), pace, progress=report)
     assert min(found.times) >= 50 * MS or max(found.times[:-1]) <= MS
 
