@@ -123,7 +123,6 @@ def run_program(
         except KeyboardInterrupt:  # before its first line, or after its last
             if not told.number:
                 raise
-            told.script_is_over()
         if watching.is_forked:
             end_at_once(status)
         # The script has handled the signal, and ended as it wants.
@@ -351,7 +350,7 @@ def _ended(
         complain("interrupted")
         return INTERRUPTED
     except BaseException as error:  # noqa: BLE001 - the script's own
-        if told.number and isinstance(error, RuntimeError) and _is_of_a_worker(error):
+        if told.number and _is_of_a_worker(error):
             complain("interrupted")
             return INTERRUPTED
         complain(error_text(error, options.file, full=options.traceback))
@@ -360,7 +359,7 @@ def _ended(
     return 0
 
 
-def _is_of_a_worker(error: Exception) -> bool:
+def _is_of_a_worker(error: BaseException) -> bool:
     """The loader's workers are of the group that was told to end, and torch hears of that first."""
     from kit.measure.attached.recording import is_of_a_worker
 

@@ -13,7 +13,7 @@ from kit.ir.plan import OpStream
 from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import Context, Workload, as_workload
 from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps, to_trace
-from kit.measure.base.machine import Usage, Watch, conditions_of
+from kit.measure.base.machine import Watch
 from kit.measure.base.turns import in_turn
 from kit.measure.native.kineto import let_go
 from kit.runs.run import Run
@@ -73,8 +73,7 @@ def measure(
         lead_in = LEAD_IN + settings.settling
         let_go()
         last = to_trace(lambda: session.run_step(step), settings)
-        usage: list[Usage] = []
-        steps = _steps(last, lead_in + TRACED_STEPS, lambda: usage.append(watch.end()))
+        steps = _steps(last, lead_in + TRACED_STEPS, watch.end)
         traced = session.trace(steps, lead_in=lead_in)
         if isinstance(timed.kept[0], jax.Array) and not any(map(len, traced.graphs)):
             raise SettingsError(
@@ -82,7 +81,6 @@ def measure(
                 "Give the function that jax.jit has compiled to kit.jax.step, call that in the "
                 'step, and mark the builder @kit.workload(framework="jax")'
             )
-        conditions = conditions_of(usage, timed.warmup)
         return run_of_session(
             session,
             traced,
@@ -94,7 +92,7 @@ def measure(
             name=chosen.name,
             environment={**session.environment(), **versions},
             sources=snippets_of(traced.places, format_site, step=step),
-            conditions=conditions,
+            conditions=watch.conditions(timed.warmup),
         )
 
 

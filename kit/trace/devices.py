@@ -22,6 +22,7 @@ __all__ = [
     "count_devices",
     "device_of",
     "is_collective",
+    "is_compiled",
     "is_librarys",
     "region_name",
 ]
@@ -61,6 +62,11 @@ def by_device(timeline: Timeline, kind: str) -> dict[str, Ints]:
     return {device: np.sort(np.concatenate(parts)) for device, parts in found.items()}
 
 
+def is_compiled(name: str) -> bool:
+    """Is it around code of torch.compile's?"""
+    return name.startswith(COMPILED)
+
+
 def is_librarys(name: str) -> bool:
     """Is an op of this name another library's, as "quantized::linear"?
 
@@ -76,7 +82,7 @@ def is_collective(name: str) -> bool:
 
 def region_name(name: str) -> str:
     """What is shown for it: each compiled function has a name of 50 random letters."""
-    return "compiled code" if name.startswith(COMPILED) else name
+    return "compiled code" if is_compiled(name) else name
 
 
 def beside(regions: Ints, ops: Ints) -> tuple[Ints, NDArray[np.intp]]:

@@ -10,8 +10,13 @@ from numpy.typing import NDArray
 
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
 
-__all__ = ["Halves", "Lanes"]
+__all__ = ["MERGED", "Halves", "Lanes"]
 
+MERGED = (
+    "calls of several processes have the same numbers, as where traces were merged into one file: "
+    "which of them launched a kernel is not known for sure. Open the trace of each process, or a "
+    "folder of them with kit.open_ranks"
+)
 _MAX_KEYS = 100_000
 _MAX_OPEN = 10_000  # events without their end, of all threads together
 _MAX_ARGUMENTS = 50  # of such an event

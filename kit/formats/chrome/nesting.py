@@ -7,7 +7,7 @@ kernel.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
-from kit.trace.devices import COMPILED, is_collective, is_librarys
+from kit.trace.devices import is_compiled, is_librarys
 from kit.trace.intervals import Ints
 
-__all__ = ["NONE", "Anchors", "Nesting", "Paths", "collectives", "compiled", "nest",
-           "regions"]  # fmt: skip
+__all__ = ["NONE", "Anchors", "Nesting", "Paths", "called", "nest", "regions"]
 
 NONE = -1
 _ROUNDING_NS = 1000  # older files have whole microseconds
@@ -188,24 +187,19 @@ class _FrameKinds(dict[int, int]):
 _OUTSIDE = (0, NONE, NONE, NONE, 0, _NOWHERE)
 
 
-def compiled(
-    annotations: NDArray[np.intp], name: NDArray[Any], names: Sequence[str]
+def called(
+    events: NDArray[np.intp],
+    name: NDArray[Any],
+    names: Sequence[str],
+    is_wanted: Callable[[str], bool],
 ) -> NDArray[np.intp]:
-    """Those of the annotations that are around code that torch.compile has made.
+    """Those of some events whose name is wanted.
 
     Args:
         name: of each event of the file, the number of its name among `names`.
     """
-    known = [i for i, text in enumerate(names) if text.startswith(COMPILED)]
-    return annotations[np.isin(name[annotations], known)]
-
-
-def collectives(
-    calls: NDArray[np.intp], name: NDArray[Any], names: Sequence[str]
-) -> NDArray[np.intp]:
-    """Those of the calls that wait for other processes; `name` as for `compiled`."""
-    known = [i for i, text in enumerate(names) if is_collective(text)]
-    return calls[np.isin(name[calls], known)]
+    wanted = [i for i, text in enumerate(names) if is_wanted(text)]
+    return events[np.isin(name[events], wanted)]
 
 
 def regions(
@@ -223,9 +217,8 @@ def regions(
         times: thread, start and stop of each event.
     """
     (name, names, op), (thread, start, stop) = known, times
-    others = [i for i, text in enumerate(names) if is_librarys(text)]
-    code = compiled(annotations, name, names)
-    found = np.append(calls[np.isin(name[calls], others)], code)
+    others = called(calls, name, names, is_librarys)
+    found = np.append(others, called(annotations, name, names, is_compiled))
     found = found[np.asarray(op, np.int64)[found] < 0]
     found = found[np.lexsort((-stop[found], start[found]))]
     ends: dict[int, int] = {}  # of each thread, the end of its latest one

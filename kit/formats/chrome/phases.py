@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kit.trace.intervals import Ints
 
-__all__ = ["inside", "phases", "updating"]
+__all__ = ["inside", "phases"]
 
-_UPDATE = "Optimizer.step"  # to zero the gradients often comes between a forward and its backward
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -40,18 +38,6 @@ def phases(steps: Ints, engine: Ints, ops: Ints, updates: Ints) -> Iterator[tupl
                 yield name, start, stop
 
 
-def updating(
-    events: NDArray[np.intp], name: NDArray[Any], names: Sequence[str]
-) -> NDArray[np.intp]:
-    """Those of an optimizer's events that are its steps.
-
-    Args:
-        name: of each event of the file, the number of its name among `names`.
-    """
-    steps = [i for i, text in enumerate(names) if text.startswith(_UPDATE)]
-    return events[np.isin(name[events], steps)]
-
-
 def inside(
     events: NDArray[np.intp], around: NDArray[np.intp], times: tuple[Ints, Ints, Ints]
 ) -> NDArray[np.bool_]:
@@ -61,6 +47,8 @@ def inside(
         times: thread, start and stop of each event of the file.
     """
     thread, start, stop = times
+    if not len(around):
+        return np.zeros(len(events), np.bool_)
     both = np.concatenate([around, events])
     is_around = np.arange(len(both)) < len(around)
     order = np.lexsort((~is_around, start[both], thread[both]))

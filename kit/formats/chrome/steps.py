@@ -15,14 +15,14 @@ from itertools import pairwise
 from kit.errors import TraceFileError
 from kit.trace.imported import cut_name
 
-__all__ = ["HOW", "Annotation", "Step", "StepsFound", "find_steps", "is_asked"]
+__all__ = ["HOW", "Annotation", "Step", "StepsFound", "find_steps", "is_asked", "is_update"]
 
 # Of the time from the first optimizer step to the last, or of all: else it is of something else.
 _MUCH = 0.5
 COVERED = 0.9  # of the time from the first to the last: an annotation with less is no whole step
 HOW = "torch marks steps only with profile(schedule=...), also where prof.step() is called"
 _RANGE = re.compile(r"(\d{1,12}(?:\.\d*)?)\.\.(\d{1,12}(?:\.\d*)?)")
-_OPTIMIZER = "Optimizer.step"
+_UPDATE = "Optimizer.step"
 
 Step = tuple[str, int, int]  # its name, start and stop
 
@@ -42,6 +42,11 @@ class StepsFound:
 
     steps: tuple[Step, ...]
     note: str
+
+
+def is_update(name: str) -> bool:
+    """Is this an optimizer's step? To zero the gradients may come before a backward pass."""
+    return name.startswith(_UPDATE)
 
 
 def is_asked(name: str, step_by: str) -> bool:
@@ -64,11 +69,11 @@ def find_steps(
     """
     groups: dict[str, list[Annotation]] = defaultdict(list)
     for one in sorted(annotations, key=lambda a: (a.start_ns, -a.stop_ns)):
-        groups[one.name if one.name.startswith(_OPTIMIZER) else _base(one.name)].append(one)
+        groups[one.name if is_update(one.name) else _base(one.name)].append(one)
     if step_by:
         return _asked(groups, window, step_by)
     updates = max(
-        (group for name, group in groups.items() if name.startswith(_OPTIMIZER)),
+        (group for name, group in groups.items() if is_update(name)),
         key=len,
         default=[],
     )

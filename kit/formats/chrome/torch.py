@@ -18,14 +18,15 @@ from kit.formats.chrome.callers import early_kernels, find_callers
 from kit.formats.chrome.collectives import Message, named
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames, asleep
+from kit.formats.chrome.lanes import MERGED
 from kit.formats.chrome.memory import measured_memory
-from kit.formats.chrome.nesting import collectives, compiled, nest, regions
-from kit.formats.chrome.phases import inside, phases, updating
+from kit.formats.chrome.nesting import called, nest, regions
+from kit.formats.chrome.phases import inside, phases
 from kit.formats.chrome.roles import ATEN_OPS, Role
-from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
+from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked, is_update
 from kit.text import format_count
 from kit.trace.communication import Collective, Copy, copy_of, operation_of, way_of
-from kit.trace.devices import TORCH_CPU, beside, region_name
+from kit.trace.devices import TORCH_CPU, beside, is_collective, is_compiled, region_name
 from kit.trace.imported import Imported, MeasuredMemory, Member, Spans, own_name
 from kit.trace.intervals import Ints
 from kit.trace.timeline import SyncPoint, Timeline
@@ -33,7 +34,6 @@ from kit.trace.timeline import SyncPoint, Timeline
 __all__ = ["read_torch"]
 
 _MARK = re.compile(r"^(ProfilerStep#|kit step )")
-_CALLS = Role.LAUNCH, Role.TRANSFER
 _DEEPEST = 200  # frames to look at
 _ON_CPU = (
     "no GPU was traced: kernels are torch's ops, and reading a value waits for nothing if it is on "
@@ -43,11 +43,6 @@ _NO_OPS = "no kernel and no op of torch is in the file: what was computed, and w
 _NOT_JOINED = (
     "no kernel has the number (correlation) of a call that launched it: which op, module and line "
     "it is of, and how long it waited for the device, is not known"
-)
-_MERGED = (
-    "calls of several processes have the same numbers, as where traces were merged into one file: "
-    "which of them launched a kernel is not known for sure. Open the trace of each process, or a "
-    "folder of them with kit.open_ranks"
 )
 
 
@@ -194,19 +189,9 @@ class _Trace:
         return self._numbers[name]
 
     def _main_thread(self) -> int:
-        """That with the most steps that are asked for; else steps; ops, first those that no
-        backward pass calls; time of annotations; calls.
-        """
-        asked = self.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
-        names = self.events.column("name").astype(np.int64)[asked]
-        numbers = [i for i, n in enumerate(self.names) if is_asked(n, self.events.step_by)]
-        ops = self.of(Role.ATEN, Role.COPY, Role.READ)
-        own = ops[np.array(self.nesting.engine, np.int32)[ops] < 0]
-        notes = self.of(Role.ANNOTATION, Role.UPDATE)
-        calls = self.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
-        for found in (asked[np.isin(names, numbers)], self.of(Role.STEP), own, ops, notes, calls):
+        """The thread with most of the first of `_of_main` that there are."""
+        for found, weights in _of_main(self):
             if len(found):
-                weights = (self.stop - self.start)[found] if found is notes else None
                 return int(np.bincount(self.thread[found], weights).argmax())
         return 0
 
@@ -302,11 +287,12 @@ class _Trace:
     def _phases(self) -> Iterator[tuple[str, int, int]]:
         """None where what the program did is not known: without work of torch's host, or calls."""
         engine, tops = self.of(Role.ENGINE), self.tops
-        updates = updating(self.of(Role.UPDATE), self.events.column("name"), self.names)
+        name = self.events.column("name")
+        updates = called(self.of(Role.UPDATE), name, self.names, is_update)
         has_work = len(tops) or len(engine) or len(updates)
         if not has_work or (self.is_gpu and not _has_calls(self)):
             return
-        code = compiled(self.of(Role.ANNOTATION), self.events.column("name"), self.names)
+        code = called(self.of(Role.ANNOTATION), name, self.names, is_compiled)
         tops = np.append(tops, code)
         if len(tops):
             tops = tops[np.frombuffer(self.nesting.engine, np.int32)[tops] < 0]
@@ -409,13 +395,29 @@ class _Trace:
             )
         calls = self.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
         if self.events.lanes.share_numbers(self.thread[calls], self.events.column("link")[calls]):
-            self.notes.append(_MERGED)
-        elif early := early_kernels(self.launched, self.start, self.of(*_CALLS), self.kernels):
+            self.notes.append(MERGED)
+        elif early := early_kernels(self.launched, self.start, calls, self.kernels):
             self.notes.append(
                 f"{early[0]:,} of {early[1]:,} kernels begin before the call that "
                 f"launched them, by up to {early[2] / 1e3:.1f} us: the device's "
                 "clock differs from the host's"
             )
+
+
+def _of_main(trace: _Trace) -> Iterator[tuple[NDArray[np.intp], Ints | None]]:
+    """What tells the thread of the steps, the surest first, and how much each event counts: steps
+    that are asked for; steps; ops, first those that no backward pass calls; annotations; calls.
+    """
+    asked = trace.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
+    step_by, name = trace.events.step_by, trace.events.column("name")
+    yield called(asked, name, trace.names, lambda text: is_asked(text, step_by)), None
+    yield trace.of(Role.STEP), None
+    ops = trace.of(Role.ATEN, Role.COPY, Role.READ)
+    yield ops[np.array(trace.nesting.engine, np.int32)[ops] < 0], None
+    yield ops, None
+    notes = trace.of(Role.ANNOTATION, Role.UPDATE)
+    yield notes, (trace.stop - trace.start)[notes]
+    yield trace.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT), None
 
 
 def _has_calls(trace: _Trace) -> bool:
@@ -442,7 +444,7 @@ def _beside_ops(trace: _Trace, lane: int) -> Spans:
     known = trace.events.column("name"), trace.names, trace.nesting.op
     times = trace.thread, trace.start, trace.stop
     found = _outside(trace, regions(trace.of(Role.CALL), trace.of(Role.ANNOTATION), known, times))
-    known_work = np.append(trace.tops, collectives(trace.of(Role.CALL), known[0], trace.names))
-    pieces, of = beside(trace.ends(found), trace.ends(known_work))
+    work = np.append(trace.tops, called(trace.of(Role.CALL), *known[:2], is_collective))
+    pieces, of = beside(trace.ends(found), trace.ends(work))
     names = [trace.name(region_name(trace.names[known[0][i]])) for i in found.tolist()]
     return Spans(lane, "kernel", np.array(names, np.int32)[of], pieces[:, 0], pieces[:, 1])

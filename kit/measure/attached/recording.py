@@ -163,6 +163,6 @@ class Recording:
             self.is_over = True
 
 
-def is_of_a_worker(error: Exception) -> bool:
+def is_of_a_worker(error: BaseException) -> bool:
     """A loader's worker was killed: torch raises that in whatever line the program is then."""
     return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")

@@ -205,6 +205,7 @@ class Watch:
             if (number := thread.native_id) not in (None, here) and not _is_runtimes(thread.name)
         ]
         self._before = Reading()
+        self._usage: Usage | None = None
 
     def begin(self, cancelled: Callable[[], bool] | None = None) -> None:
         """Wait until nothing is compiled ahead, then read: the steps to be measured follow.
@@ -216,9 +217,15 @@ class Watch:
         self._before = read_machine()
 
     def end(self) -> Usage:
-        """What happened since `begin`."""
+        """What happened since `begin`; kept for `conditions`."""
         strangers = [number for number in self._strangers if number is not None]
-        return usage_between(self._before, read_machine(), strangers, platform.node())
+        self._usage = usage_between(self._before, read_machine(), strangers, platform.node())
+        return self._usage
+
+    def conditions(self, warmup: float) -> Conditions:
+        """Those of a run of this process alone, after `end`; `warmup`: as of `conditions_of`."""
+        assert self._usage is not None, "the steps have ended"
+        return conditions_of([self._usage], warmup)
 
 
 def _is_runtimes(name: str) -> bool:

@@ -23,7 +23,7 @@ from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
 from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
-from kit.measure.base.machine import Usage, Watch, conditions_of
+from kit.measure.base.machine import Watch
 from kit.measure.native.kineto import let_go
 from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.settings import Settings
@@ -77,9 +77,8 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         metrics = memory_metrics(allocated, of_xla(device))
         if progress is not None:
             progress("tracing", 0.95)
-        usage: list[Usage] = []
         last = to_trace(paced.run, settings)
-        timeline = _trace(paced, last, settings.settling, lambda: usage.append(watch.end()))
+        timeline = _trace(paced, last, settings.settling, watch.end)
         return Run(
             settings=settings,
             losses=timed.losses,
@@ -89,7 +88,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             environment=_environment(device),
             name=chosen.name,
             sources=snippets_of((), format_site, step=step),
-            conditions=conditions_of(usage, timed.warmup),
+            conditions=watch.conditions(timed.warmup),
         )
 
 

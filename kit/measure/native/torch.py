@@ -14,7 +14,7 @@ from kit.errors import SettingsError
 from kit.measure.base.allocator import Allocated, memory_metrics, of_torch
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
-from kit.measure.base.machine import Usage, Watch, conditions_of
+from kit.measure.base.machine import Watch
 from kit.measure.native.events import FINISH, STEP, blocking_lines, steps_of, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
 from kit.measure.native.launches import find_launches
@@ -70,10 +70,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             with look:
                 last()
         pace.finish()
-        usage: list[Usage] = []
-        profiler = _profile(
-            last, settings.settling, device, pace.finish, lambda: usage.append(watch.end())
-        )
+        profiler = _profile(last, settings.settling, device, pace.finish, watch.end)
     looks = profiler.looks()
     events = profiler.events()
     launches = find_launches(events, steps_of(events), lines, device=device)
@@ -99,7 +96,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         sources=snippets_of(
             [*blocking_lines(timeline, looks), *launches.sites], format_site, step=step
         ),
-        conditions=conditions_of(usage, timed.warmup),
+        conditions=watch.conditions(timed.warmup),
         callers=launches.callers,
     )
 

@@ -334,8 +334,8 @@ def _held_picks(run: Run, report: MemoryReport) -> list[Selection]:
 
 def _holders(run: Run, report: MemoryReport) -> str:
     picks = [*starmap(row_attributes, enumerate(_held_picks(run, report)))]
-    rows = []
-    for kind, values in holder_groups(report):
+    rows, groups = [], holder_groups(report)
+    for kind, values in groups:
         size, first = sum(h.bytes for h in values), values[0]
         share = size / max(report.peak, 1)
         rows.append(
@@ -347,7 +347,7 @@ def _holders(run: Run, report: MemoryReport) -> str:
                 format_percent(share) + bar_html(share, HOLDS[kind]),
             ]
         )
-    shown = {id(h) for _, values in holder_groups(report) for h in values}
+    shown = {id(h) for _, values in groups for h in values}
     rest = [h for h in report.holders if id(h) not in shown]
     held = sum(h.bytes for h in rest)
     note = not_shown(len(rest), "smaller value", f", {format_bytes(held)} of the peak").strip()

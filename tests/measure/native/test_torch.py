@@ -106,44 +106,40 @@ def test_a_step_that_only_reads_is_forward_and_one_without_autograd_still_update
     assert phases(measure(by_hand, NATIVE).timeline) == ["forward", "update"] * TRACED_STEPS
 
 
-def test_two_optimizers_in_one_step_each_have_their_update() -> None:
+def two_optimizers(*, zeroes_before: bool, slept_s: float = 0.0) -> Any:
+    """A builder of steps that update one net after the other."""
+
     def two(ctx: Any) -> Any:
         nets = [torch.nn.Linear(2, 1) for _ in range(2)]
         optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
 
         def step() -> Any:
             for net, optimizer in zip(nets, optimizers, strict=True):
+                time.sleep(slept_s)
                 loss = net(torch.ones(1, 2)).sum()
+                if zeroes_before:
+                    optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                optimizer.zero_grad()
+                if not zeroes_before:
+                    optimizer.zero_grad()
             return loss
 
         return step
 
+    return two
+
+
+def test_two_optimizers_in_one_step_each_have_their_update() -> None:
     one = ["forward", "backward", "update"]
-    assert phases(measure(two, NATIVE).timeline) == one * 2 * TRACED_STEPS
+    timeline = measure(two_optimizers(zeroes_before=False), NATIVE).timeline
+    assert phases(timeline) == one * 2 * TRACED_STEPS
 
 
 def test_gradients_that_are_zeroed_before_the_second_backward_pass_are_no_update() -> None:
     """As of a GAN: the generator's forward pass was called an update, 15 ms of it."""
-
-    def two(ctx: Any) -> Any:
-        nets = [torch.nn.Linear(2, 1) for _ in range(2)]
-        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
-
-        def step() -> Any:
-            for net, optimizer in zip(nets, optimizers, strict=True):
-                time.sleep(0.03)
-                loss = net(torch.ones(1, 2)).sum()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-            return loss
-
-        return step
-
-    spans = [s for s in measure(two, NATIVE).timeline.spans if s.kind == "record"]
+    timeline = measure(two_optimizers(zeroes_before=True, slept_s=0.03), NATIVE).timeline
+    spans = [s for s in timeline.spans if s.kind == "record"]
     took = {s.name: sum(x.stop_ns - x.start_ns for x in spans if x.name == s.name) for s in spans}
     assert took["forward"] > 2 * TRACED_STEPS * 30e6
     assert [s.name for s in spans[:6]] == ["forward", "backward", "update"] * 2
