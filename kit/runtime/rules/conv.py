@@ -198,11 +198,14 @@ def _adaptive_avg_pool(n: int) -> Rule:
                 parts = (*y.shape[:axis], out, size // out, *y.shape[axis + 1 :])
                 y = jnp.mean(y.reshape(parts), axis + 1)
                 continue
-            weights = np.zeros((out, size))
-            for i, (start, stop) in enumerate(_bins(size, out)):
-                weights[i, start:stop] = 1 / (stop - start)
-            means = jnp.tensordot(y, jnp.asarray(weights, y.dtype), ((axis,), (1,)))
-            y = jnp.moveaxis(means, -1, axis)
+            # Gathered, not a product with a matrix: there 0 x nan would spoil every bin.
+            starts, stops = np.array(_bins(size, out), int).reshape(-1, 2).T[..., None]
+            read = starts + np.arange((stops - starts).max(initial=1))
+            apart = (-1, read.shape[1], *[1] * (x.ndim - 1 - axis))
+            found = jnp.take(y, np.minimum(read, size - 1), axis)
+            kept = jnp.where((read < stops).reshape(apart), found, 0)
+            counts = (stops - starts).reshape(-1, *apart[2:])
+            y = jnp.sum(kept, axis + 1) / jnp.asarray(counts, y.dtype)
         return y
 
     return rule

@@ -73,22 +73,22 @@ def _matrix(taps: _Taps, size: int, dtype: Any) -> Array:
     return jnp.asarray(matrix, dtype)
 
 
-def _along(x: Array, matrix: Array, axis: int, *, transposed: bool = False) -> Array:
-    """The product along one dimension; of all digits, on a GPU too: these are the pixels."""
-    by = ((axis,), (0 if transposed else 1,))
-    return jnp.moveaxis(jnp.tensordot(x, matrix, by, precision="highest"), -1, axis)
+def _spread(grad: Array, matrix: Array, axis: int) -> Array:
+    """Each output's gradient given to what it read; of all digits, on a GPU too."""
+    product = jnp.tensordot(grad, matrix, ((axis,), (0,)), precision="highest")
+    return jnp.moveaxis(product, -1, axis)
 
 
 def _resized(x: Array, taps: _Taps, axis: int) -> Array:
     places, weights = taps
-    if len(places) > 2:  # four reads of each pixel take longer than a product
-        return _along(x, _matrix(taps, x.shape[axis], x.dtype), axis)
     parts = [jnp.take(x, place, axis=axis, mode="clip") for place in places]
     if len(parts) == 1:
         return parts[0]
     shape = (-1, *[1] * (x.ndim - 1 - axis))
-    factors = [jnp.asarray(weight, x.dtype).reshape(shape) for weight in weights]
-    return parts[0] * factors[0] + parts[1] * factors[1]
+    total = jnp.zeros((), x.dtype)
+    for part, weight in zip(parts, weights, strict=True):
+        total = total + part * jnp.asarray(weight, x.dtype).reshape(shape)
+    return total
 
 
 def _upsample(n: int, make: Callable[..., _Taps], *, aligns: bool) -> tuple[Rule, Rule]:
@@ -109,7 +109,7 @@ def _upsample(n: int, make: Callable[..., _Taps], *, aligns: bool) -> tuple[Rule
     def backward(grad: Array, sizes: Ints, shape: Ints, *rest: Any) -> Array:
         y = wide(grad)
         for axis, found in taps(shape, sizes, rest):
-            y = _along(y, _matrix(found, shape[axis], y.dtype), axis, transposed=True)
+            y = _spread(y, _matrix(found, shape[axis], y.dtype), axis)
         return y
 
     return forward, backward
