@@ -1,6 +1,7 @@
-"""What a recorded step has as constants, though the program may change it: of modules, optimizers.
+"""What of modules and optimizers a program may change unnoticed, where no Python of a step is run.
 
-A replay does not run the step's Python, so it has to ask before each step: and that quickly.
+What a recorded step has as constants; and what it leaves bound to a name, which only the step may
+bind anew: gradients, buffers, an optimizer's state. A replay asks before each step, so quickly.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from weakref import ref
 import torch
 from torch import nn
 
-from kit.runtime.steps.recording import numbers_in
+from kit.runtime.steps.recording import Watched, numbers_in
 
 __all__ = ["of_module", "of_optimizer", "parts_of", "settings_of"]
 
@@ -28,6 +29,7 @@ _NO_CHOICE = {
 _TRAINS, _NEEDS, _GRADIENT = map(attrgetter, ("training", "requires_grad", "grad"))
 _FORWARD = attrgetter("forward")
 _TABLES = attrgetter("_modules", "_parameters")
+_BUFFERS = attrgetter("_buffers")
 _HOOKS = attrgetter(
     *("_forward_pre_hooks", "_forward_hooks"), "_backward_pre_hooks", "_backward_hooks"
 )
@@ -48,10 +50,11 @@ def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
     return modules, parameters
 
 
-def of_module(module: nn.Module) -> Callable[[], Any]:
-    """Asks which modules are in it and train, which parameters need or have a gradient, hooks.
+def of_module(module: nn.Module) -> Watched:
+    """Asks a module which tensors its buffers, attributes and gradients are; and for constants.
 
-    And for the numbers and texts among the modules' attributes, such as `dropout.p`, and `forward`.
+    These are which modules are in it and train, which parameters need or have a gradient, hooks,
+    the numbers and texts among the modules' attributes, such as `dropout.p`, and `forward`.
     """
     parts, trained = parts_of(module)
     known, weights = [*map(ref, parts)], [*map(ref, trained)]
@@ -64,6 +67,8 @@ def of_module(module: nn.Module) -> Callable[[], Any]:
     ]
     owners, names = [i for i, _ in choices], [name for _, name in choices]
     kinds = list({type(m): None for m in parts})
+    held = [(i, name) for i, m in enumerate(parts)
+            for name, value in vars(m).items() if isinstance(value, torch.Tensor)]  # fmt: skip
 
     def look() -> Any:
         modules, parameters = [*map(_THING, known)], [*map(_THING, weights)]
@@ -85,13 +90,23 @@ def of_module(module: nn.Module) -> Callable[[], Any]:
             *[gradient is None for gradient in map(_GRADIENT, parameters)],
         ]
 
-    return look
+    def bound() -> Any:
+        if (modules := [*map(_THING, known)])[0] is None:
+            return None
+        return [
+            *(id(vars(modules[i]).get(name)) for i, name in held),
+            *map(id, chain.from_iterable(map(dict.values, map(_BUFFERS, modules)))),
+            *[id(p.grad) for p in map(_THING, weights) if p is not None],
+        ]
+
+    return Watched(look, bound)
 
 
-def of_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
-    """Asks for its parameters, hooks, and the numbers of its groups, such as the learning rate.
+def of_optimizer(optimizer: torch.optim.Optimizer) -> Watched:
+    """Asks an optimizer which tensors its state and gradients are; and for constants.
 
-    One that is a tensor on the device is read by the step like any other; one on the host is a
+    These are its parameters, hooks, and the numbers of its groups, such as the learning rate. One
+    that is a tensor on the device is read by the step like any other; one on the host is a
     constant, as a number is.
     """
 
@@ -114,7 +129,14 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
                     seen += numbers_in(value)
         return seen
 
-    return look
+    def bound() -> Any:
+        if (alive := known()) is None:
+            return None
+        states = chain.from_iterable(state.values() for state in alive.state.values())
+        parameters = chain.from_iterable(group["params"] for group in alive.param_groups)
+        return [*map(id, states), *map(id, map(_GRADIENT, parameters))]
+
+    return Watched(look, bound)
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import zip_longest
 from operator import attrgetter, is_, methodcaller
 from types import (
@@ -32,7 +32,7 @@ from kit.runtime.steps.reach import (
     parts_of,
 )
 
-__all__ = ["BYTES_A_THING", "Held", "Look", "is_plain"]
+__all__ = ["BYTES_A_THING", "Held", "Look", "is_plain", "other_batch"]
 
 _THINGS = 30_000  # that are compared
 _PLAIN_A_THING = 50  # numbers and texts of a list that are compared as quickly as a thing
@@ -152,6 +152,17 @@ class Look:
             things += [(_joined(name, part), inner) for part, inner in parts]
         if self.count > _THINGS:
             self.unseen = self.unseen or f"more than {_THINGS:,} things, as many as {name} has"
+
+
+def other_batch(brought: Sequence[Look], batches: Sequence[Any]) -> str:
+    """What the next batches bring beside tensors that those of the last step did not, in words."""
+    for known, batch in zip(brought, batches, strict=True):
+        now = Look("batch", batch)
+        if name := known.change(now):
+            return f"a loader brings another {name} than the last time, beside its tensors"
+        if now.unseen:
+            return f"a loader brings {now.unseen}, and that cannot be compared"
+    return ""
 
 
 class Held:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from numbers import Number
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 from kit.runtime.recording.bulk import Cell, Op, Task, Value, pending
@@ -26,6 +26,7 @@ __all__ = [
     "Reasons",
     "Recording",
     "Source",
+    "Watched",
     "alike",
     "difference",
     "fill",
@@ -78,6 +79,18 @@ class Draws:
         return Draw(self.calls)
 
 
+class Watched(NamedTuple):
+    """What of a thing a replay could not notice. Each is None once the thing is gone.
+
+    Attributes:
+        constants: gives its numbers that the step has as constants.
+        bound: gives the ids of the tensors that it holds, which only the step may put others for.
+    """
+
+    constants: Callable[[], Any]
+    bound: Callable[[], Any]
+
+
 @dataclass(eq=False, slots=True)
 class Read:
     """A result that the next step reads."""
@@ -100,9 +113,9 @@ class Recording:
     fetches: list[Fetch] = field(default_factory=list)
     brought: list[Look] = field(default_factory=list)  # by each, beside its tensors
     calls: list[tuple[int, Fetch]] = field(default_factory=list)  # (tasks before it, call)
-    # id of a thing -> that, and what gives the numbers that the step has of it as constants
-    looks: dict[int, tuple[ref[Any], Fetch]] = field(default_factory=dict)
-    seen: list[tuple[Fetch, Any]] = field(default_factory=list)  # by those of the step before it
+    watched: dict[int, tuple[ref[Any], Watched]] = field(default_factory=dict)  # by its id
+    # constants as the step began, and what is bound as it ended; why another one is recorded
+    seen: list[tuple[Fetch, Any, str]] = field(default_factory=list)
     alive: list[tuple[ref[Value], int, int]] = field(default_factory=list)  # (value, task, output)
     reads: list[Read] = field(default_factory=list)
     fixed: dict[int, tuple[ref[Value], Cell]] = field(default_factory=dict)  # read, not made by it

@@ -22,7 +22,7 @@ from weakref import ref
 from kit.runtime.recording.bulk import Cell, Task, Value, same_task, twin
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.guesses import Guesses
-from kit.runtime.steps.look import Look
+from kit.runtime.steps.look import Look, other_batch
 from kit.runtime.steps.own_state import Looks, OwnState
 from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer, UserProgram
@@ -33,6 +33,7 @@ from kit.runtime.steps.recording import (
     Fetch,
     Reasons,
     Recording,
+    Watched,
     alike,
     difference,
     fill,
@@ -52,6 +53,15 @@ CONFIRM = 3  # equal steps in a row before one is replayed
 VERIFY_EVERY = 32  # replayed steps between two recorded ones
 STOPPED = "speculate.stopped"  # the counter that is 1 once guessing has not paid
 SMALL = 1 << 16  # bytes of a host array that are kept, to see that the next step sends the same
+
+_CONSTANTS = (
+    "the program has changed a number of an optimizer, or which modules train or need gradients, "
+    "between two steps"
+)
+_BOUND = (
+    "gradients, buffers or an optimizer's state were other tensors between two steps; zero the "
+    "gradients within the step"
+)
 
 
 class Stepper:
@@ -215,16 +225,16 @@ class Stepper:
         if (now := self._now) is not None:
             now.calls.append((len(now.tasks), call))
 
-    def watch(self, thing: Any, looks_at: Callable[[Any], Callable[[], Any]]) -> None:
-        """Note a thing whose numbers are constants of the step: `looks_at(thing)()` gives them.
+    def watch(self, thing: Any, looks_at: Callable[[Any], Watched]) -> None:
+        """Note a thing of which the program may change what a replay would not notice.
 
-        None stands for a thing that is gone, which nobody can change any more. The look must not
-        keep it alive: torch holds gradients where no collector looks, and these their session.
+        `looks_at(thing)` must not keep it alive: torch holds gradients where no collector looks,
+        and these their session.
         """
         now = self._now if self.mode == "replay" else None
-        if now is None or ((known := now.looks.get(id(thing))) and known[0]() is thing):
+        if now is None or ((known := now.watched.get(id(thing))) and known[0]() is thing):
             return
-        now.looks[id(thing)] = ref(thing), looks_at(thing)
+        now.watched[id(thing)] = ref(thing), looks_at(thing)
 
     def note_cut(
         self, task: Task, kept: Sequence[Value], holders: Sequence[Value] = ()
@@ -256,11 +266,11 @@ class Stepper:
 
     def _begin(self, step: Callable[[], Any]) -> None:
         draws = self._random.calls
-        looks = [] if self._last is None else [look for _, look in self._last.looks.values()]
+        watched = [] if self._last is None else self._last.watched.values()
         self._now = Recording(
             draws=draws,
             modes=self._modes(),
-            seen=[(look, look()) for look in looks],
+            seen=[(one.constants, one.constants(), _CONSTANTS) for _, one in watched],
         )
         self._own = None
         if self._last is not None and self.mode == "replay" and self._equal >= CONFIRM - 2:
@@ -301,7 +311,7 @@ class Stepper:
                 known = KnownFunction(
                     step,
                     without=[*now.fetches, *(call for _, call in now.calls)],
-                    watched=now.looks.keys(),
+                    watched=now.watched.keys(),
                     hooks=[hook for one in self._program.frontends() for hook in one.hooks()],
                 )
                 why = known.unseen
@@ -316,6 +326,7 @@ class Stepper:
             self.reasons.note(reason + late)
         elif self._equal and self.mode == "replay":
             now.reads = reads_of(now)
+            now.seen += [(one.bound, one.bound(), _BOUND) for _, one in now.watched.values()]
             self._step = known if self._equal >= CONFIRM - 1 else None
         self._replayed = 0
         self._now, self._own, self._last = None, None, now
@@ -338,12 +349,10 @@ class Stepper:
             if last.modes.get(what) != now:
                 self.forget(f"the program has changed {what}, between two steps")
                 return False
-        if any(look() not in (None, seen) for look, seen in last.seen):
-            self.forget(
-                "the program has changed a number of an optimizer, or which modules train "
-                "or need gradients, between two steps"
-            )
-            return False
+        for look, seen, why in last.seen:
+            if look() not in (None, seen):
+                self.forget(why)
+                return False
         return self._replayed < VERIFY_EVERY
 
     def _modes(self) -> dict[str, Any]:
@@ -391,7 +400,7 @@ class Stepper:
             finally:
                 self._now, self.is_fetching = None, False
             self._ahead.append((fetch, batch, fresh.inputs))
-        if why := self._other_batch(last):
+        if why := other_batch(last.brought, [batch for _, batch, _ in self._ahead]):
             self.reasons.note(why)
             return None
         if last.fetches and self._step is not None and self._step.change(step):
@@ -408,16 +417,6 @@ class Stepper:
             next(rest) if data is FRESH else cell
             for cell, data in zip(last.inputs, last.contents, strict=True)
         ]
-
-    def _other_batch(self, last: Recording) -> str:
-        """What the next batches bring beside tensors that those of the last step did not."""
-        for known, (_, batch, _) in zip(last.brought, self._ahead, strict=True):
-            now = Look("batch", batch)
-            if name := known.change(now):
-                return f"a loader brings another {name} than the last time, beside its tensors"
-            if now.unseen:
-                return f"a loader brings {now.unseen}, and that cannot be compared"
-        return ""
 
     def _again(
         self, last: Recording, inputs: list[Cell], tasks: list[Task], made: list[list[Cell]]

@@ -117,7 +117,7 @@ RATES = (rate_on_the_host, rate_on_the_device, rate_replaced)
 
 
 def train(
-    change: Callable[[Any, Any], None], step_mode: str, *, zeroes: bool = True
+    change: Callable[[Any, Any], None], step_mode: str
 ) -> tuple[list[float], list[float], Any]:
     """Losses, and the first weights; `change` is called once, between two steps."""
     with open_session(Settings(mode="lazy", step_mode=step_mode), cache=CACHE) as session:
@@ -139,8 +139,7 @@ def train(
             loss = nn.CrossEntropyLoss()(scores, target) * factor  # a module that lives for a step
             loss.backward()
             optimizer.step()
-            if zeroes:
-                optimizer.zero_grad()
+            optimizer.zero_grad()
             return loss.detach()
 
         def load() -> Any:
@@ -155,8 +154,6 @@ def train(
                     assert session.metrics()["replay.steps"] >= CHANGED - 5
                 change(model, optimizer)
             losses.append(session.run_step(step))
-            if not zeroes:
-                optimizer.zero_grad()
         return [x.item() for x in losses], model[0].weight.flatten().tolist(), session
 
 
@@ -181,11 +178,82 @@ def test_a_change_between_two_steps_counts_in_the_next_one(change: Any) -> None:
     assert session.stepper.counts["replay.steps"] > CHANGED
 
 
-def test_gradients_may_be_zeroed_between_the_steps() -> None:
-    *recorded, _ = train(forgotten, "retrace", zeroes=False)
-    *replayed, session = train(forgotten, "replay", zeroes=False)
+def test_gradients_that_are_zeroed_between_the_steps_are_there_before() -> None:
+    """A replay sets no name to a tensor, and the program reads the gradients by `p.grad`."""
+
+    def norms(step_mode: str) -> Any:
+        with open_session(Settings(step_mode=step_mode), cache=CACHE) as session:
+            torch.manual_seed(0)
+            model, x = nn.Linear(3, 1).to("kit"), torch.ones(4, 3, device="kit")
+            optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+            def step() -> None:
+                model(x).square().sum().backward()
+                optimizer.step()
+
+            found = []
+            for _ in range(9):
+                session.run_step(step)
+                found.append(model.weight.grad.norm().item())
+                optimizer.zero_grad()
+            return found, session.stepper.reasons
+
+    assert norms("replay")[0] == norms("retrace")[0]
+    assert any("zero the gradients within the step" in why for why in norms("replay")[1])
+
+
+def other_buffer(model: Any, optimizer: Any, other: torch.Tensor) -> Any:
+    old, model.shift = model.shift, other
+    return old
+
+
+def other_attribute(model: Any, optimizer: Any, other: torch.Tensor) -> Any:
+    old, model.plain = model.plain, other
+    return old
+
+
+def other_gradient(model: Any, optimizer: Any, other: torch.Tensor) -> Any:
+    old, model.weight.grad = model.weight.grad, other
+    return old
+
+
+def other_state(model: Any, optimizer: Any, other: torch.Tensor) -> Any:
+    state = optimizer.state[model.weight]
+    old, state["momentum_buffer"] = state["momentum_buffer"], other
+    return old
+
+
+@pytest.mark.parametrize("change", [other_buffer, other_attribute, other_gradient, other_state],
+                         ids=lambda f: f.__name__)  # fmt: skip
+def test_another_tensor_counts_in_the_next_step_whoever_holds_the_one_before(change: Any) -> None:
+    def losses(step_mode: str) -> Any:
+        with open_session(Settings(mode="lazy", step_mode=step_mode), cache=CACHE) as session:
+            torch.manual_seed(0)
+            model = nn.Linear(3, 3)
+            model.register_buffer("shift", torch.ones(3))
+            model.to("kit")
+            model.plain = torch.ones(3, device="kit")
+            optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+            x, other, held = torch.ones(3, 3).to("kit"), torch.full((3, 3), 2.0).to("kit"), None
+            found = []
+
+            def step() -> Any:
+                loss = (model(x) * model.shift + model.plain).square().sum()
+                loss.backward()  # the gradients of all steps together
+                optimizer.step()
+                return loss.detach()
+
+            for i in range(STEPS):
+                if i == CHANGED:
+                    held = change(model, optimizer, other)
+                found.append(session.run_step(step).item())
+            return found, held is not None and held.tolist(), session
+
+    *recorded, _ = losses("retrace")
+    *replayed, session = losses("replay")
     assert replayed == recorded
-    assert session.stepper.counts["replay.steps"] == STEPS - 5
+    assert session.stepper.counts["replay.steps"] > CHANGED
+    assert any("between two steps" in why for why in session.stepper.reasons)
 
 
 def frozen_leaf(w: torch.Tensor) -> Any:
