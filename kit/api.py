@@ -295,19 +295,25 @@ def Session(
     """A lazy-tensor session: inside `with kit.Session():`, `device="kit"` works in torch.
 
     Args:
-        settings: bulk sizes, segment mode and device; `kit.Settings()` if not given.
+        settings: how steps are recorded, cut, checked and run; `kit.Settings()` if not given. What
+            a builder follows, such as the batch size, has no effect here.
         rules: lowering rules; yours: `kit.DEFAULT_RULES | kit.Rules({"aten.x.default": function})`.
         strict: an op without a rule raises `UnsupportedOp`; it runs on the host otherwise.
         options: settings by name: `kit.Session(bulk_forward=50)`.
 
     Raises:
-        SettingsError: a name or a value is wrong.
+        SettingsError: a name or a value is wrong, or the mode is "torch".
     """
     from kit.runtime.rules.default import DEFAULT_RULES
     from kit.torch.device import open_session
 
     settings = Settings.checked(Settings() if settings is None else settings)
     settings = settings.replace(**options) if options else settings
+    if settings.mode == "torch":
+        raise SettingsError(
+            "mode 'torch' runs without device kit, so there is no session of it: run the program "
+            "on its own device, and measure it with kit.watch or kit.run"
+        )
     return open_session(settings, rules=rules or DEFAULT_RULES, strict=strict)
 
 

@@ -33,7 +33,6 @@ __all__ = ["knows_kit", "run_program"]
 
 STEPS = 10  # measured ones, unless asked otherwise
 _OF_MEASURING = frozenset({"steps", "warmup"})
-_OF_BUILDERS = frozenset({"accumulate", "batch_size", "dtype", "loss_scaling", "prefetch"})
 
 
 class _Enough(BaseException):
@@ -165,15 +164,21 @@ def _kept(
 
 def _check_followed(options: argparse.Namespace, settings: Settings, named: frozenset[str]) -> None:
     """Refuse settings that the run would bear, though its script does not follow them."""
+    from kit.runs.knob import knobs_of
+
     script = safe_terminal(options.script.name)
     if named - _OF_MEASURING and not options.on:
         raise SettingsError(
             f"{min(named - _OF_MEASURING)} cannot be set: {script} knows nothing of kit and runs "
             "natively, as it is. With --on kit it runs on device kit, under settings"
         )
-    unfollowed = named & _OF_BUILDERS
+    unfollowed = named & {row.name for row in knobs_of(settings) if row.is_of_builders}
     if settings.step_mode != "retrace":  # the steps of a loop are no function to call again
         unfollowed |= {"step_mode"}
+    if settings.mode == "torch":
+        raise SettingsError(
+            f"mode 'torch' is the script as it is, without --on kit: leave that out for {script}"
+        )
     if unfollowed:
         raise SettingsError(
             f"{min(unfollowed)} cannot be set: {script} knows nothing of kit, and its loop runs as "

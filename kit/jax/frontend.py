@@ -68,6 +68,10 @@ class JaxFrontend:
             lambda x: x.over(fresh(x.kit_value())) if isinstance(x, LazyArray) else x, result
         )
 
+    def value_of(self, thing: Any) -> Value | None:
+        """The value of an array of a step; None of all else."""
+        return thing._value if isinstance(thing, LazyArray) else None
+
     def run(self, function: TracedFunction, args: Any, kwargs: Any) -> Any:
         """Record one call of a function; its results are arrays that may not have been computed."""
         session = self.session

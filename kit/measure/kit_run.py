@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,8 @@ from kit.runtime.recording.sites import format_site
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session
 from kit.runtime.session.setup import Setup
+from kit.trace import SyncPoint
+from kit.trace.syncs import from_first
 
 __all__ = ["LEAD_IN", "measure", "open_workload", "record_plan", "run_of_session"]
 
@@ -96,9 +98,12 @@ def measure(
         )
 
 
-def run_of_session(session: Session, traced: TracedSteps, **measured: Any) -> Run:
+def run_of_session(
+    session: Session, traced: TracedSteps, *, sync_points: Iterable[SyncPoint], **measured: Any
+) -> Run:
     """A run of what a session traced and compiled; all other fields are given as they are."""
     return Run(
+        sync_points=from_first(sync_points),
         timeline=traced.timeline,
         graphs=traced.graphs,
         segments=traced.segments,

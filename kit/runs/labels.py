@@ -74,11 +74,13 @@ def is_on_gpu(run: Run) -> bool:
 def told_settings(run: Run) -> dict[str, Any]:
     """The settings that somebody chose, by name.
 
-    Of a watched script and of a trace, how many steps went before and were measured is not among
-    them: that was counted, and the next recording may count others.
+    Of a watched script and of a trace, what a builder follows is not among them, such as the batch
+    size, of which nothing is known; nor how many steps went before and were measured: that was
+    counted, and the next recording may count others.
     """
-    is_counted = is_of_strangers(run)
-    rows = (row for row in knobs_of(run.settings) if not (is_counted and row.is_measuring))
+    rows = knobs_of(run.settings)
+    if is_of_strangers(run):
+        rows = tuple(row for row in rows if not (row.is_measuring or row.is_of_builders))
     return {row.name: getattr(run.settings, row.name) for row in rows}
 
 

@@ -138,6 +138,7 @@ class Settings:
         widget="menu",
         one_device_only=tuple(x for x in LOSS_SCALING if loss_scaling(x).takes_back),
         is_compiled=True,
+        is_of_builders=True,
     )
     batch_size: int = setting(
         8,
@@ -147,6 +148,7 @@ class Settings:
         offered=(2, 4, 8, 16, 32),
         is_compiled=True,
         is_training=True,
+        is_of_builders=True,
     )
     accumulate: int = setting(
         1,
@@ -159,6 +161,7 @@ class Settings:
         phrases={1: "1 micro-batch"},
         is_compiled=True,
         is_training=True,
+        is_of_builders=True,
     )
     prefetch: int = setting(
         0,
@@ -171,6 +174,7 @@ class Settings:
         phrase="prefetch {}",
         phrases={0: "no prefetch"},
         tried=(0, 2),
+        is_of_builders=True,
     )
     dtype: str = setting(
         "float32",
@@ -181,6 +185,7 @@ class Settings:
         phrase="{}",
         is_compiled=True,
         is_training=True,
+        is_of_builders=True,
     )
     steps: int = setting(
         ENOUGH,

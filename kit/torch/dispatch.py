@@ -8,6 +8,7 @@ The way of one op: `KitTensor.__torch_dispatch__`, `Dispatcher.dispatch`, the re
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,10 @@ _default_dtype = torch.get_default_dtype
 _HOOKS_OF_ALL: list[dict[int, Any]] = [
     private("torch.nn.modules.module._global_forward_pre_hooks"),
     private("torch.nn.modules.module._global_forward_hooks"),
+    private("torch.nn.modules.module._global_backward_pre_hooks"),
     private("torch.nn.modules.module._global_backward_hooks"),
+    private("torch.optim.optimizer._global_optimizer_pre_hooks"),
+    private("torch.optim.optimizer._global_optimizer_post_hooks"),
 ]
 MAX_RECIPES = 65_536  # kinds of calls that are remembered; then all are learned again
 _PLAIN = frozenset({int, bool, type(None), str, torch.dtype})
@@ -122,10 +126,21 @@ class Dispatcher:
             new = fresh(value)
             return result if new is value else wrap(tape, new, result.spec)
         if isinstance(result, dict):
-            return {key: self.renew(item, fresh) for key, item in result.items()}
-        if isinstance(result, list | tuple) and not hasattr(result, "_fields"):
-            return type(result)(self.renew(item, fresh) for item in result)
+            items = {key: self.renew(item, fresh) for key, item in result.items()}
+            if type(result) is dict:
+                return items
+            renewed = copy.copy(result)  # of a class of its own, such as a model's output
+            for key, item in items.items():
+                renewed[key] = item
+            return renewed
+        if isinstance(result, list | tuple):
+            each = [self.renew(item, fresh) for item in result]
+            return type(result)(*each) if hasattr(result, "_fields") else type(result)(each)
         return result
+
+    def value_of(self, thing: Any) -> Value | None:
+        """The value that a tensor of this device shows, or shows a part of; None of all else."""
+        return thing.ref.base.value if isinstance(thing, KitTensor) else None
 
     # -- one call --------------------------------------------------------------------------------
 

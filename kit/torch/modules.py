@@ -132,6 +132,10 @@ def _follow(module: nn.Module, moved: dict[int, tuple[Any, Any]]) -> None:
     optimizers = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
     for optimizer in optimizers:
         _hand_over(optimizer, moved)
+    for other in [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]:
+        for name, old in vars(other).get("_parameters", {}).items():
+            if id(old) in moved:  # tied to one of another module, which is moved by itself
+                other._parameters[name] = moved[id(old)][1]
     # One parameter may be what is left of a loop over them; several are a list that is used again.
     if (held := _count_held(module, moved)) > 1:
         warnings.warn(

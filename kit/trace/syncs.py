@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from kit.trace.active import Gaps, Kernels, Pieces, hull
 from kit.trace.intervals import Ints, common, without
 from kit.trace.timeline import SyncPoint, Timeline
 
-__all__ = ["SyncRow", "after_waits", "idle_after", "sync_table", "waits"]
+__all__ = ["SyncRow", "after_waits", "from_first", "idle_after", "sync_table", "waits"]
 
 _END = np.iinfo(np.int64).max
 
@@ -35,6 +35,13 @@ class SyncRow:
         """What is known to be lost: the device's time, or else the host's."""
         idle = self.idle_ms_per_step
         return self.wait_ms_per_step if math.isnan(idle) else idle
+
+
+def from_first(syncs: Iterable[SyncPoint]) -> tuple[SyncPoint, ...]:
+    """The same points, counted from the first: a clock that began at boot has large numbers."""
+    found = tuple(syncs)
+    start = min((sync.at_ns for sync in found), default=0)
+    return tuple(replace(sync, at_ns=sync.at_ns - start) for sync in found)
 
 
 def sync_table(

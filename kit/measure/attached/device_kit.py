@@ -12,7 +12,9 @@ from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.kit_run import LEAD_IN, run_of_session
 from kit.measure.native.kineto import let_go
 from kit.runs.compiles import FIRST_MEASURED
+from kit.runs.knob import knobs_of
 from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.freeze import TracedSteps
 from kit.runtime.recording.sites import format_site
@@ -105,6 +107,7 @@ class KitRecorder:
             session,
             traced,
             settings=session.settings.replace(
+                **{row.name: row.default for row in knobs_of(Settings) if row.is_of_builders},
                 steps=max(len(steps), 1),
                 warmup=len(recorded.warming) if recorded.times else 0,
                 step_mode=session.settings.step_mode if session.stepper.has_run else "retrace",

@@ -43,6 +43,7 @@ from kit.torch.parallel.own_step import OwnStepParallel
 from kit.torch.parallel.shards import Shards, part_of, sizes_of, tensors_in
 from kit.torch.tensors.tensor import KitTensor
 from kit.trace import Span, Timeline
+from kit.trace.syncs import from_first
 
 __all__ = [
     "ReplicaContext",
@@ -300,7 +301,7 @@ def _run_of(net: DataParallel, seen: Seen, timeline: Timeline, source: Any) -> R
         losses=(),
         step_times_ns=tuple(seen.times_ns),
         timeline=timeline,
-        sync_points=seen.syncs,
+        sync_points=from_first(seen.syncs),
         graphs=(made.graph,),
         segments=made.segments,
         fused=made.fused(),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.runs.labels import is_of_strangers
+from kit.runs.labels import is_of_strangers, told_settings
 from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
 from kit.text import format_ms
@@ -16,7 +16,7 @@ from kit.trace import SyncRow
 __all__ = ["SYNC_CURES", "Advice", "SyncCure", "in_a_step", "sync_cure"]
 
 APART = 0.1  # of a step: so much longer or shorter are the traced ones, that a reader is told
-_OF_BUILDERS = ("prefetch", "loss_scaling")  # a builder asks its `Context` for these
+_EACH = 0.7  # times a step: from there on, that is said of each
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
     change = cure.change if can_guess or "step_mode" not in cure.change else {}
     text += f": {_filled(cure, row, run, can_guess)}"
     # Without the wait, the device can work beside all that the host does, its sleeps included.
-    left_out = _OF_BUILDERS if is_of_strangers(run) else ()  # its program would not obey these
-    known = {name: value for name, value in change.items() if name not in left_out}
+    obeyed = told_settings(run)
+    known = {name: value for name, value in change.items() if name in obeyed}
     return Advice(cure.rule, text, row.site, wait, known)
 
 
@@ -88,7 +88,14 @@ def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
         later=later if run.devices == 1 and not is_own else "",
         keep=keep if can_guess else "",
         hide=hide if can_guess else "",
+        often=_how_often(row),
     )
+
+
+def _how_often(row: SyncRow) -> str:
+    if row.count_per_step > _EACH:
+        return "in each step"
+    return f"once in {round(1 / row.count_per_step)} steps"
 
 
 _BY_DATA = ("nonzero", "index.Tensor", "masked_select", "unique", "argwhere")
@@ -134,7 +141,7 @@ SYNC_CURES = (
     SyncCure(
         "logging",
         lambda cause, via: cause == "print" or via.startswith(("logging/", "tqdm/")),
-        "a number is printed or logged in each step. Do it every 50th step, or keep "
+        "a number is printed or logged {often}. Do it every 50th step, or keep "
         "loss.detach() and print it later{hide}.",
         _SPECULATE,
     ),

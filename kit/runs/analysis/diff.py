@@ -29,6 +29,7 @@ from kit.runs.change import (
 from kit.runs.knob import knobs_of
 from kit.runs.labels import COMMIT, IMPORTED, TIME, label_of, told_settings
 from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.text import (
     check_number,
     check_whole_number,
@@ -158,7 +159,10 @@ class RunDiff:
         """The same as Markdown, for a pull request."""
         check_whole_number(SettingsError, "limit", limit, at_least=0)
         old, new = (safe_markdown(label) for label in self.labels)
-        parts = [f"### {old} → {new}", markdown_table(_HEAD, [row_markdown("step", self.step)])]
+        parts = [
+            f"### {old} → {new}",
+            markdown_table(_HEAD, [row_markdown(self.step.name, self.step)]),
+        ]
         notes: list[tuple[str, Any, Any]] = [*self.settings, *self.environment, *self.points]
         if self.segments[0] != self.segments[1]:
             notes.append(("segments", *self.segments))
@@ -245,8 +249,13 @@ def _in_words(run: Run) -> dict[str, Any]:
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
-    """The settings that differ; None for a builder's knob that only the other workload has."""
-    return tuple((k, old.get(k), new.get(k)) for k in {**old, **new} if old.get(k) != new.get(k))
+    """The settings that differ; None for a builder's knob that only the other workload has.
+
+    What one of the runs was not told, as a watched one the batch size, is not compared.
+    """
+    kits = {row.name for row in knobs_of(Settings)}
+    names = [k for k in {**old, **new} if k not in kits or (k in old and k in new)]
+    return tuple((k, old.get(k), new.get(k)) for k in names if old.get(k) != new.get(k))
 
 
 def _step(olds: Sequence[Run], news: Sequence[Run], *, by_sample: bool) -> Change:

@@ -128,10 +128,10 @@ class _Values:
                 self.users[value].add(i)
         for value in graph.wanted:
             self.users[value].add(len(graph))  # the code after the step
-        self._flops: dict[int, int] = {}
+        self._flops: dict[int, float] = {}
         self._moved: dict[tuple[int, ...], tuple[int, int]] = {}  # many kernels have the same nodes
 
-    def flops(self, i: int) -> int:
+    def flops(self, i: int) -> float:
         if i not in self._flops:
             self._flops[i] = node_flops(self.graph, i)
         return self._flops[i]
@@ -163,7 +163,7 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
     times = row.count if row.count <= devices * (steps + 1) else devices * steps
     ns = _took_ns(row, devices) / times
     gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
-    share, limit = _of_ceiling(gb_s, gflop_s, ceilings if members else None)
+    share, limit = _of_ceiling(gb_s, gflop_s, None if math.isnan(flops) else ceilings)
     nodes = [graph.nodes[i] for i in sorted(members)]
     ops, sites, scopes = (_once(getattr(n, name) for n in nodes) for name in _TEXTS)
     return KernelCost(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kit.runs.analysis.headline import headline_text
-from kit.runs.analysis.lines import line_costs
+from kit.runs.analysis.lines import dearest_lines
 from kit.runs.analysis.verdict import verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import time_notes
 from kit.runs.run import Run
@@ -75,18 +75,17 @@ def _breakdown(run: Run) -> str:
 
 def _lines(run: Run) -> list[str]:
     """The dearest lines; nothing where no line is known."""
-    rows = sorted((r for r in line_costs(run) if r.site), key=lambda r: -r.total_ms)[:_TOP_LINES]
+    rows, parts = dearest_lines(run)
     codes = code_by_site(run.sources)
-    names = [f"{r.site} {codes.get(r.site, '').strip()}".strip() for r in rows]
-    columns = {
-        "recording": [r.recording_ms for r in rows],
-        "device": [r.device_ms for r in rows],
-        "wait": [r.wait_ms for r in rows],
+    known = {
+        head: ms_of for head, ms_of in parts.items() if not all(math.isnan(ms_of(r)) for r in rows)
     }
-    known = {head: of for head, of in columns.items() if not all(map(math.isnan, of))}
     cells = [
-        (safe_markdown(name, 140), *map(format_number, row))
-        for name, *row in zip(names, *known.values(), strict=True)
+        (
+            safe_markdown(f"{r.site} {codes.get(r.site, '').strip()}".strip(), 140),
+            *(format_number(ms_of(r)) for ms_of in known.values()),
+        )
+        for r in rows[:_TOP_LINES]
     ]
     head = ("line", *(f"{name} (ms a step)" for name in known))
     return ["## Lines", markdown_table(head, cells)] if cells else []

@@ -227,7 +227,9 @@ def variant_memory(run: Run) -> VariantMemory:
     """The row of a run among variants; one without a graph has its step time only."""
     if not run.graphs:
         return VariantMemory(run.step_ms, *[math.nan] * 10)
-    found, times, nodes = memory(run), node_ns(run), run.graphs[0].nodes
+    found, nodes = memory(run), run.graphs[0].nodes
+    # `node_ns` numbers the nodes of all traced steps, of which the first one's come first
+    times = {i: ns for i, ns in node_ns(run).items() if i < len(nodes)}
 
     def device(phase: str) -> float:
         return sum(ns for i, ns in times.items() if nodes[i].phase == phase) if times else math.nan

@@ -11,7 +11,7 @@ from urllib.parse import unquote_plus
 import numpy as np
 
 from kit.runs.analysis.headline import headline_text
-from kit.runs.analysis.lines import HOW_TIMED, line_costs
+from kit.runs.analysis.lines import HOW_TIMED, dearest_lines
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import time_notes
 from kit.runs.device.callers import best_view, callers_text, has_lines
@@ -59,7 +59,7 @@ def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
         _memory(run, rows),
         _advice(found),
     ]
-    notes = [f"note: {safe_terminal(note, 300)}" for note in run.timeline.notes[:6]]
+    notes = [f"note: {safe_terminal(note, 300)}" for note in run.timeline.notes]
     return "\n\n".join([part for part in parts if part] + ["\n".join(notes)] * bool(notes))
 
 
@@ -232,28 +232,23 @@ def _memory(run: Run, limit: int) -> str:
 
 
 def _lines(run: Run, limit: int) -> str:
-    rows = [row for row in line_costs(run) if row.site]
+    rows, parts = dearest_lines(run)
     if run.callers or not any(row.nodes for row in rows):
         return ""  # what the sync points, or the table of callers, have said
-    dearest = sorted(rows, key=lambda row: -row.total_ms)[:limit]
     codes = code_by_site(run.sources)
-    cells = []
-    further = [
-        (head, field)
-        for head, field in (("elsewhere ms", "elsewhere_ms"), ("own code ms", "own_ms"))
-        if any(getattr(row, field) for row in rows)
+    cells = [
+        [
+            safe_terminal(row.site, 40),
+            *(format_number(ms_of(row)) for ms_of in parts.values()),
+            _start_of(codes.get(row.site, "").strip()),
+        ]
+        for row in rows[:limit]
     ]
-    for row in dearest:
-        known = codes.get(row.site, "")
-        parts = [row.recording_ms, row.device_ms, row.wait_ms]
-        parts += [getattr(row, field) for _, field in further]
-        times = map(format_number, parts)
-        cells.append([safe_terminal(row.site, 40), *times, _start_of(known.strip())])
-    heads = ["line", "record ms", "device ms", "wait ms", *(head for head, _ in further), ""]
+    heads = ["line", *(f"{head} ms" for head in parts), ""]
     shown = terminal_table(heads, cells, left=(0, len(heads) - 1)) + _more(
         len(rows) - limit, "lines"
     )
-    return f"{shown}\nrecord: {HOW_TIMED}" if any(t >= 0 for t in run.recorded_ns) else shown
+    return f"{shown}\nrecording: {HOW_TIMED}" if any(t >= 0 for t in run.recorded_ns) else shown
 
 
 def _start_of(code: str) -> str:

@@ -76,6 +76,13 @@ class LimitRow:
     outside: str = ""  # of one that PyTorch or jax ran; "": the same
 
 
+_JIT = LimitRow(
+    "The device waits for the step's Python and for jax.jit's dispatch, which are not told apart",
+    "compute less outside of the jitted function, or hand more over at once (a larger batch, "
+    "several steps in one jax.lax.scan); the same step on device kit says what its lines take",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What limits a run, in words."""
@@ -179,7 +186,8 @@ def verdict(run: Run) -> Verdict | None:
     if limit.doubt:
         return Verdict(limit, _WITHHELD, (), _next_of(run))
     advice = run.advice()
-    row = LIMIT_ROWS[limit.what]
+    is_jit = run.environment.get(BASELINE) == JIT
+    row = _JIT if is_jit and limit.what == "dispatch" else LIMIT_ROWS[limit.what]
     step_ms = run.traced_ms
     said = _of_device(run, limit) if limit.what == "device" else row.said
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"

@@ -2,12 +2,13 @@
 
 Counted are matrix products, convolutions, attention and recurrent layers, where the arithmetic of a
 training step is. An addition and a multiplication are two operations. Everything else counts 0: it
-is bound by memory on any device. A hybridized function is one node, and what is inside it is not
-counted.
+is bound by memory on any device. What a hybridized function or a loop of jax computes is not known:
+it is one node.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -15,15 +16,19 @@ from types import MappingProxyType
 
 from kit.ir import RECURRENT, Graph
 
-__all__ = ["COUNTED", "node_flops"]
+__all__ = ["COUNTED", "PROGRAMS", "node_flops"]
 
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape]
+PROGRAMS = frozenset({"kit.hybrid", "jax.scan", "jax.while", "jax.cond"})  # ops with ops inside
+_KERNEL = re.compile(r"rhs_spec=\((\d+), (\d+)")
 _LEFT = re.compile(r"\(\(\(([\d, ]*)\)")
 
 
-def node_flops(graph: Graph, node: int) -> int:
+def node_flops(graph: Graph, node: int) -> float:
     """Floating-point operations of a node; 0 if its op is not in `COUNTED`, or its shapes are odd.
+
+    nan for one of `PROGRAMS`.
 
     mm, bmm, addmm, ...   2 M K N for (M, K) times (K, N), for each matrix of the batch
     linear                2 |out| K; backward: the same for each of the two gradients that is made
@@ -35,11 +40,14 @@ def node_flops(graph: Graph, node: int) -> int:
     lstm, gru, rnn_*      2 T B |weights| for inputs (T, B, I); backward: the same for the gradients
                           of the weights, of the inputs and of the states, each by its own weights
     jax.dot_general       2 |out| (product of the contracted dimensions)
+    jax.conv_general_..   as convolution; with a dilated input, which is full of zeros, transposed
 
     Source:
         the same counts as torch.utils.flop_counter
     """
     n = graph.nodes[node]
+    if n.op in PROGRAMS:
+        return math.nan
     count = COUNTED.get(".".join(n.op.split(".")[:2]))
     if count is None:
         return 0
@@ -125,6 +133,17 @@ def _dot_general(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> i
     return 2 * prod(outputs[0]) * prod(inputs[0][d] for d in contracted)
 
 
+def _jax_convolution(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+    found = _KERNEL.search(attrs["dimension_numbers"])
+    if not found:
+        return 0
+    x, weight = inputs[:2]
+    made, read = (weight[int(dim)] for dim in found.groups())  # channels of the kernel
+    if set(re.findall(r"\d+", attrs["lhs_dilation"])) <= {"1"}:
+        return 2 * prod(outputs[0]) * prod(weight) // made
+    return 2 * prod(x) * prod(weight) // (read * int(attrs["feature_group_count"]))
+
+
 COUNTED = MappingProxyType(
     {
         **dict.fromkeys(("aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.vdot"), _product(0)),
@@ -141,5 +160,6 @@ COUNTED = MappingProxyType(
         **{f"kit.{kind}": _recurrent(count) for kind, count in RECURRENT.items()},
         **{f"kit.{kind}_backward": _recurrent_backward(count) for kind, count in RECURRENT.items()},
         "jax.dot_general": _dot_general,
+        "jax.conv_general_dilated": _jax_convolution,
     }
 )

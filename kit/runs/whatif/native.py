@@ -14,7 +14,7 @@ from itertools import groupby, pairwise
 
 from kit.errors import SettingsError
 from kit.runs.knob import knobs_of
-from kit.runs.run import Run
+from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import last_steps
 from kit.text import format_ms
@@ -56,6 +56,11 @@ class NativeModel:
     def __init__(self, run: Run) -> None:
         if run.timeline.origin == "imported":
             raise SettingsError("a prediction needs a measured run, not an imported trace")
+        if run.environment.get(BASELINE) == JIT:
+            raise SettingsError(
+                "of a step of jax.jit's it is not known what waits for what. Predict from a run of "
+                "it on device kit"
+            )
         timeline = run.timeline
         kernels = timeline.where(kind="kernel")
         if kernels.sum() > timeline.where(kind="kernel", lane=TORCH_CPU).sum():

@@ -21,6 +21,7 @@ from kit.ir import READ_CUTS, Graph, Segment
 from kit.ir.graph import is_view
 from kit.ir.plan import OpStream, plan
 from kit.runs.change import ends_text
+from kit.runs.labels import is_of_strangers
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import Costs, between, costs_of, on_loading, with_overheads
@@ -142,9 +143,10 @@ class Model:
     """
 
     def __init__(self, run: Run, *others: Run) -> None:
+        self._was_recorded = _was_recorded(run)
         self.run = run = _as_it_ran(run)
         self.native = NativeModel(run) if is_native(run) else None
-        self._others = others
+        self._others = [*map(_as_it_ran, others)]
         self._costs = None if self.native else calibrated(run)
 
     def answer(self, asked: Question) -> Prediction:
@@ -157,7 +159,12 @@ class Model:
             return _native(self.run, self.native, asked)
         asked.check(self.run)
         assert self._costs is not None, "a run that is not native has costs"
-        return _predict((self.run, *self._others), self._costs, asked)
+        if not (self._was_recorded and asked.settings.step_mode == "replay"):
+            return _predict((self.run, *self._others), self._costs, asked)
+        recorded = replace(asked, settings=asked.settings.replace(step_mode="retrace"))
+        found = _predict((self.run, *self._others), self._costs, recorded)
+        why = "the run was to replay its steps and had to record each, so it is taken to again"
+        return replace(found, settings=asked.settings, assumptions=(why, *found.assumptions))
 
     @property
     def stretch(self) -> float:
@@ -215,10 +222,13 @@ def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
     )
 
 
+def _was_recorded(run: Run) -> bool:
+    """Was it to replay its steps, and recorded each? A step that reads is."""
+    return run.settings.step_mode == "replay" and not run.metrics.get("replay.steps")
+
+
 def _as_it_ran(run: Run) -> Run:
-    """Of a run that was to replay its steps, and recorded each: a step that reads is."""
-    is_replayed = run.metrics.get("replay.steps", math.nan) != 0  # nan: an older file
-    if run.settings.step_mode != "replay" or is_replayed:
+    if not _was_recorded(run):
         return run
     return replace(run, settings=run.settings.replace(step_mode="retrace"))
 
@@ -428,8 +438,9 @@ def _described(runs: Sequence[Run]) -> str:
     first = runs[0]
     s = first.settings
     bulk = "no limit" if s.mode == "lazy" else f"bulk {s.bulk_in_force.forward}"
-    sizes = " and ".join(str(n) for n in dict.fromkeys(r.settings.batch_size for r in runs))
-    return (
-        f"{first.name or 'a run'} ({s.mode}, {bulk}, batch {sizes}, {s.loss_scaling}, "
-        f"{s.step_mode}) at {first.step_ms:.2f} ms"
-    )
+    said = [s.mode, bulk]
+    if not is_of_strangers(first):
+        sizes = dict.fromkeys(str(r.settings.batch_size) for r in runs)
+        said += [f"batch {' and '.join(sizes)}", s.loss_scaling]
+    told = ", ".join([*said, s.step_mode])
+    return f"{first.name or 'a run'} ({told}) at {first.step_ms:.2f} ms"

@@ -15,6 +15,7 @@ from itertools import groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.errors import SettingsError
 from kit.ir import Graph, Node, Segment
 from kit.runs.whatif.costs import Costs
 from kit.runs.whatif.waits import Waits
@@ -112,9 +113,17 @@ def accumulated(graph: Graph, times: int) -> tuple[Graph, NDArray[np.intp], froz
 
     Gives the graph, for each of its nodes the one that it repeats, and the first op of each
     repetition. The gradients' sum is not in the graph; it costs little.
+
+    Raises:
+        SettingsError: the step goes on after its update.
     """
-    update = [i for i in graph.ops if graph.nodes[i].phase == "update"]
-    body = sorted({*range(len(graph))} - {*update})
+    update = {i for i in graph.ops if graph.nodes[i].phase == "update"}
+    body = sorted({*range(len(graph))} - update)
+    if any(j in update for i in body for j, _ in graph.nodes[i].inputs):
+        raise SettingsError(
+            "the step goes on after its update, so what of it another number of micro-batches "
+            "would repeat is not known: measure it"
+        )
     nodes: list[Node] = []
     sources: list[int] = []
     starts = []

@@ -79,7 +79,8 @@ class Session:
     """A place where ops are recorded and run: open it with `with`.
 
     Args:
-        settings: bulk sizes, segment mode and device are read; see `kit.Settings`.
+        settings: all are read but what a builder follows (the batch size, loss scaling, dtype) and
+            how long is measured; see `kit.Settings`.
         rules: lowering rules; add your own with `DEFAULT_RULES | Rules({...})`.
         strict: an op without a rule is an error, not a computation on the host.
         frontends: objects whose `open(session)` and `close()` are called with the session's own.
@@ -115,20 +116,19 @@ class Session:
     def _join_parts(self, setup: Setup) -> None:
         """Make the parts, each with those below it."""
         settings, lock = self.settings, self.lock
-        device = setup.device or pick_device(settings.device)
+        self.device = device = setup.device or pick_device(settings.device)
         is_launched, mode = settings.segment_mode == "launch", settings.step_mode
         may_donate = not is_launched and mode != "speculate"  # these read arrays again
         checks = Checks.by_step(settings, device, self.frontends)
         executor = setup.executor(device, self.rules, self._cache, is_launched, checks)
         program = UserProgram(
-            self.mark_step, lambda: self.stream.is_pending, lambda: self.frontends
-        )
-        self.device = device
+            self.mark_step, lambda: self.stream.is_pending,
+            lambda: self.streams.flush("another thread", everywhere=True), lambda: self.frontends,
+        )  # fmt: skip
         self.policy = CutPolicy(
-            is_lazy=settings.mode == "lazy",
-            donates=setup.donates and may_donate,
+            is_lazy=settings.mode == "lazy", donates=setup.donates and may_donate,
             is_inference=self._is_inference,
-        )
+        )  # fmt: skip
         self.draws = Draws(settings.seed)
         self.issuer = Issuer(executor, HostSpans(), Waits(lock, setup.while_waiting))
         self.interrupts = self.issuer.interrupts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 from itertools import zip_longest
 from operator import attrgetter, is_, methodcaller
 from types import (
@@ -32,7 +32,7 @@ from kit.runtime.steps.reach import (
     parts_of,
 )
 
-__all__ = ["BYTES_A_THING", "Held", "Look", "is_plain", "other_batch"]
+__all__ = ["BYTES_A_THING", "Batch", "Held", "Look", "is_plain"]
 
 _THINGS = 30_000  # that are compared
 _PLAIN_A_THING = 50  # numbers and texts of a list that are compared as quickly as a thing
@@ -62,6 +62,7 @@ class Look:
         unseen: a thing whose state cannot be compared, in words; "" if there is none.
         functions: those of the user's that were reached, the nearest first.
         stops: where a near look has stopped, with the names there.
+        arrays: those of the device, but of a near look. It keeps them alive: take them.
         count: things that were compared; 50 numbers in a list are one, as are 2 kB of an array.
     """
 
@@ -83,6 +84,7 @@ class Look:
         self.unseen = ""
         self.functions: list[FunctionType] = []
         self.stops: list[Part] = []
+        self.arrays: list[Part] = []
         self.count = 0
         self._without = unbound(without) if without else ()
         self._is_near = is_near
@@ -141,7 +143,9 @@ class Look:
                 self.unseen = self.unseen or what
                 continue
             seen.append((name, content))
-            if type(content) is Items:
+            if is_of_kit(kind) and hasattr(kind, "__array__"):
+                self.arrays += [(name, thing)] * (not is_near)
+            elif type(content) is Items:
                 self.count += len(content) // _PLAIN_A_THING
             elif is_near and hasattr(kind, "__array__"):
                 self.count += thing.nbytes // BYTES_A_THING
@@ -154,15 +158,38 @@ class Look:
             self.unseen = self.unseen or f"more than {_THINGS:,} things, as many as {name} has"
 
 
-def other_batch(brought: Sequence[Look], batches: Sequence[Any]) -> str:
-    """What the next batches bring beside tensors that those of the last step did not, in words."""
-    for known, batch in zip(brought, batches, strict=True):
-        now = Look("batch", batch)
-        if name := known.change(now):
+class Batch:
+    """What a loader has brought beside what it copies to the device: constants of the step.
+
+    Args:
+        batch: what it gives.
+        copied: the arrays that it has copied for that, which are others each time.
+        cells_of: gives the arrays behind a tensor of the device.
+    """
+
+    def __init__(
+        self, batch: Any, copied: Collection[Any], cells_of: Callable[[Any], list[Any]]
+    ) -> None:
+        self._look = Look("batch", batch)
+        own = set(map(id, copied))
+        self._held = [
+            (name, ref(cell))
+            for name, thing in self._look.arrays
+            for cell in cells_of(thing)
+            if id(cell) not in own
+        ]
+        self._look.arrays.clear()
+
+    def change(self, after: Batch) -> str:
+        """What the next one brings that this one did not, in words; "" if it brings the same."""
+        if name := self._look.change(after._look):
             return f"a loader brings another {name} than the last time, beside its tensors"
-        if now.unseen:
-            return f"a loader brings {now.unseen}, and that cannot be compared"
-    return ""
+        if after._look.unseen:
+            return f"a loader brings {after._look.unseen}, and that cannot be compared"
+        for (name, old), (_, new) in zip_longest(self._held, after._held, fillvalue=("it", None)):
+            if old is None or new is None or old() is None or old() is not new():
+                return f"a loader brings a tensor that was on the device ({name}), another one"
+        return ""
 
 
 class Held:

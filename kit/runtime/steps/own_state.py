@@ -54,8 +54,12 @@ class OwnState:
         finally:
             self._look()
 
-    def change(self) -> str:
-        """What the step has changed since it began, in words; "" if nothing."""
+    def change(self, keeps: Callable[[Any], str] = lambda array: "") -> str:
+        """What the step has changed since it began, in words; "" if nothing.
+
+        Args:
+            keeps: says what an array of the device is that the step must not keep, in words.
+        """
         if self._change:
             return self._change
         if not self.draws_beside and self._draws() != self._drawn:
@@ -68,11 +72,16 @@ class OwnState:
             return f"the step reaches {now.unseen}{where}, and whether it changes cannot be seen"
         if what := asked(now.functions):
             return f"the step asks {what}, and a replay would not"
+        for name, array in now.arrays:
+            if what := keeps(array):
+                where = line_of(name, now.functions)
+                return f"the step keeps {what} as {name}{where}; keep its .clone()"
         return ""
 
     def _look(self) -> None:
         if not self._change:
             self._seen = self._look_around()
+            self._seen.arrays.clear()
         self._drawn = self._draws()
 
     def _look_around(self) -> Look:

@@ -32,4 +32,5 @@ class UserProgram:
 
     end_step: Callable[[], None]
     is_pending: Callable[[], bool]  # whether this thread has recorded ops that are not cut yet
+    settle: Callable[[], None]  # cut what other threads have recorded: it reads what is there now
     frontends: Callable[[], tuple[Any, ...]]  # they make the result of a replayed step

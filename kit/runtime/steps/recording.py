@@ -7,7 +7,7 @@ from (`Source`). Two steps in a row that are equal in that tell what the next on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any, NamedTuple
@@ -15,11 +15,13 @@ from weakref import ref
 
 from kit.runtime.recording.bulk import Cell, Op, Task, Value, pending
 from kit.runtime.recording.sites import format_site
-from kit.runtime.steps.look import Look
+from kit.runtime.steps.look import Batch
 from kit.text import format_count
 
 __all__ = [
     "FRESH",
+    "OTHER_CONSTANTS",
+    "OTHER_TENSORS",
     "Draw",
     "Draws",
     "Fetch",
@@ -44,6 +46,15 @@ _SUCH_AS = ", such as "  # follow numbers, which are others in each step
 _MOST_REASONS = 100
 FRESH = object()  # in the place of a batch's contents: another one each time
 _OTHERS = "of something else each time"
+
+OTHER_CONSTANTS = (
+    "the program has changed a number of an optimizer, or which modules train or need gradients, "
+    "between two steps"
+)
+OTHER_TENSORS = (
+    "gradients, buffers or an optimizer's state were other tensors between two steps; zero the "
+    "gradients within the step"
+)
 
 Fetch = Callable[[], Any]
 Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
@@ -111,7 +122,7 @@ class Recording:
     inputs: list[Cell] = field(default_factory=list)  # copied from the host, in order
     contents: list[Any] = field(default_factory=list)  # of each: bytes, `FRESH`, or None: too many
     fetches: list[Fetch] = field(default_factory=list)
-    brought: list[Look] = field(default_factory=list)  # by each, beside its tensors
+    brought: list[Batch] = field(default_factory=list)  # by each, beside its tensors
     calls: list[tuple[int, Fetch]] = field(default_factory=list)  # (tasks before it, call)
     watched: dict[int, tuple[ref[Any], Watched]] = field(default_factory=dict)  # by its id
     # constants as the step began, and what is bound as it ended; why another one is recorded
@@ -130,6 +141,11 @@ class Recording:
     def has_made(self, value: Value | None) -> bool:
         """Is this the result of an op of the step?"""
         return value is not None and (value.cell is None or id(value.cell.task) in self.numbers)
+
+    def batch_cells(self) -> dict[int, int]:
+        """id of each input that is another one each time -> its place."""
+        inputs = zip(self.inputs, self.contents, strict=True)
+        return {id(cell): i for i, (cell, data) in enumerate(inputs) if data is FRESH}
 
     def input_of(self, cell: Cell) -> int | None:
         """Which input a cell is; None if it is none."""
@@ -232,7 +248,7 @@ def difference(last: Recording, now: Recording, *, replay: bool) -> str:
             site, _ = _origin(task, task.cut.wanted[i], lambda op: len(op.outputs))
             return (
                 f"the step keeps a tensor of each step, made at {site}; if its loss does, by its "
-                "graph, return loss.detach()"
+                "graph, return loss.detach(), and what it returns in an object, in a dict or a list"
             )
     return ""
 
@@ -272,22 +288,32 @@ def _origin(task: Task, number: int, count: Callable[[Op], int]) -> tuple[str, s
 
 
 def hand_over(
-    last: Recording, tasks: list[Task], made: list[list[Cell]], frontends: Iterable[Any]
+    last: Recording,
+    inputs: list[Cell],
+    tasks: list[Task],
+    made: list[list[Cell]],
+    renew: Callable[[Any, Callable[[Value], Value]], Any],
 ) -> Any:
-    """The program has the replayed step from now on; gives what the step returns."""
+    """The program has the replayed step from now on; gives what the step returns.
+
+    Args:
+        renew: gives a result with each array over another value.
+    """
     fill(last, made)
+    given = last.batch_cells()
 
     def renewed(value: Value) -> Value:
         cell = value.cell
+        if (i := given.get(id(cell))) is not None:
+            return pending(inputs[i], value.aval)
         number = None if cell is None else last.numbers.get(id(cell.task))
         if cell is None or number is None:
             return value
         output = last.tasks[number].cut.wanted.index(cell.slot)
         return pending(made[number][output], value.aval)
 
-    result = last.result
-    for frontend in frontends:
-        result = frontend.renew(result, renewed)
+    result = renew(last.result, renewed)
+    last.inputs = inputs
     last.tasks, last.numbers = tasks, {id(task): i for i, task in enumerate(tasks)}
     last.result = result
     return result

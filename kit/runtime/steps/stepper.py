@@ -16,18 +16,22 @@ from __future__ import annotations
 import time
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from weakref import ref
 
 from kit.runtime.recording.bulk import Cell, Task, Value, same_task, twin
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.guesses import Guesses
-from kit.runtime.steps.look import Look, other_batch
+from kit.runtime.steps.kept import Arrays
+from kit.runtime.steps.look import Batch
 from kit.runtime.steps.own_state import Looks, OwnState
 from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer, UserProgram
 from kit.runtime.steps.recording import (
     FRESH,
+    OTHER_CONSTANTS,
+    OTHER_TENSORS,
     Draw,
     Draws,
     Fetch,
@@ -45,7 +49,7 @@ from kit.runtime.steps.recording import (
     source_of,
     type_of,
 )
-from kit.text import format_count
+from kit.runtime.steps.said import said_of
 
 __all__ = ["CONFIRM", "STOPPED", "VERIFY_EVERY", "Stepper"]
 
@@ -53,15 +57,6 @@ CONFIRM = 3  # equal steps in a row before one is replayed
 VERIFY_EVERY = 32  # replayed steps between two recorded ones
 STOPPED = "speculate.stopped"  # the counter that is 1 once guessing has not paid
 SMALL = 1 << 16  # bytes of a host array that are kept, to see that the next step sends the same
-
-_CONSTANTS = (
-    "the program has changed a number of an optimizer, or which modules train or need gradients, "
-    "between two steps"
-)
-_BOUND = (
-    "gradients, buffers or an optimizer's state were other tensors between two steps; zero the "
-    "gradients within the step"
-)
 
 
 class Stepper:
@@ -80,6 +75,7 @@ class Stepper:
         self._issuer = issuer
         self._random = draws
         self._program = program
+        self._arrays = Arrays(program.frontends)
         self._now: Recording | None = None  # the step that is being recorded
         self._last: Recording | None = None
         self._equal = 0  # steps in a row that were equal to the one before
@@ -159,25 +155,7 @@ class Stepper:
 
     def describe(self) -> list[str]:
         """What the step mode came to, in words; nothing for `retrace`."""
-        c, lines = self.counts, list[str]()
-        if self.mode != "retrace" and not self.has_run:
-            return [
-                f"{self.mode}: no step was given to session.run_step(step); steps of a loop that "
-                "is watched are recorded each time, those of a @kit.workload are not"
-            ]
-        if self.mode == "replay":
-            steps = format_count(c["replay.steps"], "step") if c["replay.steps"] else "no step was"
-            lines.append(f"replay: {steps} issued without being recorded")
-        elif self.mode == "speculate":
-            right, said = c["speculate.right"], "no segment was issued ahead"
-            if issued := c["speculate.issued"]:
-                said = f"{format_count(issued, 'segment')} issued ahead, {right:,} of them right"
-            lines.append(f"speculate: {said}")
-            if why := self.payoff.said:
-                lines.append(f"speculate: steps are recorded without being guessed, as {why}")
-        for why, n in self.reasons.most_common(3):
-            lines.append(f"recorded{f' {n} times' if n > 1 else ''}, because {why}")
-        return lines
+        return said_of(self.mode, self.has_run, self.counts, self.payoff, self.reasons)
 
     # -- calls of the recording --------------------------------------------------------------------
 
@@ -209,7 +187,7 @@ class Stepper:
             return batch
         now.fetches.append(fetch)
         if self.mode == "replay":
-            now.brought.append(Look("batch", batch))
+            now.brought.append(Batch(batch, now.inputs[first:], self._arrays.cells_of))
         now.contents[first:] = [FRESH] * (len(now.inputs) - first)
         self._guess()
         return batch
@@ -219,6 +197,11 @@ class Stepper:
         now = self._now
         if self.mode == "replay" and now and not (now.obstacle or now.has_made(unless_made)):
             now.obstacle = what
+
+    def is_given(self, value: Value | None) -> bool:
+        """May the program change this value's tensor before a replay, which would not see it?"""
+        now = self._now
+        return self.mode == "replay" and now is not None and not now.has_made(value)
 
     def note_call(self, call: Callable[[], Any]) -> None:
         """Note a call of the step, which a replay makes after as many segments."""
@@ -270,7 +253,7 @@ class Stepper:
         self._now = Recording(
             draws=draws,
             modes=self._modes(),
-            seen=[(one.constants, one.constants(), _CONSTANTS) for _, one in watched],
+            seen=[(one.constants, one.constants(), OTHER_CONSTANTS) for _, one in watched],
         )
         self._own = None
         if self._last is not None and self.mode == "replay" and self._equal >= CONFIRM - 2:
@@ -288,36 +271,26 @@ class Stepper:
         assert now is not None
         self._guesses.abandon()
         returned: list[Value] = []
+        given = now.batch_cells()
 
         def note(value: Value) -> Value:
             returned.append(value)
-            if value.cell is None:
-                return value
-            if id(value.cell.task) not in now.numbers:  # a replay returns it again
-                now.fixed.setdefault(id(value), (ref(value), value.cell))
-            return twin(value, value.cell)
+            cell = value.cell
+            if cell and id(cell) not in given and id(cell.task) not in now.numbers:
+                now.fixed.setdefault(id(value), (ref(value), cell))  # a replay returns it again
+            return value if cell is None else twin(value, cell)
 
-        for frontend in self._program.frontends():  # without the program's graph of gradients
-            result = frontend.renew(result, note)
+        result = self._arrays.renew(result, note)  # without the program's graph of gradients
         own = set(map(id, returned))
         now.result = result if self.mode == "replay" else None
         now.alive = [a for a in now.alive if (v := a[0]()) is not None and id(v) not in own]
         drawn = sum(x.__class__ is Draw for task in now.tasks for x in task.scalars)
         if drawn != self._random.calls - now.draws:
             self.note_obstacle("the step sets the state of the random numbers")
-        known: KnownFunction | None = None
+        known = None
         if self._own is not None:
-            if not (why := self._own.change()):
-                known = KnownFunction(
-                    step,
-                    without=[*now.fetches, *(call for _, call in now.calls)],
-                    watched=now.watched.keys(),
-                    hooks=[hook for one in self._program.frontends() for hook in one.hooks()],
-                )
-                why = known.unseen
-            self._looks.note(why)
-            if why:
-                self.note_obstacle(why)
+            made = {id(v) for v in returned if v.cell and id(v.cell.task) in now.numbers}
+            known = self._known(step, self._own, partial(self._arrays.kept_as, made, given))
         reason = "" if last is None else difference(last, now, replay=self.mode == "replay")
         self._equal = 0 if last is None or reason else self._equal + 1
         self._guesses.most = 0 if last is None else alike(last, now)
@@ -326,11 +299,31 @@ class Stepper:
             self.reasons.note(reason + late)
         elif self._equal and self.mode == "replay":
             now.reads = reads_of(now)
-            now.seen += [(one.bound, one.bound(), _BOUND) for _, one in now.watched.values()]
+            now.seen += [(one.bound, one.bound(), OTHER_TENSORS) for _, one in now.watched.values()]
             self._step = known if self._equal >= CONFIRM - 1 else None
         self._replayed = 0
         self._now, self._own, self._last = None, None, now
         self.payoff.cost(start)
+
+    def _known(
+        self, step: Callable[[], Any], own: OwnState, kept_as: Callable[[Any], str]
+    ) -> KnownFunction | None:
+        """The step's function as it is now, if a replay may stand for it; else the obstacle."""
+        now = self._now
+        assert now is not None
+        if not (why := own.change(kept_as)):
+            known = KnownFunction(
+                step,
+                without=[*now.fetches, *(call for _, call in now.calls)],
+                watched=now.watched.keys(),
+                hooks=[hook for one in self._program.frontends() for hook in one.hooks()],
+            )
+            why = known.unseen
+        self._looks.note(why)
+        if not why:
+            return known
+        self.note_obstacle(why)
+        return None
 
     def _guess(self) -> None:
         if self.mode == "speculate" and self._last is not None and self._now is not None:
@@ -380,7 +373,7 @@ class Stepper:
             self.forget()
             raise
         try:
-            result = hand_over(last, tasks, made, self._program.frontends())
+            result = hand_over(last, inputs, tasks, made, self._arrays.renew)
         except BaseException:  # some of the program's values are of this step already
             fill(last, made)
             self.forget()
@@ -400,9 +393,10 @@ class Stepper:
             finally:
                 self._now, self.is_fetching = None, False
             self._ahead.append((fetch, batch, fresh.inputs))
-        if why := other_batch(last.brought, [batch for _, batch, _ in self._ahead]):
-            self.reasons.note(why)
-            return None
+        for known, (_, batch, cells) in zip(last.brought, self._ahead, strict=True):
+            if why := known.change(Batch(batch, cells, self._arrays.cells_of)):
+                self.reasons.note(why)
+                return None
         if last.fetches and self._step is not None and self._step.change(step):
             return None  # by a loader: the step that is recorded now says so
         batches = [cell for _, _, cells in self._ahead for cell in cells]
@@ -424,6 +418,7 @@ class Stepper:
         """Issue the tasks of the last step once more; appends the new ones, and what they make."""
         issuer = self._issuer
         calls = deque(last.calls)
+        self._program.settle()
         start = time.perf_counter_ns()
         for number, old in enumerate([*last.tasks, None]):
             while calls and calls[0][0] == number:

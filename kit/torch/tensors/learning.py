@@ -12,6 +12,8 @@ from weakref import ref
 
 import torch
 
+from kit.runtime.steps.recording import Watched
+
 __all__ = ["NEEDS_GRADIENT", "attributes_of", "telling"]
 
 _WHY = "the program has changed whether or how a tensor learns, between two steps"
@@ -54,15 +56,19 @@ def _removal(remove: Callable[[], None], held: ref[Any]) -> Callable[[], None]:
     return call
 
 
-def _of_tensor(tensor: Any) -> Callable[[], Any]:
-    """Asks whether the program still holds the tensor, and whether it needs a gradient."""
+def _of_tensor(tensor: Any) -> Watched:
+    """Asks whether the program still holds the tensor, whether it needs a gradient, and which."""
     held = ref(tensor)
 
     def look() -> Any:
         tensor = held()
         return tensor is not None and (True, tensor.requires_grad)
 
-    return look
+    def bound() -> Any:
+        tensor = held()
+        return tensor is not None and id(tensor.grad)
+
+    return Watched(look, bound)
 
 
 _get: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]

@@ -32,6 +32,7 @@ NAMES = (
     "torch._C._ExcludeDispatchKeyGuard",
     "torch._decomp.decomposition_table",
     "torch.autograd._enable_profiler",
+    "torch.autograd._enable_record_function",
     "torch.autograd._engine_run_backward",
     "torch.autograd._profiler_enabled",
     "torch.autograd.profiler._is_profiler_enabled",
@@ -40,7 +41,10 @@ NAMES = (
     "torch.nn.Module._apply",
     "torch.nn.modules.module._global_forward_pre_hooks",
     "torch.nn.modules.module._global_forward_hooks",
+    "torch.nn.modules.module._global_backward_pre_hooks",
     "torch.nn.modules.module._global_backward_hooks",
+    "torch.optim.optimizer._global_optimizer_pre_hooks",
+    "torch.optim.optimizer._global_optimizer_post_hooks",
     "torch.utils._python_dispatch._pop_mode",
     "torch.utils._python_dispatch._push_mode",
 )

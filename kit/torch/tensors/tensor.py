@@ -429,10 +429,10 @@ def unwritten(tape: Tape, spec: Spec) -> KitTensor:
 
 def to_host(tensor: KitTensor, *, cause: str) -> torch.Tensor:
     """A CPU copy of a tensor: a sync point, named by its `cause`."""
-    tape = tensor.tape
-    session = tape.session
+    tape, session = tensor.tape, tensor.tape.session
     tape.raise_kept()  # of a backward pass that made these numbers; numpy() is no op of torch
-    value = tensor.kit_value()
+    with session.lock:  # a view is recorded
+        value = tensor.kit_value()
     array = session.read(value, cause=cause, frame=tape.place.sync_frame())
     if tensor.dtype is torch.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

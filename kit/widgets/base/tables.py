@@ -184,7 +184,7 @@ def run_notes_html(run: Run) -> str:
         lines.append("mode torch records no ops: there is no graph, and recording has no lines")
     if said := str(run.conditions):
         lines.append(f"while it was measured: {safe_html(said, 300)}")
-    lines += [safe_html(note, 300) for note in run.timeline.notes[:8]]
+    lines += [safe_html(note, 300) for note in run.timeline.notes]
     body = "".join(f'<div style="margin:1px 0">{line}</div>' for line in lines)
     return (
         f'<div style="font:12px/1.5 {FONT};color:{MUTED};border-top:1px solid {LINE};'

@@ -17,6 +17,7 @@ import numpy as np
 from kit.ir import RECURRENT, ROLES, Graph
 from kit.runs.analysis.memory import Holder, MemoryReport, memory
 from kit.runs.analysis.nodes import node_ns
+from kit.runs.device.flops import PROGRAMS
 from kit.runs.labels import is_on_cpu
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count, format_ns, format_percent, safe_label
@@ -42,8 +43,7 @@ HOLDS = {
 _VARIABLE, _KEPT, _TEMPORARY = HOLDS
 # Ops that run a program of their own: what such a program makes is no value of the graph.
 _INSIDE = frozenset(
-    {"kit.hybrid", "jax.scan", "jax.while", "jax.cond"}
-    | {f"kit.{kind}{way}.default" for kind in RECURRENT for way in ("", "_backward")}
+    PROGRAMS | {f"kit.{kind}{way}.default" for kind in RECURRENT for way in ("", "_backward")}
 )
 _AREA = ("left", "right", "variables", "kept", "live", "shade", "color", "op", "site", "scope",
          "phase", "all", "own", "written", "time", "nodes")  # fmt: skip

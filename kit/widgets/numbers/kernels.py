@@ -122,7 +122,7 @@ def _row(row: KernelCost, steps: int, most: float) -> list[str]:
         format_share(kernel.share) + bar_html(kernel.share / max(most, 1e-12), COLORS["kernel"]),
         format_bytes(row.bytes_read + row.bytes_written, "?"),
         amount(row.gb_s),
-        amount(row.gflop_s) if row.flops else "",
+        amount(row.gflop_s) if row.flops > 0 else "",
         best,
     ]
 

@@ -78,7 +78,10 @@ def _section(title: str, rows: Sequence[Change], limit: int) -> str:
     if not changed:
         return ""
     said = not_shown(len(changed) - limit, "changed row")
-    if rest := len(rows) - len(changed):
+    short = sum(row.is_unjudged for row in rows)
+    if short:
+        said += f" {format_count(short, 'row')}: too few steps to know the spread."
+    if rest := len(rows) - len(changed) - short:
         said += f" The other {format_count(rest, 'row')}: no change beyond the spread."
     return section(title, _table(changed[:limit]) + sentence(said))
 
@@ -87,12 +90,20 @@ def _unchanged(diff: RunDiff) -> str:
     """The parts of which nothing changed, in one line; of a run in doubt, nothing is known."""
     if diff.doubt:
         return ""
-    titles = [
-        title[0].lower() + title[1:]
-        for title, rows in diff.sections
-        if rows and not any(row.is_changed for row in rows)
+    titles: dict[bool, list[str]] = {False: [], True: []}  # by whether a row cannot be judged
+    for title, rows in diff.sections:
+        if rows and not any(row.is_changed for row in rows):
+            is_unjudged = any(row.is_unjudged for row in rows)
+            titles[is_unjudged].append(title[0].lower() + title[1:])
+    said = [
+        f"{what}: {'; '.join(found)}."
+        for what, found in (
+            ("No change beyond the spread", titles[False]),
+            ("Too few steps to know the spread", titles[True]),
+        )
+        if found
     ]
-    return sentence(f"No change beyond the spread: {'; '.join(titles)}.") if titles else ""
+    return sentence(" ".join(said)) if said else ""
 
 
 def _table(rows: Sequence[Change]) -> str:

@@ -118,6 +118,9 @@ def modelled_run(run: Run, prediction: Prediction) -> Run:
         sync_points=prediction.timeline.syncs,
         unlowered={},
         compiles=(),
+        graphs=(),  # the bars are of the segments of another plan
+        segments=(),
+        fused=(),
     )
 
 

@@ -304,5 +304,5 @@ def test_text_and_view_say_that_a_lines_recording_has_the_python_before_it() -> 
     run = make_run()
     assert HOW_TIMED not in summary(run)
     run = replace(run, recorded_ns=(0,) * len(run.graphs[0]))
-    assert f"record: {HOW_TIMED}" in summary(run)
+    assert f"recording: {HOW_TIMED}" in summary(run)
     assert HOW_TIMED.partition("'")[0] in source_html(run)

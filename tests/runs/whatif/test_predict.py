@@ -296,7 +296,9 @@ def test_no_run_at_all_is_an_error():
 
 
 def test_a_replayed_run_does_not_say_what_recording_costs():
-    run = measured(Settings(step_mode="replay"), syncs=0)
+    run = replace(
+        measured(Settings(step_mode="replay"), syncs=0), metrics={"replay.steps": 9.0}
+    )
     with pytest.raises(SettingsError, match="predict from a run with step_mode='retrace'"):
         predict(run, Settings())
 
