@@ -54,6 +54,10 @@ def test_no_run_at_all_is_no_run(call: Callable[[Any], Any]):
 
 OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "settings": (lambda: kit.Session({"mode": "lazy"}), "settings are a kit.Settings.* not dict"),
+    "a session of native torch": (
+        lambda: kit.Session(mode="torch"),
+        "mode 'torch' runs without device kit",
+    ),
     "no settings": (lambda: kit.Session([]), "settings are a kit.Settings.* not list"),
     "grid": (lambda: kit.sweep(mine, ["batch_size"]), "a list of values for each .* not list"),
     "no grid": (lambda: kit.sweep(mine, None), "a list of values for each .* not NoneType"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import atexit
 import builtins
 import contextlib
@@ -13,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,62 +27,15 @@ if TYPE_CHECKING:
     from kit.runs.run import Run
     from kit.runs.settings import Settings
 
-__all__ = ["knows_kit", "run_program"]
+__all__ = ["WithTorch", "run_program"]
 
 STEPS = 10  # measured ones, unless asked otherwise
+FAILED = "the recording failed"  # so a watch says it
 _OF_MEASURING = frozenset({"steps", "warmup"})
 
 
 class _Enough(BaseException):
     """`--stop`: the steps are recorded. No `except Exception` of the script may hold it up."""
-
-
-def knows_kit(script: Path) -> bool:
-    """True if a script, or a file beside it that it imports, imports kit, or it has a `step`.
-
-    Nothing is run. A file that is no Python counts as one that knows nothing.
-    """
-    seen: set[Path] = set()
-    files = [script]
-    while files:
-        file = files.pop()
-        if file in seen:
-            continue
-        seen.add(file)
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError, OSError):
-            continue
-        names = set(_imported(tree))
-        if any(name.split(".")[0] == "kit" for name in names):
-            return True
-        if file == script and any(_is_step(node) for node in tree.body):
-            return True
-        beside = (script.parent.joinpath(*name.split(".")) for name in names)
-        files += [
-            found
-            for path in beside
-            for found in (path.with_suffix(".py"), path / "__init__.py")
-            if found.is_file()
-        ]
-    return False
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-
-
-def _is_step(node: ast.stmt) -> bool:
-    """A function `step` that can be called without arguments; `step(batch)` is a program's own."""
-    if not isinstance(node, ast.FunctionDef) or node.name != "step":
-        return False
-    given = node.args
-    needed = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-    return not needed and None not in given.kw_defaults
 
 
 def run_program(
@@ -204,6 +155,7 @@ class WithTorch:
         self._process = os.getpid()
         self._path = sys.path[:]  # ours, without the script's folder
         self._threads = set(threading.enumerate())
+        self._excepthook = sys.excepthook
         self._watch: LoopWatch | None = None
         self.exits = contextlib.ExitStack()
         self.has_failed = False
@@ -227,6 +179,18 @@ class WithTorch:
             raise SettingsError("the script has not loaded torch")
         return self._watch.run
 
+    def tell(self, error: BaseException) -> None:
+        """An error ends the script: call its own `sys.excepthook`, if it has put one there."""
+        if sys.excepthook not in (self._excepthook, sys.__excepthook__):
+            with contextlib.suppress(Exception):  # of the hook: the script's error is told anyhow
+                sys.excepthook(type(error), error, error.__traceback__)
+
+    @property
+    def failed(self) -> str:
+        """Why a recording failed, in words; "" if none did."""
+        ended = self._watch.ended if self._watch is not None else ""
+        return ended if ended.startswith(FAILED) else ""
+
     @property
     def is_forked(self) -> bool:
         """Whether this is a child that the script has forked; it is not watched."""
@@ -240,11 +204,20 @@ class WithTorch:
     def wait_for_threads(self) -> None:
         """Wait for the script's threads, which are watched meanwhile; Python does at its end.
 
-        Not for those of a pool, which end once Python tells them that it ends.
+        Not for those of a pool, which end once Python tells them that it ends. Others look whether
+        the main thread has ended, or wait for that: to them it has, as it would have by now.
         """
-        while threads := [t for t in self._threads_now() if t not in _of_pools()]:
-            for thread in threads:
-                thread.join()
+        main = threading.main_thread()
+        with contextlib.ExitStack() as undo:
+            for name, as_ended in (
+                ("is_alive", lambda: False),
+                ("join", lambda timeout=None: None),
+            ):
+                undo.callback(vars(main).pop, name, None)
+                vars(main)[name] = as_ended
+            while threads := [t for t in self._threads_now() if t not in _of_pools()]:
+                for thread in threads:
+                    thread.join()
 
     @property
     def has_threads(self) -> bool:
@@ -278,7 +251,9 @@ class WithTorch:
         try:
             # The script's folder comes last: other threads of it may import from there meanwhile.
             sys.path[:] = [*self._path, *(folder for folder in path if folder not in self._path)]
-            self._watch = self.exits.enter_context(self._begin())
+            watch = self._begin()
+            watch.strangers = self._threads  # not those that the script has begun since
+            self._watch = self.exits.enter_context(watch)
         finally:
             sys.path[:] = path
 
@@ -358,6 +333,7 @@ def _ended(
         if told.number and _is_of_a_worker(error):
             complain("interrupted")
             return INTERRUPTED
+        watching.tell(error)
         complain(error_text(error, options.file, full=options.traceback))
         watching.has_failed = True
         return 1
@@ -407,7 +383,7 @@ def _as_python(options: argparse.Namespace) -> Iterator[None]:
 
     After it, the streams are ours again, whatever the script has put in their places.
     """
-    before = sys.argv, sys.path[:], sys.stdout, sys.stderr
+    before = sys.argv, sys.path[:], sys.stdout, sys.stderr, sys.excepthook
     try:
         sys.argv = [str(options.script), *options.arguments]
         if not sys.flags.safe_path:
@@ -418,7 +394,7 @@ def _as_python(options: argparse.Namespace) -> Iterator[None]:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # a full disk, a closed one, the script's own kind
                 stream.flush()
-        sys.argv, sys.path[:], sys.stdout, sys.stderr = before
+        sys.argv, sys.path[:], sys.stdout, sys.stderr, sys.excepthook = before
         open_closed_streams()
 
 
@@ -431,7 +407,9 @@ def _nothing_seen(options: argparse.Namespace, status: int, watching: WithTorch)
             f"{name} ended with status 2, and there was no step to record. The script's own "
             "arguments stand after --, as in `kit run train.py -- --lr 0.1`"
         )
-    if "torch" not in sys.modules:
+    if watching.failed:
+        what = watching.failed
+    elif "torch" not in sys.modules:
         what = "it has not loaded torch"
     elif watching.has_threads:
         what = "a pool of threads, which is watched until the last line only, was not shut down"

@@ -150,10 +150,12 @@ def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
     what is a step. What had to be repaired or left out stands in `run.timeline.notes`.
 
     Args:
-        path: torch.profiler's Chrome trace (`.json`, `.json.gz`); a jax profile, as a directory or
-            one `*.xplane.pb`; what `export_trace` wrote as JSON; or a run that kit saved.
-        step_by: of torch's traces, what a step is: an annotation or function that repeats, or
-            milliseconds, "12.5..80". By default what torch has marked, else what fits best.
+        path: torch.profiler's Chrome trace (`.json`, `.json.gz`); a jax profile, as a directory,
+            one `*.xplane.pb` or `*.trace.json.gz`; Nsight Systems (`nsys export --type sqlite`);
+            rocprof and rocprofv3; Chakra; what `export_trace` wrote as JSON; or a run that kit
+            saved.
+        step_by: what a step is: an annotation or function that repeats, or milliseconds,
+            "12.5..80". By default what the file has marked, else what fits best.
 
     Raises:
         TraceFileError: it is damaged, of another format, or too large; the message says which.

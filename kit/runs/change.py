@@ -20,8 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.conditions import doubt
-from kit.runs.labels import cell_of, samples_of
-from kit.runs.spread import SURE, TURNS, Rerun, Side, interval, middle_of, student
+from kit.runs.labels import TIME, cell_of, samples_of
+from kit.runs.spread import (
+    SURE,
+    TURNS,
+    LogTimes,
+    Rerun,
+    Side,
+    by_turns,
+    interval,
+    known,
+    middle_of,
+    student,
+)
 from kit.runs.steady import range_text, rare_reads_text, sorts_text, unequal_text
 from kit.text import format_ms, format_number, format_percent, is_nothing
 
@@ -180,7 +191,7 @@ class Difference:
 
 def ratio_of(old: Sequence[Times], new: Sequence[Times]) -> Difference:
     """How many times as much `new` is as `old`; each side is a sequence of runs, each of times."""
-    sides = [_LogTimes.of(runs, [Rerun(RERUN, wanders=True)] * len(runs)) for runs in (old, new)]
+    sides = [LogTimes.of(runs, [Rerun(RERUN, wanders=True)] * len(runs)) for runs in (old, new)]
     return _ratio(*sides)
 
 
@@ -193,7 +204,7 @@ def shift_of(
         rerun: what two reruns differ by (standard deviation).
         sure: standard deviations that the interval reaches to each side.
     """
-    a, b = _known(old), _known(new)
+    a, b = known(old), known(new)
     sides = [Side.of(runs, [Rerun(rerun)] * len(runs)) for runs in (a, b)]
     low, high = interval(sides[0], sides[1], sure)
     return Difference(middle_of(a), middle_of(b), low, high, is_ratio=False, blur=math.inf)
@@ -229,10 +240,12 @@ def step_difference(old: Run, new: Run, *, by_sample: bool = False) -> Differenc
 def steps_difference(
     old: Sequence[Run], new: Sequence[Run], *, by_sample: bool = False
 ) -> Difference:
-    """The same where each side was measured several times, best by turns: repeats make it surer."""
-    found = _ratio(*(_log_times(runs, by_sample=by_sample) for runs in (old, new)))
-    has_turns = min(len(old), len(new)) >= TURNS  # then what others took is in the runs' own spread
-    return found if has_turns else replace(found, doubt=doubt_of(*old, *new))
+    """The same where each side was measured several times: by turns, repeats make it surer."""
+    turns = by_turns(*([run.environment.get(TIME, "") for run in runs] for runs in (old, new)))
+    sides = [_log_times(runs, by_sample=by_sample, took_turns=turns) for runs in (old, new)]
+    if turns and min(len(old), len(new)) >= TURNS:  # what others took is in the runs' own spread
+        return _ratio(*sides)
+    return replace(_ratio(*sides), doubt=doubt_of(*old, *new))
 
 
 def median_run(runs: Sequence[Run]) -> Run:
@@ -242,7 +255,7 @@ def median_run(runs: Sequence[Run]) -> Run:
 
 def middle_ms(runs: Sequence[Run]) -> float:
     """The median step of several runs alike, as each `Difference` has it; nan if none has steps."""
-    return middle_of(_known([_times(run) for run in runs]))
+    return middle_of(known([_times(run) for run in runs]))
 
 
 def doubt_of(*runs: Run) -> str:
@@ -352,7 +365,7 @@ def traced_text(run: Run) -> str:
         return ""  # the steps of a trace are its measured ones, and a model has none
     ends = run.timeline.intervals(kind="step")
     traced = (ends[:, 1] - ends[:, 0]) / 1e6
-    found = _ratio(_log_times([run]), _LogTimes.of([traced], [_rerun(traced)]))
+    found = _ratio(_log_times([run]), LogTimes.of([traced], [_rerun(traced)]))
     is_apart = abs(found.amount) >= _APART and not unequal_text(run)  # which says both, too
     doubt, unlike = doubt_of(run), run.measured.unlike_text  # the latter with both times, too
     if unlike or not (is_apart or (found.is_changed and not doubt)):
@@ -376,31 +389,21 @@ def error_of(predicted_ms: float, measured: Sequence[Run]) -> Difference:
     return Difference(old, new, new / high, new / low, doubt=doubt_of(*measured))
 
 
-@dataclass(frozen=True, slots=True)
-class _LogTimes:
-    """One side of a ratio."""
-
-    middle: float  # of the times
-    side: Side  # of their logarithms
-
-    @classmethod
-    def of(cls, runs: Sequence[Times], reruns: Sequence[Rerun]) -> _LogTimes:
-        pairs = [(_positive([run]), rerun) for run, rerun in zip(runs, reruns, strict=True)]
-        known = [run for runs, _ in pairs for run in runs]
-        side = Side.of([np.log(run) for run in known], [rerun for runs, rerun in pairs if runs])
-        return cls(middle_of(known), side)
-
-
 def _log_times(
-    runs: Sequence[Run], learned: Rerun | None = None, *, by_sample: bool = False
-) -> _LogTimes:
+    runs: Sequence[Run],
+    learned: Rerun | None = None,
+    *,
+    by_sample: bool = False,
+    took_turns: bool = True,
+) -> LogTimes:
     times = [_times(run) for run in runs]
     reruns = [learned or _rerun(t) for t in times]
     parts = [(samples_of(run) or math.nan) if by_sample else 1 for run in runs]
-    return _LogTimes.of([t / n for t, n in zip(times, parts, strict=True)], reruns)
+    each = [t / n for t, n in zip(times, parts, strict=True)]
+    return LogTimes.of(each, reruns, took_turns=took_turns)
 
 
-def _ratio(old: _LogTimes, new: _LogTimes) -> Difference:
+def _ratio(old: LogTimes, new: LogTimes) -> Difference:
     low, high = interval(old.side, new.side)
     return Difference(old.middle, new.middle, math.exp(low), math.exp(high))
 
@@ -436,12 +439,3 @@ def _samples(old: Run, new: Run) -> tuple[int, int]:
     """By what their step times are divided: 1 where the steps hold as many samples, or unknown."""
     a, b = samples_of(old), samples_of(new)
     return (1, 1) if a == b or 0 in (a, b) else (a, b)
-
-
-def _known(runs: Sequence[Times]) -> list[NDArray[Any]]:
-    arrays = [np.asarray(run, float) for run in runs]
-    return [kept for array in arrays if len(kept := array[np.isfinite(array)])]
-
-
-def _positive(runs: Sequence[Times]) -> list[NDArray[Any]]:
-    return [kept for array in _known(runs) if len(kept := array[array > 0])]

@@ -40,6 +40,7 @@ from kit.trace import (
 from kit.trace.communication import CopyTotal
 from kit.trace.gaps import NOT_BEGUN, Idle, idle_of
 from kit.trace.imported import NOT_TRACED, Caller, MeasuredMemory
+from kit.trace.kernels import after_steps_fraction
 from kit.trace.limits import BUSY
 from kit.trace.metrics import says_device, says_host, union_ns
 from kit.trace.timeline import Pin, with_pin, without_pin
@@ -159,6 +160,12 @@ class Run:
         lost = self._idle.causes.get(NOT_BEGUN, 0.0)
         return lost / union_ns(self.timeline.intervals(kind="step")) if lost else 0.0
 
+    @cached_property
+    def after_steps_fraction(self) -> float:
+        """Of an imported trace; see `kit.trace.kernels.after_steps_fraction`."""
+        is_foreign = self.timeline.origin == "imported"
+        return after_steps_fraction(self.timeline) if is_foreign else 0.0
+
     def headline(self) -> Headline:
         """Step time, busy and overlap fraction, waits; see `kit.trace.headline`.
 
@@ -272,6 +279,11 @@ class Run:
                 f"for {format_percent(part)} of the step the device had been given work and is "
                 "not seen to begin it"
             )
+        if (part := self.after_steps_fraction) >= MUCH:
+            unseen = (
+                f"{format_percent(part)} of the kernels' time that the steps launched comes after "
+                "the last step: they are the host's, and the device is behind"
+            )
         found = limited_by(self.timeline, self.limit_shares)
         compiled = self.measured.compiled_fraction
         if compiled >= MOSTLY and found.what != "compile":
@@ -296,7 +308,7 @@ class Run:
         return advise(self)
 
     def to_markdown(self) -> str:
-        """Headline, what limits the step, breakdown, kernels and sync points, as Markdown."""
+        """Headline, what limits the step, breakdown, lines, kernels, sync points, as Markdown."""
         from kit.runs.analysis.markdown import run_markdown
 
         return run_markdown(self)

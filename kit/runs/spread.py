@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -15,7 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SURE", "TURNS", "Rerun", "Side", "interval", "middle_of", "student"]
+__all__ = [
+    "SURE", "TURNS", "LogTimes", "Rerun", "Side", "by_turns", "interval", "known", "middle_of",
+    "student",
+]  # fmt: skip
 
 SURE = 1.96  # standard deviations of a 95 % interval
 TURNS = 3  # runs alike from which on their own spread says what reruns differ by
@@ -52,24 +56,79 @@ class Side:
     freedom: float  # degrees of freedom; inf where the error is known and not estimated
 
     @classmethod
-    def of(cls, runs: Sequence[Values], reruns: Sequence[Rerun]) -> Side:
+    def of(
+        cls, runs: Sequence[Values], reruns: Sequence[Rerun], *, took_turns: bool = True
+    ) -> Side:
         """Of several runs, each of which is some numbers.
 
         Args:
             reruns: for each run what it differs by from its next rerun.
+            took_turns: with the other side's runs; else all may be of one phase of the machine, and
+                repeats make them no surer than one.
         """
         if not runs:
             return cls(math.nan, math.nan, 1.0)
         count = len(runs)
-        parts = [p for run, rerun in zip(runs, reruns, strict=True) for p in _parts(run, rerun)]
+        alike = 1 if took_turns else count
+        parts: list[tuple[float, float]] = []
+        for run, rerun in zip(runs, reruns, strict=True):
+            median, (again, freedom) = _parts(run, rerun)
+            parts += [median, (alike * again, freedom)]
         whole = sum(variance for variance, _ in parts)
         error, freedom = whole / count**2, _freedom(parts)
         medians = [float(np.median(run)) for run in runs]
         if count >= TURNS:
-            least = sum(_median_error(run) ** 2 for run in runs) + sum(r.sd**2 for r in reruns) / 2
+            least = sum(_median_error(run) ** 2 for run in runs)
+            least += alike * sum(r.sd**2 for r in reruns) / 2
             seen = float(np.var(medians, ddof=1)) / count
-            error, freedom = max((seen, count - 1.0), (least / count**2, freedom))
+            own = (least / count**2, freedom) if took_turns else (error, freedom)
+            error, freedom = max((seen, count - 1.0), own)
         return cls(middle_of(runs), math.sqrt(error), freedom)
+
+
+@dataclass(frozen=True, slots=True)
+class LogTimes:
+    """One side of a ratio: `of` several runs, as `Side.of`."""
+
+    middle: float  # of the times
+    side: Side  # of their logarithms
+
+    @classmethod
+    def of(
+        cls,
+        runs: Sequence[Sequence[float] | Values],
+        reruns: Sequence[Rerun],
+        *,
+        took_turns: bool = True,
+    ) -> LogTimes:
+        pairs = [(_positive([run]), rerun) for run, rerun in zip(runs, reruns, strict=True)]
+        found = [run for runs, _ in pairs for run in runs]
+        reruns = [rerun for runs, rerun in pairs if runs]
+        logs = [np.log(run) for run in found]
+        return cls(middle_of(found), Side.of(logs, reruns, took_turns=took_turns))
+
+
+def by_turns(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Did the runs of two sides take turns? False where one of them does not say when it ended.
+
+    They do where sides change as often as the smaller one has runs; those that ended at the same
+    time may have ended in any order.
+
+    Args:
+        old, new: when each run ended, as a text that sorts by it; "" where that is not known.
+    """
+    ended: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for side, times in enumerate((old, new)):
+        for time in times:
+            ended[time][side] += 1
+    changes, last = -1, -1
+    for _, left in sorted(ended.items()):
+        while any(left):
+            side = 1 - last if last >= 0 else 0
+            side = side if left[side] else 1 - side
+            changes, last = changes + (side != last), side
+            left[side] -= 1
+    return "" not in ended and changes >= min(len(old), len(new))
 
 
 def _parts(run: Values, rerun: Rerun) -> Iterator[tuple[float, float]]:
@@ -82,6 +141,17 @@ def _parts(run: Values, rerun: Rerun) -> Iterator[tuple[float, float]]:
 def middle_of(runs: Sequence[Values]) -> float:
     """The median of the runs' medians."""
     return float(np.median([np.median(run) for run in runs])) if runs else math.nan
+
+
+def known(runs: Sequence[Sequence[float] | Values]) -> list[Values]:
+    """The numbers of each run, without those that are none; no run without any."""
+    arrays = [np.asarray(run, float) for run in runs]
+    return [kept for array in arrays if len(kept := array[np.isfinite(array)])]
+
+
+def _positive(runs: Sequence[Sequence[float] | Values]) -> list[Values]:
+    """The numbers above 0 of each run; no run without any."""
+    return [kept for array in known(runs) if len(kept := array[array > 0])]
 
 
 def interval(old: Side, new: Side, sure: float = SURE) -> tuple[float, float]:

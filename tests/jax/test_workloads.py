@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from kit.errors import Cancelled, SettingsError
 from kit.measure.experiment import run
 from kit.measure.search.sweeps import sweep
 from kit.runs.analysis.summary import summary
+from kit.runs.analysis.verdict import verdict
+from kit.runs.conditions import Conditions
 from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
+from kit.trace import Span, Timeline
 from kit.widgets.base.tables import sync_table_html
 from kit.workloads import jax_mlp
 from tests.jax.models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
@@ -149,6 +153,20 @@ def test_the_baseline_says_that_it_is_jax_jit() -> None:
     assert "0 sync points" not in summary(made)
     assert "never waited" not in summary(made)
     assert "Unknown: what a program reads of jax.jit" in sync_table_html(made)
+    with pytest.raises(SettingsError, match=r"a step of jax\.jit's"):
+        kit.predict(made)
+
+
+def test_pythons_own_time_before_a_jitted_call_is_not_said_to_be_dispatch() -> None:
+    made = run(tiny, QUICK.replace(mode="torch"))
+    step = Span("host/main", "step 0", "step", 0, 100)
+    spans = [step, Span("host/main", "python", "dispatch", 0, 90)]
+    spans.append(Span("device/0", "dot", "kernel", 95, 100))
+    made = replace(made, timeline=Timeline.of(spans), step_times_ns=(100,) * 20)
+    found = verdict(replace(made, conditions=Conditions()))
+    assert found is not None
+    assert "not told apart" in found.said
+    assert "fused=True" not in found.next_step
 
 
 @kit.workload

@@ -40,6 +40,7 @@ from kit.trace import Span, Timeline
 from kit.widgets.base.cards import headline_changes, headline_html
 from kit.widgets.base.change import change_html
 from tests.factories import make_run
+from tests.runs.test_turns import measured_at
 
 RUNS = 400  # simulated pairs
 Rng = np.random.Generator
@@ -263,7 +264,8 @@ def test_runs_are_compared_by_the_step_or_by_the_sample() -> None:
     assert all(math.isnan(x) for x in step_interval(single))
     assert step_text(one) == f"{format_ms(one.step_ms)} ({format_ms(low)} to {format_ms(high)})"
     assert step_text(single) == "5 ms (± unknown)"
-    assert steps_difference([one] * 3, [one] * 3).spread < step_difference(one, one).spread
+    turns = steps_difference(measured_at(one, 1, 3, 5), measured_at(one, 2, 4, 6))
+    assert turns.spread < step_difference(one, one).spread
 
 
 def test_an_interval_that_hides_ten_percent_is_unclear() -> None:
@@ -311,7 +313,8 @@ def test_on_a_busy_machine_nothing_is_called_changed_but_by_turns() -> None:
     assert found.text().startswith("maybe 100% ± ")
     assert found.text().endswith("slower: measured on a busy machine: others used 1.3 of 2 cores")
     assert StepTimes([still, busy]).difference(0, 1).kind == "unclear"
-    assert steps_difference([still] * 3, [busy] * 3).kind == "more"
+    old, new = measured_at(still, 1, 3, 5), measured_at(busy, 2, 4, 6)
+    assert steps_difference(old, new).kind == "more"
     assert diff_runs(still, busy).step.is_changed is False
     assert step_text(busy).endswith(", measured on a busy machine: others used 1.3 of 2 cores)")
     assert "100% ± " in headline_html(busy, still)

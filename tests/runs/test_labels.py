@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.runs.labels import COMMIT, TIME, device_of, label_of, labels_of
+from kit.runs.labels import COMMIT, TIME, WATCHED, device_of, label_of, labels_of, told_settings
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from tests.factories import empty_run, make_run
@@ -72,3 +72,12 @@ def test_a_label_is_saved_and_the_file_is_not(tmp_path: Path) -> None:
     assert found == made
     found.save(tmp_path / "b.kitrun")
     assert (tmp_path / "b.kitrun").read_bytes() == (tmp_path / "a.kitrun").read_bytes()
+
+
+def test_of_a_watched_loop_only_what_was_said_is_told() -> None:
+    settings = Settings(batch_size=64, dtype="bfloat16", mode="lazy")
+    told = told_settings(run(settings=settings, environment={WATCHED: "train.py:3"}))
+    assert told["mode"] == "lazy"
+    of_builders = {"accumulate", "batch_size", "dtype", "loss_scaling", "prefetch"}
+    assert not told.keys() & (of_builders | {"steps", "warmup"})
+    assert told_settings(run(settings=settings))["batch_size"] == 64

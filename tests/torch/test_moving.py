@@ -327,3 +327,16 @@ def test_a_move_that_torch_makes_by_swapping_says_what_to_do() -> None:
             swaps(False)
         assert "set_swap_module_params_on_conversion off" in caught.value.__notes__[0]
         assert nn.Linear(2, 1).to("kit").weight.device.type == "kit"
+
+
+def test_a_weight_tied_across_modules_that_move_apart_stays_one() -> None:
+    """As torch's `Module.to` leaves it: one parameter, which the optimizer of before trains."""
+    with open_session():
+        embedding, head = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)
+        head.weight = embedding.weight
+        optimizer = torch.optim.SGD(head.parameters(), 0.1)
+        embedding.to("kit")
+        head.to("kit")
+        assert head.weight is embedding.weight is optimizer.param_groups[0]["params"][0]
+        head(embedding(torch.tensor([0, 1]).to("kit"))).sum().backward()
+        assert head.weight.grad is not None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kit.errors import SettingsError
-from kit.ir import Graph
+from kit.ir import Graph, Node
 from kit.runs.ceilings import Ceilings
 from kit.runs.device.flops import node_flops
 from kit.runs.device.shapes import call_cost
@@ -25,6 +25,7 @@ from kit.trace.kinds import ON_DEVICE
 __all__ = ["KernelCost", "kernel_table"]
 
 Value = tuple[int, int]
+_OTHER_FLOATS = frozenset({"bfloat16", "float16", "float64", "complex64", "complex128"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +164,17 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
     times = row.count if row.count <= devices * (steps + 1) else devices * steps
     ns = _took_ns(row, devices) / times
     gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
-    share, limit = _of_ceiling(gb_s, gflop_s, None if math.isnan(flops) else ceilings)
     nodes = [graph.nodes[i] for i in sorted(members)]
+    is_held = not flops or (flops > 0 and all(map(_is_float32, nodes)))  # as the ceilings are
+    share, limit = _of_ceiling(gb_s, gflop_s, ceilings if is_held and members else None)
     ops, sites, scopes = (_once(getattr(n, name) for n in nodes) for name in _TEXTS)
     return KernelCost(
         row, members, ops, sites, scopes, read, written, flops, gb_s, gflop_s, share, limit
     )
+
+
+def _is_float32(node: Node) -> bool:
+    return not {a.dtype for a in node.avals} & _OTHER_FLOATS
 
 
 def _took_ns(row: KernelRow, devices: int) -> float:

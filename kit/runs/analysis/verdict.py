@@ -58,6 +58,11 @@ _EARLIER = (
     "with torch.cuda.synchronize() before the profiler starts, and without other programs on it. "
     "Events that were left out of the file look the same"
 )
+_BEHIND = (
+    "end each traced step with a wait for its work, torch.cuda.synchronize() or "
+    "jax.block_until_ready(result), so that a step lasts until its kernels have run; or trace more "
+    "steps, until the host can get no further ahead"
+)
 _NOT_LOOKED = (
     "The device waits for the host, between two ops or launches. Whether the host computes there, "
     "in Python, or sleeps or waits for a file or a lock, a trace of torch's tells only if it was "
@@ -237,6 +242,8 @@ def _next_of(run: Run) -> str:
     """What to do about a run whose limit cannot be told."""
     if not run.doubt and run.not_begun_fraction >= MUCH:
         return _EARLIER
+    if not run.doubt and run.after_steps_fraction >= MUCH:
+        return _BEHIND
     if not run.doubt:
         return _UNSEEN if _has_device(run) else _NOTHING
     if run.doubt == run.measured.unlike_text:

@@ -28,7 +28,7 @@ from kit.runs.whatif.costs import Costs, between, costs_of, on_loading, with_ove
 from kit.runs.whatif.errors import interval_ms
 from kit.runs.whatif.native import NativeModel, is_native
 from kit.runs.whatif.question import Question, unlike
-from kit.runs.whatif.steps import Shape, accumulated, device_times, modelled, step_ns
+from kit.runs.whatif.steps import Shape, accumulated, device_times, forward_size, modelled, step_ns
 from kit.runs.whatif.waits import (
     CHECK,
     Waits,
@@ -372,11 +372,10 @@ def _cut(
             "the builder takes its micro-batches from ctx.micro_batches; each costs what the one "
             "of the run did, and sums of gradients are free"
         )
-    sizes = wanted.bulk_in_force
     segments = plan(
         OpStream(graph, calls, views, forced, run.segments[-1].cut),
-        sizes.forward,
-        sizes.backward,
+        forward_size(run, wanted, views, notes),
+        wanted.bulk_in_force.backward,
         lazy=wanted.mode == "lazy",
     )
     segments = _with_overwritten(graph, segments, views)

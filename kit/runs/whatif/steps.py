@@ -8,7 +8,7 @@ step ahead of the device.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from kit.errors import SettingsError
 from kit.ir import Graph, Node, Segment
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.whatif.costs import Costs
 from kit.runs.whatif.waits import Waits
 from kit.text import format_count
@@ -24,7 +26,15 @@ from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.active import LOADER
 from kit.trace.simulate import Work, simulate
 
-__all__ = ["Shape", "accumulated", "device_times", "last_steps", "modelled", "step_ns"]
+__all__ = [
+    "Shape",
+    "accumulated",
+    "device_times",
+    "forward_size",
+    "last_steps",
+    "modelled",
+    "step_ns",
+]
 
 RUN_AHEAD = 1  # steps; `kit.runtime.session.session` has the same
 SEGMENTS_AHEAD = 256
@@ -140,6 +150,27 @@ def accumulated(graph: Graph, times: int) -> tuple[Graph, NDArray[np.intp], froz
             starts.append(next(i for i in range(first, len(nodes)) if not nodes[i].is_variable))
     wanted = tuple((new[i], k) for i, k in graph.wanted)
     return Graph(tuple(nodes), wanted), np.array(sources, dtype=np.intp), frozenset(starts)
+
+
+def forward_size(run: Run, wanted: Settings, views: Set[int], notes: list[str]) -> int:
+    """Ops a segment of the forward pass: of one without gradients, `bulk_inference` says it.
+
+    Raises:
+        SettingsError: only a part of the run's forward pass was without gradients.
+    """
+    sizes, nodes = wanted.bulk_in_force, run.graphs[0].nodes
+    counted = [sum(i not in views for i in s.nodes) for s in run.segments if s.phase == "forward"]
+    goes_back = any(node.phase != "forward" for node in nodes if not node.is_variable)
+    is_larger = max(counted, default=0) > 2 * run.settings.bulk_in_force.forward
+    if is_larger and goes_back:
+        raise SettingsError(
+            "a part of the run's forward pass was cut as one without gradients, and which part is "
+            "not known: measure it"
+        )
+    if goes_back or not (is_larger or run.settings.mode == "lazy"):
+        return sizes.forward
+    notes.append("the step has a forward pass only, which is taken for one without gradients")
+    return sizes.inference
 
 
 def step_ns(shape: Shape, costs: Costs) -> float:

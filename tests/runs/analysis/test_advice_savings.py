@@ -85,6 +85,16 @@ def test_a_script_is_offered_no_setting_of_a_builder(via: str) -> None:
     assert "accumulate" not in cure.text
 
 
+@pytest.mark.parametrize(
+    ("steps", "said"), [(1, "logged in each step."), (10, "logged once in 10 steps.")]
+)
+def test_what_is_logged_now_and_then_is_not_said_to_be_in_each_step(steps: int, said: str) -> None:
+    syncs = (SyncPoint(0, 5 * MS, "print", "mine.py:3", ""),)
+    run = synthetic([busy(0, 3), host("wait", 0, 5, "print")], sync_points=syncs)
+    (row,) = sync_table(syncs, steps=steps, timeline=run.timeline)
+    assert said in sync_cure(row, run).text
+
+
 def test_a_device_that_waits_for_recording_asks_for_replay() -> None:
     spans = [busy(0, 4), host("record", 0, 10)]
     (advice,) = synthetic(spans).advice()

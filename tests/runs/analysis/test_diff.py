@@ -18,7 +18,7 @@ from kit.runs.analysis.story import best_of
 from kit.runs.change import StepTimes
 from kit.runs.compiles import Compile
 from kit.runs.conditions import Conditions
-from kit.runs.labels import IMPORTED
+from kit.runs.labels import IMPORTED, WATCHED
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
@@ -326,3 +326,24 @@ def test_a_run_with_a_step_of_no_length_is_compared_as_any_other():
     for odd in (none, one):
         assert "What changed" in run_diff_html(diff_runs(run, odd))
         assert diff_runs(odd, run).to_markdown()
+
+
+def test_what_a_watched_run_was_not_told_is_not_compared() -> None:
+    watched = replace(make_run(Settings(steps=3)), environment={WATCHED: "train.py:3"})
+    built = make_run(Settings(batch_size=16, dtype="bfloat16", mode="lazy"))
+    assert diff_runs(watched, built).settings == (("mode", "bulked", "lazy"),)
+
+
+def test_the_markdown_says_whether_it_is_a_step_or_a_sample() -> None:
+    one, other = make_run(Settings(batch_size=8)), make_run(Settings(batch_size=16))
+    assert "| sample |" in diff_runs(one, other).to_markdown()
+    assert "| step |" in diff_runs(one, one).to_markdown()
+
+
+def test_a_page_says_where_too_few_steps_were_traced() -> None:
+    step = [Span("host/main", "step 0", "step", 0, 100 * MS)]
+    kernels = [Span("device/0 k", "dot", "kernel", 0, ms * MS, 0, 1) for ms in (10, 90)]
+    old, new = (run_of(graph("mm"), timeline=Timeline.of([*step, k])) for k in kernels)
+    page = run_diff_html(diff_runs(old, new))
+    assert "Too few steps to know the spread" in page
+    assert "No change beyond the spread" not in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -181,3 +182,45 @@ def test_on_a_real_run_times_and_arithmetic_add_up_to_no_more_than_there_is() ->
     assert 0 < sum(r.flops for r in rows if r.nodes) <= whole * (1 + 1e-9)
     assert sum(r.kernel.share for r in rows if r.sites) > 0.9
     assert {r.limit for r in rows if r.nodes} <= {"memory", "arithmetic", ""}
+
+
+def jax_convolution(x: Any, weight: Any, out: Any, spec: str, lhs: int = 1, groups: int = 1) -> Any:
+    return flops(
+        "jax.conv_general_dilated", [x, weight], out,
+        dimension_numbers=f"ConvDimensionNumbers(lhs_spec=(0, 3, 1, 2), rhs_spec={spec}, "
+                          "out_spec=(0, 3, 1, 2))",
+        lhs_dilation=f"({lhs}, {lhs})", feature_group_count=str(groups),
+    )  # fmt: skip
+
+
+@given(sizes, sizes, sizes, st.integers(1, 3))
+def test_jaxs_convolutions_and_their_gradients_count_as_torchs(b: int, i: int, o: int, f: int):
+    x, out, kernel = (b, 8, 8, i), (b, 4, 4, o), (f, f, i, o)
+    expected = 2 * b * 4 * 4 * o * f * f * i
+    assert jax_convolution(x, kernel, out, "(3, 2, 0, 1)") == expected
+    # the gradient of the input: the output's, dilated by the stride, with the kernel turned over
+    assert jax_convolution(out, kernel, x, "(2, 3, 0, 1)", lhs=2) == expected
+    # that of the kernel: the input with the output's gradient for its kernel
+    assert jax_convolution(x, out, kernel, "(3, 0, 1, 2)") == expected
+
+
+def test_what_a_loop_computes_is_not_known() -> None:
+    assert math.isnan(flops("jax.scan", [(4,)], (4,)))
+    looped = replace(GRAPH.nodes[3], op="jax.scan")
+    run = run_of(kernel("x", 0, 80, 3))
+    run = replace(run, graphs=(replace(GRAPH, nodes=(*GRAPH.nodes[:3], looped)),))
+    (row,) = kernel_table(run, ceilings=Ceilings(4.0, 100.0))
+    assert math.isnan(row.flops)
+    assert (math.isnan(row.of_ceiling), row.limit) == (True, "")
+
+
+def test_a_product_of_another_type_is_not_held_against_float32() -> None:
+    """A GPU computes products of halves several times as fast."""
+    for dtype, is_held in (("float32", True), ("bfloat16", False)):
+        avals = [Aval((8, 8), dtype)]
+        nodes = [Node("input", (), (), tuple(avals)) for _ in range(2)]
+        product = Node("aten.mm.default", ((0, 0), (1, 0)), (), tuple(avals))
+        run = replace(run_of(kernel("x", 0, 80, 2)), graphs=(Graph((*nodes, product), ((2, 0),)),))
+        (row,) = kernel_table(run, ceilings=Ceilings(4.0, 100.0))
+        assert row.flops == 2 * 8**3
+        assert math.isnan(row.of_ceiling) != is_held

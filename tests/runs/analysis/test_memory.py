@@ -169,3 +169,10 @@ def test_a_run_without_a_graph_has_its_time_and_nothing_else() -> None:
     assert row.step_ms == native.step_ms
     assert math.isnan(row.written)
     assert math.isnan(row.peak)
+
+
+def test_traced_steps_that_differ_have_the_rows_of_the_first() -> None:
+    run = make_run(syncs=0)
+    longer = chain("relu", "relu", "relu")
+    more = replace(run, graphs=(chain("relu"), longer, *run.graphs), segments=())
+    assert variant_memory(more).ops == 1

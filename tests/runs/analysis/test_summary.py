@@ -18,6 +18,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.text import safe_terminal
+from kit.trace import Span, Timeline
 from kit.trace.imported import Caller
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.factories import HOSTILE, empty_run, make_run, native_run, one_span_run
@@ -142,3 +143,21 @@ def test_markdown_leaves_out_columns_of_which_a_native_run_knows_nothing() -> No
     assert "| kernel | runs |" in native
     assert "| line | recording (ms a step) | device (ms a step) | wait (ms a step) |" in recorded
     assert "| kernel | segment | runs |" in recorded
+
+
+def test_every_note_is_shown() -> None:
+    run = make_run()
+    notes = tuple(f"note {i} of a trace" for i in range(20))
+    text = summary(replace(run, timeline=replace(run.timeline, notes=notes)))
+    assert all(note in text for note in notes)
+
+
+def test_markdown_has_the_columns_that_put_a_line_first() -> None:
+    run = make_run(syncs=0)
+    slept = Span("host/main", "train.py:30", "elsewhere", 1000, 900_000)
+    run = replace(run, timeline=Timeline.of([*run.timeline.spans, slept]))
+    table = run.to_markdown().partition("## Lines")[2].partition("##")[0]
+    assert "elsewhere (ms a step)" in table
+    first = table.strip().splitlines()[2]
+    assert first.startswith("| train.py:30")
+    assert not all(cell.strip() in ("0", "") for cell in first.split("|")[2:])

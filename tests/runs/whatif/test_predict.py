@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import kit
 from kit.errors import SettingsError
 from kit.ir.plan import OpStream, plan
+from kit.runs.labels import WATCHED
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import costs_of
@@ -296,9 +297,7 @@ def test_no_run_at_all_is_an_error():
 
 
 def test_a_replayed_run_does_not_say_what_recording_costs():
-    run = replace(
-        measured(Settings(step_mode="replay"), syncs=0), metrics={"replay.steps": 9.0}
-    )
+    run = replace(measured(Settings(step_mode="replay"), syncs=0), metrics={"replay.steps": 9.0})
     with pytest.raises(SettingsError, match="predict from a run with step_mode='retrace'"):
         predict(run, Settings())
 
@@ -355,3 +354,58 @@ def test_a_step_is_guessed_only_where_the_runtime_would_guess_it() -> None:
     retraced = replace(stopped, settings=Settings(), metrics=OVERHEADS)
     assert said(stopped)[0] == pytest.approx(predict(retraced).step_ms, rel=1e-6)
     assert "guessing does not pay" in said(stopped)[1]
+
+
+def test_a_run_that_recorded_each_step_though_it_was_to_replay_is_not_one_of_replays():
+    asked = Settings(step_mode="replay")
+    run, plain = measured(asked), measured()
+    for speed in (1.0, 10.0):
+        found = predict(run, device_speed=speed)
+        assert found.step_ms == predict(plain, device_speed=speed).step_ms
+        assert found.settings == asked
+        assert any("had to record each" in text for text in found.assumptions)
+    assert predict(run, Settings()).step_ms == predict(plain, Settings()).step_ms
+
+
+def test_a_step_that_goes_on_after_its_update_is_not_repeated():
+    run = measured(syncs=0)
+    (graph,) = run.graphs
+    last = max(i for i in graph.ops if graph.nodes[i].phase == "update")
+    again = replace(graph.nodes[last], phase="forward", inputs=((last, 0),))
+    longer = replace(graph, nodes=(*graph.nodes, again))
+    with pytest.raises(SettingsError, match="goes on after its update"):
+        accumulated(longer, 2)
+
+
+def forward_only(settings: Settings, cut: int) -> Run:
+    """A step of a forward pass, whose segments hold so many ops."""
+    run = measured(settings, syncs=0)
+    (graph,) = run.graphs
+    nodes = tuple(replace(n, phase=n.phase and "forward") for n in graph.nodes)
+    graph = replace(graph, nodes=nodes)
+    return replace(run, graphs=(graph,), segments=plan(OpStream.of(graph, ()), cut, cut))
+
+
+def test_a_forward_pass_without_gradients_is_cut_by_the_size_for_inference():
+    run = forward_only(Settings(bulk_forward=3), 10**6)
+    assert len(run.segments) == 1
+    assert predict(run, run.settings.replace(bulk_backward=50)).segments == 1
+    smaller = predict(run, run.settings.replace(bulk_inference=10))
+    assert smaller.segments > 1
+    assert any("without gradients" in text for text in smaller.assumptions)
+    training = forward_only(Settings(bulk_forward=3), 3)
+    assert predict(training, training.settings.replace(bulk_inference=10)).segments > 5
+
+
+def test_a_step_that_validates_without_gradients_is_not_cut_again():
+    run = measured(Settings(bulk_forward=3, bulk_backward=3), syncs=0)
+    run = replace(run, segments=plan(OpStream.of(run.graphs[0], ()), 10**6, 3))
+    with pytest.raises(SettingsError, match="as one without gradients"):
+        predict(run, run.settings.replace(bulk_forward=10))
+
+
+def test_a_watched_run_is_not_said_to_have_a_batch_size():
+    run = measured()
+    watched = replace(run, environment={**run.environment, WATCHED: "train.py:3"})
+    assert "batch 8" in predict(run).of
+    assert "batch" not in predict(watched).of

@@ -104,6 +104,7 @@ def test_a_modelled_run_has_the_predicted_time_and_timeline():
     made = modelled_run(run, prediction)
     assert made.step_ms == pytest.approx(prediction.step_ms, abs=1e-5)
     assert made.timeline.origin == "modelled"
+    assert (made.graphs, made.segments) == ((), ())  # the bars are of the segments of another plan
 
 
 def test_the_view_begins_with_the_replay():
