@@ -25,6 +25,7 @@ from kit.runs.settings import Settings
 from kit.trace import COLUMNS, KINDS, Span, SyncPoint, Timeline
 from kit.trace.communication import CopyTotal
 from kit.trace.imported import Caller, MeasuredMemory
+from kit.trace.syncs import from_first
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
 Members = dict[str, bytes]
@@ -433,3 +434,14 @@ def test_a_file_that_version_0_1_0_wrote_opens():
     assert run.sync_points[0].cause == "item"
     assert run.sync_points[0].site == "small_ops.py:56"
     assert "small\\_ops.py:56" in run.to_markdown()  # Markdown escapes the underscore
+
+
+def test_a_machine_that_is_up_for_months_has_runs_that_can_be_saved(tmp_path: Path) -> None:
+    """The clock of the waits begins at boot, and a file takes no time of 104 days."""
+    boot = 150 * 86_400 * 10**9
+    syncs = tuple(SyncPoint(boot + at, 5, "item") for at in (700, 1700))
+    assert [sync.at_ns for sync in from_first(syncs)] == [0, 1000]
+    run = replace(make_run(), sync_points=from_first(syncs))
+    run.save(tmp_path / "a.kitrun")
+    assert Run.load(tmp_path / "a.kitrun").sync_points == run.sync_points
+    assert from_first([]) == ()

@@ -102,8 +102,7 @@ class Session:
         setup: Setup | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        self.rules = rules
-        self.strict = strict
+        self.rules, self.strict = rules, strict
         self.is_open = False
         self.lock = threading.RLock()  # held while an op is recorded: several threads may
         self.frontends = tuple(frontends)  # that are open with the session
@@ -364,7 +363,9 @@ class Session:
     def wait_to_read(self, tensor: Any) -> None:
         """Block until the tensor's numbers are there; raises what its computation raised."""
         self._check_open()
-        self.reads.wait_to_read(tensor if isinstance(tensor, Value) else tensor.kit_value())
+        with self.lock:  # a view is recorded
+            value = tensor if isinstance(tensor, Value) else tensor.kit_value()
+        self.reads.wait_to_read(value)
 
     def wait_all(self) -> None:
         """Block until everything that was recorded has run.

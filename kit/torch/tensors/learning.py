@@ -66,7 +66,7 @@ def _of_tensor(tensor: Any) -> Watched:
 
     def bound() -> Any:
         tensor = held()
-        return tensor is not None and id(tensor.grad)
+        return None if tensor is None else id(tensor.grad)
 
     return Watched(look, bound)
 
