@@ -56,6 +56,7 @@ _TABLES = frozenset(
 _RANGES = (59, 60)  # of NVTX: pushed and popped, started and ended
 # CUPTI's numbers of directions, in the words that torch's copies are named with.
 _COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+_PINNED = 1  # memory of the host's from and to which a copy does not block its call
 _MARKS = "Nsight Systems marks no steps"
 _WHOLE = (
     "each is shown as one kernel, busy from its begin to its end. What is in it, copies, "
@@ -245,10 +246,11 @@ def _events(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:
     ):
         name = names.get(whole) or names.get(short) or "unnamed kernel"
         yield _on_device("kernel", name, (start, end), place(device, stream, *link))
-    for start, end, device, stream, *link, size, kind in tables.rows(
-        f"{_CUPTI}MEMCPY", *where, "bytes", "copyKind"
+    for start, end, device, stream, *link, size, kind, source, target in tables.rows(
+        f"{_CUPTI}MEMCPY", *where, "bytes", "copyKind", "srcKind", "dstKind"
     ):
-        name = f"Memcpy {_COPIES.get(kind, 'of another kind')}"
+        pinned = " (Pinned)" * (_PINNED in (source, target))
+        name = f"Memcpy {_COPIES.get(kind, 'of another kind')}{pinned}"
         yield _on_device("gpu_memcpy", name, (start, end), place(device, stream, *link), bytes=size)
     for start, end, device, stream, *link in tables.rows(f"{_CUPTI}MEMSET", *where):
         yield _on_device("gpu_memset", "Memset", (start, end), place(device, stream, *link))

@@ -8,11 +8,15 @@ from pathlib import Path
 from kit.runs.labels import IMPORTED
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.text import format_percent
 from kit.trace.communication import copy_totals
 from kit.trace.imported import Imported
+from kit.trace.kernels import after_steps_fraction
 
 __all__ = ["run_of"]
 
+_SAID = 0.01  # less is the last kernel or two
+_LATE = "comes after the last step, and is in no number of a step: steps are what the host did"
 _TRACED = "step times include what the profiler cost: the file has no step without it"
 
 
@@ -30,6 +34,9 @@ def run_of(imported: Imported, file: Path) -> Run:
         times = tuple((steps[:, 1] - steps[:, 0]).tolist())
         if times:
             t = replace(t, notes=(*t.notes, _TRACED))
+    if (late := after_steps_fraction(t)) >= _SAID:
+        said = f"{format_percent(late)} of the kernels' time that the steps launched {_LATE}"
+        t = replace(t, notes=(*t.notes, said))
     has_gpu = any(lane.startswith("device/") and "stream" in lane.lower() for lane in t.lanes)
     is_tpu = imported.environment.get("device") == "tpu"
     return Run(

@@ -12,9 +12,11 @@ import os
 import re
 import sys
 import warnings
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ from kit.formats.messages import Damaged, fields_of
 from kit.text import format_count
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
+from kit.trace.host import busy_callers
 from kit.trace.imported import DAY_NS, MAX_SPAN_NAME, Imported, Spans, cut_name, naming, own_name
 from kit.trace.planes import HOST_PLANE, NOISE, TPU_PLANE, device_events
 
@@ -194,7 +197,7 @@ class _Profile:
     def __init__(self, planes: Sequence[Any], notes: list[str]) -> None:
         self.notes = notes
         self.spans: list[_Span] = []
-        self.syncs: list[SyncPoint] = []
+        self.syncs: dict[_Span, SyncPoint] = {}  # of each span that is a wait
         self.environment: dict[str, str] = {"imported from": "jax profile"}
         self._is_waiting_in_calls = False  # no event of a buffer's wait: the Python call stands in
         self._kernels(planes)
@@ -203,6 +206,7 @@ class _Profile:
                 self._host(plane)
             elif plane.name == "/host:metadata":
                 self._facts(dict(plane.stats))
+        self._leave_out()
         if not self.spans:
             known = ", ".join(repr(cut_name(p.name)[:40]) for p in planes[:8]) or "none"
             raise TraceFileError(
@@ -232,8 +236,8 @@ class _Profile:
                 self.notes.append(missing)
         syncs = [
             SyncPoint(s.at_ns - zero, s.wait_ns, s.cause, s.site, s.via)
-            for s in self.syncs
-            if 0 <= s.at_ns - zero < 2 * DAY_NS and s.wait_ns < DAY_NS
+            for s in map(self.syncs.get, self.spans)
+            if s and 0 <= s.at_ns - zero < 2 * DAY_NS and s.wait_ns < DAY_NS
         ]
         part = Spans(lane[near], kind[near], name[near], begin, end)
         timeline = Spans.timeline([part], lanes, names, syncs, self.notes)
@@ -295,13 +299,44 @@ class _Profile:
             inside = {k for _, k in open_} if kind else set()
             if kind and kind not in inside and not (kind == "input" and "dispatch" in inside):
                 name = f"step {event.step}" if kind == "step" else event.name
+                sync = None
                 if kind == "wait":
-                    self._wait(event, [*(e.name for e, _ in open_), event.name])
-                    name = self.syncs[-1].cause
+                    sync = self._sync(event, [*(e.name for e, _ in open_), event.name])
+                    name = sync.cause
                 self.spans.append(_Span(lane, name, kind, event.start_ns, event.stop_ns))
+                if sync is not None:
+                    self.syncs[self.spans[-1]] = sync
             open_.append((event, kind))
 
-    def _wait(self, event: _Event, around: Sequence[str]) -> None:
+    def _leave_out(self) -> None:
+        """Waits outside of the steps; waits and input of threads that work beside them.
+
+        Threads that launch a good part of the programs are the steps' own.
+        """
+        steps = sorted((s.start_ns, s.stop_ns) for s in self.spans if s.kind == "step")
+        if not steps:
+            return
+        begun, ended = [a for a, _ in steps], [*accumulate((b for _, b in steps), max)]
+        calls = np.array([s.lane for s in self.spans if s.kind == "dispatch"])
+        host = {_MAIN, *busy_callers(calls)}
+
+        def why(span: _Span) -> str:
+            if span.kind not in ("wait", "input"):
+                return ""
+            if span.lane not in host:
+                return "of threads beside the steps'"
+            i = bisect_right(begun, span.start_ns) - 1
+            is_inside = i >= 0 and span.start_ns <= ended[i]
+            return "outside of the steps" if span.kind == "wait" and not is_inside else ""
+
+        whys = [why(span) for span in self.spans]
+        counts = Counter((s.kind, w) for s, w in zip(self.spans, whys, strict=True) if w)
+        for (kind, said), count in counts.items():
+            noun = "wait" if kind == "wait" else "device_put"
+            self.notes.append(f"{format_count(count, noun)} {said} left out")
+        self.spans = [s for s, w in zip(self.spans, whys, strict=True) if not w]
+
+    def _sync(self, event: _Event, around: Sequence[str]) -> SyncPoint:
         """What was read, by the Python function that read it; the profiler gives lines, too."""
         frames = [m for name in around if (m := _FRAME.match(name))]
         called = {name.rpartition(" ")[2] for name in around if name.startswith("$")}
@@ -313,9 +348,7 @@ class _Profile:
         library = [m for m in inner if m["file"] in _library_files() - {"profiler.py"}]
         site = f"{user[-1]['file']}:{user[-1]['line']}" if user else ""
         via = f"{library[-1]['file']}:{library[-1]['line']}" if library else ""
-        self.syncs.append(
-            SyncPoint(event.start_ns, event.stop_ns - event.start_ns, cause, site, via)
-        )
+        return SyncPoint(event.start_ns, event.stop_ns - event.start_ns, cause, site, via)
 
 
 def _host_events(line: Any) -> Iterator[_Event]:

@@ -1,6 +1,7 @@
 """The devices of a timeline: which lanes are one's, and what ran on each.
 
-Also what native torch computes on a CPU beside its ops.
+Also what the calls of their runtimes do to the host, and what native torch computes on a CPU beside
+its ops.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ __all__ = [
     "is_collective",
     "is_compiled",
     "is_librarys",
+    "is_transfer",
+    "is_wait",
     "region_name",
 ]
 
@@ -35,6 +38,14 @@ _LIBRARYS = re.compile(
 )
 _FUNCTIONAL = re.compile(r"_?c10d_functional\w*::")
 _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
+# The functions of CUDA and HIP that return when the device has done its work.
+_WAITS = frozenset({
+    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
+    "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
+    "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy",
+    "hipMemcpyWithStream",  # returns when the copy is done: torch reads and copies by it on AMD
+})  # fmt: skip
+_TRANSFERS = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset", "hipMemcpy", "hipMemset")
 
 
 def device_of(lane: str) -> str:
@@ -60,6 +71,16 @@ def by_device(timeline: Timeline, kind: str) -> dict[str, Ints]:
     for lane, part in zip(lanes, np.split(spans, first[1:]), strict=True):
         found.setdefault(device_of(timeline.lanes[lane]), []).append(part)
     return {device: np.sort(np.concatenate(parts)) for device, parts in found.items()}
+
+
+def is_wait(call: str) -> bool:
+    """Does a function of CUDA's or HIP's wait? Its versions, such as _v2 and _ptsz, do, too."""
+    return call.partition("_")[0] in _WAITS
+
+
+def is_transfer(call: str) -> bool:
+    """Is it a function of CUDA's or HIP's that copies or fills, and need not wait for it?"""
+    return call.startswith(_TRANSFERS) and not is_wait(call)
 
 
 def is_compiled(name: str) -> bool:

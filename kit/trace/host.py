@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kit.trace.active import NONE, Active
+from kit.trace.communication import way_of
 from kit.trace.intervals import Ints, Mask, distinct
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["Host", "blocked"]
+__all__ = ["AT_ONCE_NS", "Host", "blocked", "busy_callers", "waits_for_copy"]
 
 PART = 0.1  # of all launches: so much makes a thread a part of the host
 DEEP = 256  # launches on their way: CUDA's queue takes about 1,000
 NEARLY = 0.9  # of the most that were on their way
 LONG_NS = 20_000  # a launch that does not wait takes 5 to 10 us
+AT_ONCE_NS = 10_000  # from a copy to the call after it that waits: 2 us in published traces
 
 
 class Host:
@@ -76,10 +80,34 @@ def _on_host(timeline: Timeline) -> Mask:
     """The spans of the threads that are the host."""
     steps = np.flatnonzero(timeline.where(kind="step"))
     calls = timeline.lane[timeline.where(kind="dispatch") & (timeline.segment < NONE)]
-    lanes, count = np.unique(calls, return_counts=True)
-    many = lanes[count >= PART * count.sum()] if len(lanes) else lanes
-    found: Mask = np.isin(timeline.lane, [timeline.lane[steps[0]], *many.tolist()])
+    found: Mask = np.isin(timeline.lane, [timeline.lane[steps[0]], *busy_callers(calls)])
     return found
+
+
+def busy_callers(calls: NDArray[Any]) -> list[Any]:
+    """The threads that launch a good part of all kernels: with that of the steps they are the host.
+
+    Args:
+        calls: the thread of each launch.
+    """
+    threads, count = np.unique(calls, return_counts=True)
+    found: list[Any] = threads[count >= PART * count.sum()].tolist()
+    return found
+
+
+def waits_for_copy(name: str, call_ns: tuple[int, int], copy_ns: tuple[int, int]) -> bool:
+    """Does a call that copies return no earlier than its copy is done, or nearly done?
+
+    As `cudaMemcpyAsync` does from or to memory that is not pinned, and the call after it that waits
+    then finds nothing to wait for. What goes to the device passes through buffers of CUDA's own,
+    the last of which may be on its way still.
+
+    Args:
+        name: of the copy on the device.
+        call_ns, copy_ns: begin and end of the call, and of the copy.
+    """
+    is_of_host = bool(way_of(name)) and "Pinned" not in name
+    return is_of_host and call_ns[1] - call_ns[0] >= LONG_NS and 2 * call_ns[1] >= sum(copy_ns)
 
 
 def blocked(timeline: Timeline) -> Mask:

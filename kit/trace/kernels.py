@@ -13,12 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.trace.active import launches
+from kit.trace.devices import TORCH_CPU
 from kit.trace.intervals import Ints, Mask, distinct, elapsed, joined
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
 __all__ = [
     "KernelRow",
+    "after_steps_fraction",
     "charged_ns",
     "communication",
     "distinct_kernels",
@@ -26,6 +29,8 @@ __all__ = [
     "kernel_table",
     "named_fraction",
 ]
+
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,34 @@ def in_steps(timeline: Timeline, spans: NDArray[np.intp]) -> tuple[NDArray[np.in
     # also what took no time
     is_inside = elapsed(steps, np.maximum(times[:, 1], times[:, 0] + 1)) > start
     return spans[is_inside], np.stack([start, stop], axis=1)[is_inside]
+
+
+def after_steps_fraction(timeline: Timeline) -> float:
+    """Of what the steps launched, the part of the kernels' time that comes after the last step.
+
+    What the steps ran of earlier work makes up for it: a device that is always behind by one step
+    has a step's work in each step. Where no file says which call launched a kernel, it is what runs
+    from the last step's end to the next dispatch.
+
+    Returns:
+        A number in [0, 1], dimensionless; 0 without steps, and of ops that ran in their calls.
+    """
+    steps = timeline.intervals(kind="step")
+    spans = np.flatnonzero(timeline.where(kind=ON_DEVICE) & ~timeline.where(lane=TORCH_CPU))
+    if not len(steps) or not len(spans):
+        return 0.0
+    low, high = int(steps[:, 0].min()), int(steps[:, 1].max())
+    start, stop = timeline.start_ns[spans], timeline.stop_ns[spans]
+    called, by = launches(timeline, spans)
+    if not (by >= 0).any():
+        later = timeline.intervals(kind="dispatch")[:, 0]
+        called = np.where(start < later[later >= high].min(initial=_NEVER), low, high + 1)
+        called = np.where(start < low, low - 1, called)
+    of_steps = (called >= low) & (called <= high)
+    after = (stop - start.clip(min=high)).clip(min=0)[of_steps].sum()
+    earlier = (stop.clip(max=high) - start.clip(min=low)).clip(min=0)[~of_steps].sum()
+    whole = (stop - start)[of_steps].sum()
+    return max(int(after - earlier), 0) / int(whole) if whole else 0.0
 
 
 def distinct_kernels(timeline: Timeline, spans: NDArray[np.intp]) -> tuple[Ints, NDArray[np.intp]]:

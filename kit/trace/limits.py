@@ -60,7 +60,9 @@ def limit_shares(
         charged[_LIMIT_OF[category]] += exposed
     whole = sum(charged.values())
     if not whole:
-        raise TimelineError("what limits a step is known from traced steps only: none is there")
+        why = next((note for note in timeline.notes if note.startswith("no step was traced")), "")
+        said = "what limits a step is known from traced steps only: none is there"
+        raise TimelineError(f"{said}. {why}" if why else said)
     causes = idle_of(timeline).causes if causes is None else causes
     if causes:
         charged = dict.fromkeys(LIMITS, 0.0) | {"device": charged["device"]}

@@ -10,6 +10,7 @@ docs/design/published_files.md.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ TPU_PLANE = "/device:TPU:"  # and the number of the core
 NOISE = ("ThreadpoolListener::", "ThunkExecutor::", "Wait for ", "PythonRefManager", "end: ")
 _STREAM = re.compile(r"^Stream ?#?")
 _INSTRUCTION = re.compile(r"%(\S+) = ")  # "%add.1 = f32[8] add(...)": an op of a TPU in full
+_CONTROL = re.compile(r"(while|cond|conditional|call)(\.|$)")  # names of ops that run others
 _OPS_OF_A_TPU = "XLA Ops"  # its other lines: programs, steps, what overlaps with these ops
 
 
@@ -67,7 +69,10 @@ def device_events(planes: Iterable[Any], offset: int = 0) -> list[DeviceEvent]:
 
 
 def _cpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
-    """The kernels of the host's plane; the lane of each is its thread's name."""
+    """The kernels of the host's plane; the lane of each is its thread's name.
+
+    Of a loop, a branch or a call, whose ops have events of their own, only these.
+    """
     ends: dict[Any, int] = {}  # an op may end on another thread than it started on
     found: list[tuple[DeviceEvent, Any]] = []
     for line in plane.lines:
@@ -85,10 +90,19 @@ def _cpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
                             stats.get("_p"),
                         )
                     )
+    begins: dict[Any, list[int]] = {}  # of the ops of each run
     for kernel, ident in found:
+        begins.setdefault((kernel.module, kernel.run), []).append(kernel.start_ns)
         if ident is not None and ident in ends:
             kernel.stop_ns = max(kernel.stop_ns, ends[ident])
-        yield kernel
+    for starts in begins.values():
+        starts.sort()
+    for kernel, _ in found:
+        starts = begins[kernel.module, kernel.run]
+        after = bisect_right(starts, kernel.start_ns)
+        has_inside = after < len(starts) and starts[after] < kernel.stop_ns
+        if not (has_inside and _CONTROL.match(kernel.name)):
+            yield kernel
 
 
 def _gpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:

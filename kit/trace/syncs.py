@@ -13,9 +13,11 @@ from kit.trace.active import Gaps, Kernels, Pieces, hull
 from kit.trace.intervals import Ints, common, without
 from kit.trace.timeline import SyncPoint, Timeline
 
-__all__ = ["SyncRow", "after_waits", "from_first", "idle_after", "sync_table", "waits"]
+__all__ = ["UNMARKED", "SyncRow", "after_waits", "from_first", "idle_after", "sync_table", "waits"]
 
 _END = np.iinfo(np.int64).max
+# The names of the step of a foreign trace in which none repeats: all of it, and what was asked for.
+UNMARKED = WHOLE, RANGE = "whole trace", "the chosen range"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def after_waits(timeline: Timeline, gaps: Gaps) -> Pieces:
         at = sync.at_ns + sync.wait_ns
         until = syncs[i + 1].at_ns if i + 1 < len(syncs) else _END
         pieces += _handed(start, stop, (at, until), open_)
-    if syncs and _goes_around(syncs, step_of, len(steps)):
+    if syncs and not _is_unmarked(timeline) and _goes_around(syncs, step_of, len(steps)):
         pieces += _handed(start, stop, (-_END, syncs[0].at_ns), open_)
     columns = np.array(sorted(pieces), dtype=np.int64).reshape(-1, 3)
     return Pieces(columns[:, 0], columns[:, 1], columns[:, 2])
@@ -153,6 +155,12 @@ def _handed(
             open_[-1][1] -= taken
             if not open_[-1][1]:
                 open_.pop()
+
+
+def _is_unmarked(timeline: Timeline) -> bool:
+    """Is what counts as one step no step that repeats?"""
+    first = np.flatnonzero(timeline.where(kind="step"))[0]
+    return timeline.names[timeline.name[first]] in UNMARKED
 
 
 def _goes_around(syncs: Sequence[SyncPoint], step_of: Sequence[int], steps: int) -> bool:

@@ -44,6 +44,22 @@ def test_kernels_copies_calls_and_waits_are_those_of_the_file(tmp_path: Path) ->
     assert not [note for note in run.timeline.notes if "torch" in note]
 
 
+@pytest.mark.parametrize(("pinned", "waits"), [(0, [38_900] * 2), (1, [8500] * 2)])
+def test_a_copy_that_blocks_is_one_wait_with_the_call_after_it(
+    tmp_path: Path, pinned: int, waits: list[int]
+) -> None:
+    file = nsys_report(
+        tmp_path / "report.sqlite",
+        "alter table CUPTI_ACTIVITY_KIND_MEMCPY add column srcKind int;"
+        f"update CUPTI_ACTIVITY_KIND_MEMCPY set srcKind = {pinned};"
+        "delete from CUPTI_ACTIVITY_KIND_RUNTIME where nameId = 1;"
+        "update CUPTI_ACTIVITY_KIND_RUNTIME set end = end + 30000 where nameId = 3;"
+        "update CUPTI_ACTIVITY_KIND_RUNTIME set start = start + 30000, end = end + 30000 "
+        "where nameId = 4",
+    )
+    assert [sync.wait_ns for sync in kit.open_trace(file).timeline.syncs] == waits
+
+
 def test_a_real_export_of_2022_is_read_though_it_has_each_call_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -265,6 +265,34 @@ def test_the_steps_are_those_of_one_thread(tmp_path: Path):
     assert any("1 step marked in others left out" in note for note in t.notes)
 
 
+def test_waits_and_copies_beside_the_steps_are_not_theirs(tmp_path: Path):
+    """A thread that puts batches, and a wait behind the loop, made the steps wait and copy."""
+    names = ("train", "PjitFunction(f)", "np.asarray(jax.Array)", "DevicePut")
+    stat = field(4, field(1, 1) + field(4, 3))
+
+    def line(name: str, *events: tuple[int, int, int]) -> bytes:
+        found = b"".join(
+            field(4, field(1, kind) + field(2, at * 1000) + field(3, length * 1000)
+                  + (stat if kind == 1 else b""))
+            for kind, at, length in events
+        )  # fmt: skip
+        return field(3, field(2, name) + field(3, 1000) + found)
+
+    main = line("main", (1, 0, 100), (2, 5, 5), (3, 20, 10), (3, 150, 300))
+    other = line("loads", (4, 10, 80), (3, 10, 80))
+    host = field(1, field(2, "/host:CPU") + main + other + _names(4, *names)
+                 + _names(5, "step_num"))  # fmt: skip
+    t = opened(tmp_path, space([(10, 50, "dot"), (60, 390, "dot")], steps=False) + host)
+    assert [s.wait_ns for s in t.syncs] == [10]
+    assert [(s.kind, s.start_ns) for s in t.spans if s.kind in ("wait", "input")] == [("wait", 20)]
+    for said in ("1 wait outside of the steps", "1 wait of threads beside the steps'",
+                 "1 device_put of threads beside the steps'"):  # fmt: skip
+        assert f"{said} left out" in t.notes
+    run = kit.open_trace(tmp_path / "gpu.xplane.pb")
+    assert run.after_steps_fraction == pytest.approx(350 / 440)
+    assert "80% of the kernels' time" in run.limited_by().doubt
+
+
 def test_of_a_profile_of_jax_without_steps_nothing_is_said_of_torch(tmp_path: Path):
     call = field(4, field(1, 1) + field(2, 0) + field(3, 1000))
     line = field(3, field(2, "main") + field(3, 1000) + call)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.trace import Span, Timeline, breakdown, union_ns
-from kit.trace.kernels import charged_ns, distinct_kernels, kernel_table
+from kit.trace.kernels import after_steps_fraction, charged_ns, distinct_kernels, kernel_table
 
 runs = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 20), st.sampled_from("ab"), st.integers(-1, 1)),
@@ -107,3 +107,17 @@ def test_what_communicates_is_charged_where_nothing_computes():
 
 def test_kernels_side_by_side_share_the_time():
     assert charged_ns(np.array([[0, 10], [5, 10], [20, 20]])).tolist() == [7.5, 2.5, 0]
+
+
+def test_what_the_device_does_behind_the_last_step_is_a_part_of_what_the_steps_launched() -> None:
+    """Where nobody says which call launched a kernel, as in a profile of jax."""
+    step = Span("host/main", "step 0", "step", 100, 200)
+    kernels = [Span("device/0", "k", "kernel", a, b) for a, b in ((50, 90), (150, 190), (190, 250))]
+    assert after_steps_fraction(Timeline.of([step, *kernels])) == 0.5
+    later = Span("host/main", "eval", "dispatch", 220, 225)
+    evaluated = Span("device/0", "k", "kernel", 260, 500)
+    assert after_steps_fraction(Timeline.of([step, *kernels, later, evaluated])) == 0.5
+    assert after_steps_fraction(Timeline.of(kernels)) == 0
+    assert after_steps_fraction(Timeline.of([step])) == 0
+    ops = [Span("device/0 torch cpu", "aten::mm", "kernel", 210, 240)]
+    assert after_steps_fraction(Timeline.of([step, *ops])) == 0

@@ -68,3 +68,25 @@ def test_beside_a_gpu_the_hosts_calls_that_launch_its_kernels_are_none():
 
 def test_other_planes_have_no_kernels():
     assert seen(plane("/host:metadata", a=[("dot", 0, 1, {"hlo_op": "dot"})])) == []
+
+
+def test_of_a_loop_or_a_branch_on_a_cpu_only_the_ops_in_it_are_kernels():
+    """Both counted: half of the kernels' time was that of a `while`."""
+    first, second = ({"hlo_op": "x", "hlo_module": "f", "run_id": run} for run in (1, 2))
+    events = [
+        ("while.5", 10, 12, first | {"_p": 4}),
+        ("cond.1.clone", 11, 30, first),
+        ("dot", 15, 25, first),
+        ("dot", 40, 60, first),
+        ("call", 65, 75, first),  # in which no op has an event of its own
+        ("while_loop_fusion", 35, 45, first),
+        ("while", 14, 28, second),
+    ]
+    found = seen(plane("/host:CPU", a=events, b=[("end: while.5", 61, 62, {"_c": 4})]))
+    assert [(name, start) for _, name, start, _ in found] == [
+        ("while", 14),
+        ("dot", 15),
+        ("while_loop_fusion", 35),
+        ("dot", 40),
+        ("call", 65),
+    ]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kit.trace.intervals import Ints
 
-__all__ = ["inside", "phases"]
+__all__ = ["inside", "outermost", "phases"]
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -58,6 +58,23 @@ def inside(
     found = np.zeros(len(both), np.bool_)
     found[order] = is_inside & (start[one] < stop[other])
     return found[len(around) :]
+
+
+def outermost(events: NDArray[np.intp], times: tuple[Ints, Ints, Ints]) -> NDArray[np.intp]:
+    """Those of some events that begin inside of no other one of them on its thread.
+
+    Args:
+        times: thread, start and stop of each event of the file.
+    """
+    thread, start, stop = (column[events] for column in times)
+    order = np.lexsort((-stop, start, thread))
+    kept: list[int] = []
+    of, latest = -1, 0
+    for i in order.tolist():
+        if thread[i] != of or start[i] >= latest:
+            of, latest = int(thread[i]), int(stop[i])
+            kept.append(i)
+    return events[kept]
 
 
 def _within(intervals: Ints, begin: int, end: int) -> list[list[int]]:

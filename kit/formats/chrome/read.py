@@ -64,7 +64,11 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         member = _placed(imported.member, head, events)
         environment = _environment(head, events)
         if "device" in environment and TORCH_CPU in imported.timeline.lanes:
-            environment["device"] += NOT_TRACED
+            # torch's profiler waits for each GPU that it traces, whatever the program does
+            if (events.column("role") == Role.WAIT).any():
+                del environment["device"]
+            else:
+                environment["device"] += NOT_TRACED
         imported = replace(imported, environment=environment, member=member)
     else:
         raise TraceFileError(_of_strangers(events))

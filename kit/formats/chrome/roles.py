@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from kit.trace.devices import is_transfer, is_wait
 from kit.trace.kinds import KINDS
 
 __all__ = [
@@ -18,15 +19,8 @@ __all__ = [
 ]
 
 EXPORTED = "kit."  # categories of our own files: "kit.kernel", "kit.sync"
-_WAITS = frozenset({
-    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
-    "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
-    "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy",
-    "hipMemcpyWithStream",  # returns when the copy is done: torch reads and copies by it on AMD
-})  # fmt: skip
 _LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "hipLaunch",
              "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch", "hipGraphLaunch")  # fmt: skip
-_COPIES = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset", "hipMemcpy", "hipMemset")
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
 HOST = frozenset({"cpu_op", "operator", "user_annotation"})
@@ -91,12 +85,12 @@ def is_torchs(category: str, role: int) -> bool:
 
 
 def _role_of_call(name: str) -> int:
-    """By the name of a function of CUDA's or HIP's; versions such as _v2, _ptsz are the same."""
-    if name.partition("_")[0] in _WAITS:
+    """By the name of a function of CUDA's or HIP's."""
+    if is_wait(name):
         return Role.WAIT
     if name.startswith(_LAUNCHES):
         return Role.LAUNCH
-    return Role.TRANSFER if name.startswith(_COPIES) else Role.OTHER
+    return Role.TRANSFER if is_transfer(name) else Role.OTHER
 
 
 def _role_of_host(name: str) -> int:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+
+import numpy as np
 
 from kit.errors import TraceFileError
 from kit.trace.imported import cut_name
+from kit.trace.intervals import Ints
+from kit.trace.syncs import RANGE, WHOLE
 
 __all__ = ["HOW", "Annotation", "Step", "StepsFound", "find_steps", "is_asked", "is_update"]
 
@@ -55,7 +59,10 @@ def is_asked(name: str, step_by: str) -> bool:
 
 
 def find_steps(
-    annotations: Iterable[Annotation], window: tuple[int, int], step_by: str = ""
+    annotations: Iterable[Annotation],
+    window: tuple[int, int],
+    step_by: str = "",
+    backward: Ints | None = None,
 ) -> StepsFound:
     """The steps of one thread.
 
@@ -63,6 +70,7 @@ def find_steps(
         annotations: of the thread that steps, optimizer steps among them.
         window: begin and end of the whole trace.
         step_by: a name, or "12.5..80": from, to, in milliseconds from the begin.
+        backward: when each function of autograd's began, if the trace has any.
 
     Raises:
         TraceFileError: what is asked for is not there; says what is.
@@ -73,7 +81,7 @@ def find_steps(
     if step_by:
         return _asked(groups, window, step_by)
     updates = max(
-        (group for name, group in groups.items() if is_update(name)),
+        (_between_passes(group, backward) for name, group in groups.items() if is_update(name)),
         key=len,
         default=[],
     )
@@ -90,7 +98,21 @@ def find_steps(
     if window[1] <= window[0]:
         return StepsFound((), f"the trace marks no steps: {HOW}")
     said = f"the whole trace counts as one step: {HOW}; or name what repeats (step_by)"
-    return StepsFound((("whole trace", *window),), said)
+    return StepsFound(((WHOLE, *window),), said)
+
+
+def _between_passes(updates: list[Annotation], backward: Ints | None) -> list[Annotation]:
+    """Updates with no backward pass between them as one: a program may have several optimizers."""
+    if backward is None or not len(backward):
+        return updates
+    after = np.searchsorted(np.sort(backward), [a.start_ns for a in updates])
+    found: list[Annotation] = []
+    for i, one in enumerate(updates):
+        if i and after[i] == after[i - 1]:
+            found[-1] = replace(found[-1], stop_ns=max(found[-1].stop_ns, one.stop_ns))
+        else:
+            found.append(one)
+    return found
 
 
 def _repeated(groups: dict[str, list[Annotation]]) -> Iterator[tuple[str, list[Annotation]]]:
@@ -118,7 +140,7 @@ def _asked(
         if not window[0] <= low < min(high, window[1]):
             whole = (window[1] - window[0]) / 1e6
             raise TraceFileError(f"step_by={step_by!r} is no range of its {whole:.3f} ms")
-        chosen = ("the chosen range", low, min(high, window[1]))
+        chosen = (RANGE, low, min(high, window[1]))
         return StepsFound((chosen,), f"the range {step_by} ms counts as one step")
     found = [a for group in groups.values() for a in group if is_asked(a.name, step_by)]
     if not found:

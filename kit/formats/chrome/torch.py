@@ -7,28 +7,38 @@ becomes of each event.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kit.formats.chrome.arguments import parts
-from kit.formats.chrome.around import Around
 from kit.formats.chrome.callers import early_kernels, find_callers
 from kit.formats.chrome.collectives import Message, named
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames, asleep
 from kit.formats.chrome.lanes import MERGED
-from kit.formats.chrome.memory import measured_memory
+from kit.formats.chrome.memory import Around, measured_memory
 from kit.formats.chrome.nesting import called, nest, regions
-from kit.formats.chrome.phases import inside, phases
-from kit.formats.chrome.roles import ATEN_OPS, Role
+from kit.formats.chrome.phases import inside, outermost, phases
+from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked, is_update
+from kit.formats.chrome.syncs import (
+    Copies,
+    cause_of,
+    joined,
+    of_steps,
+    of_threads,
+    wait_spans,
+    without_last,
+)
 from kit.text import format_count
-from kit.trace.communication import Collective, Copy, copy_of, operation_of, way_of
+from kit.trace.communication import Collective, Copy, copy_of, operation_of
 from kit.trace.devices import TORCH_CPU, beside, is_collective, is_compiled, region_name
+from kit.trace.host import busy_callers
 from kit.trace.imported import Imported, MeasuredMemory, Member, Spans, own_name
 from kit.trace.intervals import Ints
+from kit.trace.syncs import UNMARKED
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = ["read_torch"]
@@ -97,7 +107,7 @@ class _Trace:
         self.frames = Frames(events.names)
         self.kernels = self.of(Role.KERNEL)
         has_kernels = bool((role == Role.KERNEL).any())  # also such as have no usable time
-        is_called = len(self.of(Role.LAUNCH, Role.WAIT)) > 0
+        is_called = len(self.of(Role.LAUNCH, Role.TRANSFER)) > 0
         self.is_gpu = has_kernels or is_called or bool(events.other_devices)
         self.has_host = bool((self.role[self.kept] != Role.KERNEL).any())
         self.nesting = nest(events, (start, stop), kept, self.frames, self.is_gpu)
@@ -120,7 +130,7 @@ class _Trace:
             times = np.array([[begin], [end]], np.int64)
             parts.append(Spans(main, "record", self.name(name), times[0], times[1]))
         syncs = list(self._syncs())
-        parts += [_waits(self, syncs), *kernels]
+        parts += [wait_spans(syncs, self.name), *kernels]
         self._say(has_work=any(len(part.start_ns) for part in kernels))
         return Spans.timeline(parts, lanes, self.names, [s for s, _ in syncs], self.notes)
 
@@ -235,7 +245,8 @@ class _Trace:
         known = self.kept[~np.isin(self.role[self.kept], (Role.OTHER, Role.CALL))]
         ends = (self.start[known], self.stop[known])
         window = (int(ends[0].min()), int(ends[1].max())) if len(known) else (0, 0)
-        found = find_steps(self._annotations(chosen), window, step_by)
+        backward = self.start[self.of(Role.ENGINE)]
+        found = find_steps(self._annotations(chosen), window, step_by, backward)
         self.notes.append(found.note)
         return found.steps
 
@@ -249,9 +260,12 @@ class _Trace:
         return Spans(main, "step", names, self.step_times[:, 0], self.step_times[:, 1])
 
     def _host_work(self) -> Iterator[Spans]:
-        for kind, *roles in (("dispatch", Role.LAUNCH, Role.TRANSFER), ("input", Role.INPUT),
-                             ("compile", Role.COMPILE)):  # fmt: skip
-            yield self._spans(self.of(*roles), kind)
+        loads = of_threads(
+            self.of(Role.INPUT), self.thread, self._host_threads(), "loader call", self.notes
+        )
+        yield self._spans(loads, "input")
+        yield self._spans(self.of(Role.LAUNCH, Role.TRANSFER), "dispatch")
+        yield self._spans(self.of(Role.COMPILE), "compile")
         calls, column = self.of(Role.PYTHON), self.events.column
         of = column("name").astype(np.int64), self.thread, self.start, self.stop
         calls = calls[self.thread[calls] == self.main]
@@ -290,7 +304,8 @@ class _Trace:
         name = self.events.column("name")
         updates = called(self.of(Role.UPDATE), name, self.names, is_update)
         has_work = len(tops) or len(engine) or len(updates)
-        if not has_work or (self.is_gpu and not _has_calls(self)):
+        calls = self.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)  # of a device's runtime
+        if not has_work or (self.is_gpu and not len(calls)):
             return
         code = called(self.of(Role.ANNOTATION), name, self.names, is_compiled)
         tops = np.append(tops, code)
@@ -303,45 +318,37 @@ class _Trace:
 
     def _syncs(self) -> Iterator[tuple[SyncPoint, int]]:
         """Each wait, and its thread: calls of CUDA that wait, or reads if no device was traced."""
-        waits = self.of(Role.WAIT) if self.is_gpu else self.of(Role.READ)
-        if not self.is_gpu:
+        times, stop = (self.thread, self.start, self.stop), self.stop
+        copies, name = Copies(self.events, times, self.kernels), self.events.column("name")
+        if self.is_gpu:
+            waiting = copies.waiting(self.of(Role.TRANSFER))
+            waits, stop = joined(self.of(Role.WAIT), waiting, times, self.nesting.op)
+            if self.steps and self.steps[0][0] in UNMARKED:
+                work = self.of(Role.LAUNCH, Role.TRANSFER, *OPS)
+                waits = without_last(waits, work, times, lambda i: self.names[name[i]], self.notes)
+        else:
+            waits = self.of(Role.READ)
             waits = waits[np.isin(waits, self.tops)]
-            updates, times = self.of(Role.UPDATE), (self.thread, self.start, self.stop)
-            waits = waits[~inside(waits, updates, times)]  # their step counts are on the CPU
-        if len(self.steps):
-            begun, ended = self.step_times.T
-            step = np.searchsorted(begun, self.start[waits], "right") - 1
-            latest = np.maximum.accumulate(ended)[np.maximum(step, 0)]
-            is_inside = (step >= 0) & (self.start[waits] <= latest)
-            if out := int((~is_inside).sum()):
-                self.notes.append(f"{format_count(out, 'wait')} outside of the steps left out")
-            waits = waits[is_inside]
-        copies = self._copied()
+            # the step counts of optimizers are on the CPU
+            waits = waits[~inside(waits, self.of(Role.UPDATE), times)]
+        waits = of_threads(waits, self.thread, self._host_threads(), "wait", self.notes)
+        waits = of_steps(waits, self.start, self.step_times, self.notes)
+        ways = copies.ways(self.of(Role.TRANSFER, Role.WAIT), self.nesting.op)
         for i in waits.tolist():
             if not self.nesting.is_finish[i]:
-                at, wait = int(self.start[i]), int(self.stop[i] - self.start[i])
+                at, wait = int(self.start[i]), int(stop[i] - self.start[i])
                 op = i if self.role[i] == Role.READ else self.nesting.op[i]
                 site, via = self.place(self.nesting.frame[i], op)
-                yield SyncPoint(at, wait, self._cause(i, copies), site, via), int(self.thread[i])
+                cause = "synchronize"
+                if op >= 0:
+                    cause = cause_of(int(self.role[op]), self.names[name[op]], ways.get(op, ""))
+                yield SyncPoint(at, wait, cause, site, via), int(self.thread[i])
 
-    def _copied(self) -> dict[int, str]:
-        """Where each op has copied to, as far as the file says which transfer it has called."""
-        link, name = self.events.column("link"), self.events.column("name")
-        ways = [way_of(text) for text in self.names]
-        way = {int(link[i]): ways[name[i]] for i in self.kernels.tolist() if ways[name[i]]}
-        calls = self.of(Role.TRANSFER, Role.WAIT).tolist()
-        return {self.nesting.op[i]: way[link[i]] for i in calls if link[i] > 0 and link[i] in way}
-
-    def _cause(self, wait: int, copies: Mapping[int, str]) -> str:
-        """Why the host waited, by the op that asked; words of `kit.measure.native.events`."""
-        op = wait if self.role[wait] == Role.READ else self.nesting.op[wait]
-        if op < 0:
-            return "synchronize"
-        if self.role[op] == Role.READ:
-            return "item"
-        if self.role[op] == Role.COPY:
-            return copies.get(op, "copy")
-        return self.names[self.events.name[op]].removeprefix("aten::")
+    def _host_threads(self) -> list[int]:
+        """That of the steps, and those that it waits for: of autograd's, or with many launches."""
+        callers = busy_callers(self.thread[self.of(Role.LAUNCH, Role.TRANSFER)])
+        engine = np.unique(self.thread[self.of(Role.ENGINE)])
+        return [self.main, *callers, *engine.tolist()]
 
     def place(self, frame: int, op: int) -> tuple[str, str]:
         """The user's function of a frame and those around, and the library's that it called.
@@ -364,6 +371,7 @@ class _Trace:
 
     def _say(self, *, has_work: bool) -> None:
         """What the reader must know."""
+        calls = self.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
         if not self.has_host:
             sends = self.events.sends[self.events.column("name").astype(np.int64)[self.kernels]]
             idle = "computed nothing while no collective ran" if sends.any() else "was idle"
@@ -371,7 +379,7 @@ class _Trace:
                 "the file says nothing of the host: what launched a kernel, where the host "
                 f"waited, and why the device {idle} are not known"
             )
-        elif len(self.kernels) and not _has_calls(self):
+        elif len(self.kernels) and not len(calls):
             self.notes.append(
                 "no call that launches a kernel, or waits for one, is in the file: what the host "
                 "did, and whether it waited, is not known"
@@ -393,7 +401,6 @@ class _Trace:
                 f"{format_count(self.nesting.crossing, 'event')} with an end after that of what is "
                 "around: what called them is uncertain"
             )
-        calls = self.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
         if self.events.lanes.share_numbers(self.thread[calls], self.events.column("link")[calls]):
             self.notes.append(MERGED)
         elif early := early_kernels(self.launched, self.start, calls, self.kernels):
@@ -406,7 +413,8 @@ class _Trace:
 
 def _of_main(trace: _Trace) -> Iterator[tuple[NDArray[np.intp], Ints | None]]:
     """What tells the thread of the steps, the surest first, and how much each event counts: steps
-    that are asked for; steps; ops, first those that no backward pass calls; annotations; calls.
+    that are asked for; steps; ops, first those that no backward pass calls; annotations, first of
+    threads with a good part of the calls; calls.
     """
     asked = trace.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
     step_by, name = trace.events.step_by, trace.events.column("name")
@@ -415,23 +423,13 @@ def _of_main(trace: _Trace) -> Iterator[tuple[NDArray[np.intp], Ints | None]]:
     ops = trace.of(Role.ATEN, Role.COPY, Role.READ)
     yield ops[np.array(trace.nesting.engine, np.int32)[ops] < 0], None
     yield ops, None
-    notes = trace.of(Role.ANNOTATION, Role.UPDATE)
-    yield notes, (trace.stop - trace.start)[notes]
-    yield trace.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT), None
-
-
-def _has_calls(trace: _Trace) -> bool:
-    """Is there a call of a device's runtime? Else nobody knows when the host waited for it."""
-    role = trace.role[trace.kept]
-    return bool(np.isin(role, (Role.LAUNCH, Role.TRANSFER, Role.WAIT)).any())
-
-
-def _waits(trace: _Trace, syncs: Sequence[tuple[SyncPoint, int]]) -> Spans:
-    """The spans of the sync points, each on its thread."""
-    at = np.array([s.at_ns for s, _ in syncs], np.int64)
-    wait = np.array([s.wait_ns for s, _ in syncs], np.int64)
-    names = np.array([trace.name(s.cause) for s, _ in syncs], np.int32)
-    return Spans(np.array([t for _, t in syncs], np.int32), "wait", names, at, at + wait)
+    calls = trace.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
+    times = trace.thread, trace.start, trace.stop
+    notes = outermost(trace.of(Role.ANNOTATION, Role.UPDATE), times)
+    of_callers = notes[np.isin(trace.thread[notes], busy_callers(trace.thread[calls]))]
+    for found in (of_callers, notes):
+        yield found, (trace.stop - trace.start)[found]
+    yield calls, None
 
 
 def _outside(trace: _Trace, chosen: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -28,8 +28,11 @@ from kit.trace.devices import (
     beside,
     is_collective,
     is_librarys,
+    is_transfer,
+    is_wait,
     region_name,
 )
+from kit.trace.host import AT_ONCE_NS, waits_for_copy
 from kit.trace.kinds import OF_WORKERS
 
 __all__ = [
@@ -55,11 +58,6 @@ CPU = "on a CPU a tensor is ready when the call that makes it returns"
 Place = tuple[str, str]  # the user's line, and the library line that it called
 Nanoseconds = Callable[[float], int]
 
-_WAITS = (
-    *("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"),
-    *("hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize"),
-    "hipMemcpyWithStream",  # torch on AMD: the copy, and the wait for it
-)
 ENGINE = "autograd::engine::evaluate_function"
 _OF_ENGINE_NS = 100_000  # what is longer may be a hook's
 _LOADER = "enumerate(DataLoader)#"
@@ -119,7 +117,7 @@ def timeline_of(
         kernels = list(_kernels(events, ns, caller))
         if not kernels:
             notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
-        syncs = list(_syncs(host, steps, _agreed(places), ns))
+        syncs = list(_syncs(_waits(events, host), steps, _agreed(places), ns))
         waits = [Span("host/main", s.cause, "wait", s.at_ns, s.at_ns + s.wait_ns) for s in syncs]
         spans += kernels + waits
     if looks is not None:
@@ -292,25 +290,52 @@ def _kernels(
 
 
 def _syncs(
-    host: Iterable[Any],
+    waits: Sequence[tuple[Any, Any]],
     steps: Iterable[Any],
     places: Mapping[tuple[str, int], Sequence[Place]],
     ns: Nanoseconds,
 ) -> Iterator[SyncPoint]:
-    """One for each call of CUDA that waits, but not for kit's own at the end of a step."""
-    waits = [
-        e for e in host if e.name in _WAITS and not any(a.name == FINISH for a in ancestors(e))
-    ]
+    """One for each wait, by its cause and then in time."""
     for step in steps:
-        by_cause: dict[str, list[Any]] = {}
-        for e in sorted(waits, key=lambda e: e.time_range.start):
-            if _inside(e, step):
-                by_cause.setdefault(_cause(e), []).append(e)
+        by_cause: dict[str, list[tuple[Any, Any]]] = {}
+        for first, last in waits:
+            if _inside(first, step):
+                by_cause.setdefault(_cause(first), []).append((first, last))
         for cause, found in by_cause.items():
             known = places.get((cause, len(found)), [("", "")] * len(found))
-            for e, (site, via) in zip(found, known, strict=True):
-                start, stop = ns(e.time_range.start), ns(e.time_range.end)
+            for (first, last), (site, via) in zip(found, known, strict=True):
+                start, stop = ns(first.time_range.start), ns(last.time_range.end)
                 yield SyncPoint(start, stop - start, cause, site, via)
+
+
+def _waits(events: Iterable[Any], host: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """The first and the last call of each wait, in time, but not of kit's own at a step's end.
+
+    A copy may wait in the call that makes it, and then in the call after it, in the same op.
+    """
+    copies = {e.id: e for e in events if e.device_type.name != "CPU" and way_of(e.name)}
+    calls = [e for e in host if is_wait(e.name) or _is_waiting_copy(e, copies)]
+    found: list[tuple[Any, Any]] = []
+    for e in sorted(calls, key=lambda e: e.time_range.start):
+        if any(a.name == FINISH for a in ancestors(e)):
+            continue
+        if found and _follows(e, found[-1][1]):
+            found[-1] = found[-1][0], e
+        else:
+            found.append((e, e))
+    return found
+
+
+def _is_waiting_copy(call: Any, copies: Mapping[int, Any]) -> bool:
+    """Does a call copy, and return no earlier than the copy is done?"""
+    copy = copies.get(call.id) if is_transfer(call.name) else None
+    return copy is not None and waits_for_copy(copy.name, _ends(call), _ends(copy))
+
+
+def _follows(wait: Any, copy: Any) -> bool:
+    """Does a call that waits come at once after one that copies, in the same op?"""
+    is_pair = is_wait(wait.name) and is_transfer(copy.name) and wait.cpu_parent is copy.cpu_parent
+    return is_pair and 0 <= _ends(wait)[0] - _ends(copy)[1] < AT_ONCE_NS
 
 
 def _cause(wait: Any) -> str:

@@ -65,7 +65,7 @@ def test_waits_of_a_gpu_have_cause_line_and_span(tmp_path):
     t = cuda(tmp_path)
     assert [(s.cause, s.site, s.via, s.wait_ns) for s in t.syncs] == 2 * [
         ("copy_to_device", "train.py:41", "", 25_000),
-        ("item", "train.py:41", "torch/_tensor.py:900", 300_000),
+        ("item", "train.py:41", "torch/_tensor.py:900", 306_000),
     ]
     waits = [(s.start_ns, s.stop_ns - s.start_ns) for s in t.spans if s.kind == "wait"]
     assert waits == [(s.at_ns, s.wait_ns) for s in t.syncs]

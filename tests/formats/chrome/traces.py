@@ -95,8 +95,9 @@ def cuda_trace(*, skew_us: float = 0.0) -> dict[str, Any]:
         add("python_function", "<built-in method item of Tensor object>", t + 501, 318.0)
         add("cpu_op", "aten::item", t + 502, 310.0)
         add("cpu_op", "aten::_local_scalar_dense", t + 503, 308.0)
-        add("cuda_runtime", "cudaMemcpyAsync", t + 504, 5.0, correlation=c + 5)
-        add("cuda_runtime", "cudaStreamSynchronize", t + 510, 300.0, correlation=c + 6)
+        # as CUDA does it: to memory that is not pinned, the copy itself waits
+        add("cuda_runtime", "cudaMemcpyAsync", t + 504, 300.0, correlation=c + 5)
+        add("cuda_runtime", "cudaStreamSynchronize", t + 806, 4.0, correlation=c + 6)
         kernel("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", t + 800, 2.0, c + 5, 7)
     add("cuda_runtime", "cudaDeviceSynchronize", 3000.0, 10.0)
     return {

@@ -217,6 +217,7 @@ class Event:
     device_index: int = 0
     device_resource_id: int = 7
     thread: int = 2**64 - 1  # kineto's "no thread"
+    id: int = -1
 
     @property
     def time_range(self) -> Any:
@@ -258,6 +259,32 @@ def test_a_read_on_the_gpu_is_one_wait_with_its_line_and_kits_own_wait_is_none()
         ("item", 30_000, "mine.py:9"),
     ] * 2
     assert breakdown_ns(timeline)["sync wait"][0] == 2 * 34_000
+
+
+@pytest.mark.parametrize(
+    ("what", "call", "ran", "waited"),
+    [
+        ("Memcpy DtoH (Device -> Pageable)", (20, 55), (50, 52), 38_000),  # it waits in the call
+        ("Memcpy DtoH (Device -> Pageable)", (20, 30), (50, 52), 3_000),  # and after it
+        ("Memcpy HtoD (Pageable -> Device)", (20, 55), (22, 60), 38_000),  # but for its last part
+        ("Memcpy DtoH (Device -> Pinned)", (20, 55), (50, 52), 3_000),
+        ("Memcpy DtoD (Device -> Device)", (20, 55), (50, 52), 3_000),
+    ],
+)
+@pytest.mark.parametrize("waits", ["cudaStreamSynchronize", "cuStreamSynchronize_ptsz"])
+def test_a_copy_that_blocks_in_its_own_call_is_a_wait_with_the_one_after_it(
+    waits: str, what: str, call: tuple[int, int], ran: tuple[int, int], waited: int
+) -> None:
+    """Nearly all waits of `.item()` and `.cpu()` on NVIDIA's were shown as some microseconds."""
+    step = Event("kit step 0", 0, 100, is_user_annotation=True)
+    read = Event("aten::_local_scalar_dense", 15, 60, step)
+    events = [
+        Event("cudaMemcpyAsync", *call, read, id=7),
+        Event(waits, 55, 58, read, id=8),
+        Event(what, *ran, gpu=True, id=7),
+    ]
+    (sync,) = timeline_of([step, read, *events], device="cuda").syncs
+    assert (sync.cause, sync.wait_ns) == ("item", waited)
 
 
 @pytest.mark.parametrize(

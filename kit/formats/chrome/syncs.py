@@ -1,0 +1,151 @@
+"""Which calls of a torch trace wait for the device, and which of their waits are the steps'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.formats.chrome.events import Events
+from kit.formats.chrome.roles import Role
+from kit.text import format_count
+from kit.trace.communication import way_of
+from kit.trace.host import AT_ONCE_NS, waits_for_copy
+from kit.trace.imported import Spans
+from kit.trace.intervals import Ints, Mask
+from kit.trace.timeline import SyncPoint
+
+__all__ = ["Copies", "cause_of", "joined", "of_steps", "of_threads", "wait_spans", "without_last"]
+
+Chosen = NDArray[np.intp]  # indices of events
+Times = tuple[Ints, Ints, Ints]  # thread, start and stop of each event
+_WHOLE_DEVICE = ("cudaDeviceSynchronize", "hipDeviceSynchronize", "cuCtxSynchronize")
+
+
+class Copies:
+    """The copies between host and device, by the number that each shares with its call."""
+
+    def __init__(self, events: Events, times: Times, kernels: Chosen) -> None:
+        self._names, self._name = events.names, events.column("name")
+        self._link = events.column("link").astype(np.int64)
+        _, self._start, self._stop = times
+        ways = [way_of(text) for text in events.names]
+        copies = [i for i in kernels.tolist() if self._link[i] > 0 and ways[self._name[i]]]
+        self._copy = {int(self._link[i]): i for i in copies}
+
+    def ways(self, calls: Chosen, op: Sequence[int]) -> dict[int, str]:
+        """Where each op has copied to, as far as the file says which copy it has called."""
+        return {op[i]: way_of(self._names[self._name[k]]) for i, k in self._pairs(calls)}
+
+    def waiting(self, calls: Chosen) -> Chosen:
+        """The calls that return no earlier than their copy is done."""
+        found = [
+            i
+            for i, k in self._pairs(calls)
+            if waits_for_copy(self._names[self._name[k]], self._ends(i), self._ends(k))
+        ]
+        return np.array(found, np.intp)
+
+    def _pairs(self, calls: Chosen) -> Iterator[tuple[int, int]]:
+        numbers = self._link[calls].tolist()
+        for i, number in zip(calls.tolist(), numbers, strict=True):
+            if number in self._copy:
+                yield i, self._copy[number]
+
+    def _ends(self, event: int) -> tuple[int, int]:
+        return int(self._start[event]), int(self._stop[event])
+
+
+def joined(waits: Chosen, copies: Chosen, times: Times, op: Sequence[int]) -> tuple[Chosen, Ints]:
+    """Each wait once, in order of thread and time, and the ends of all events.
+
+    A copy that waits, and the synchronize call after it in the same op, are one wait.
+
+    Args:
+        copies: calls that copy, and wait for it.
+        op: of each event, the op around.
+    """
+    thread, start, stop = times
+    found = np.concatenate([waits, copies])
+    found = found[np.lexsort((start[found], thread[found]))]
+    around, is_copy = np.asarray(op, np.int64)[found], np.isin(found, copies)
+    before, after = found[:-1], found[1:]
+    follows: Mask = is_copy[:-1] & ~is_copy[1:] & (thread[before] == thread[after])
+    follows &= (around[:-1] == around[1:]) & (start[after] - stop[before] < AT_ONCE_NS)
+    stop = stop.copy()
+    stop[before[follows]] = np.maximum(stop[before[follows]], stop[after[follows]])
+    return found[~np.append(np.zeros(len(found[:1]), bool), follows)], stop
+
+
+def of_threads(
+    chosen: Chosen, thread: Ints, host: Sequence[int], said: str, notes: list[str]
+) -> Chosen:
+    """Those of some events that run on the threads of the steps; a note counts the others.
+
+    Args:
+        thread: of each event of the file.
+        host: the threads of the steps.
+        said: what one of the events is.
+    """
+    is_theirs = np.isin(thread[chosen], host)
+    if out := int((~is_theirs).sum()):
+        notes.append(f"{format_count(out, said)} of threads beside the steps' left out")
+    return chosen[is_theirs]
+
+
+def of_steps(waits: Chosen, start: Ints, steps: Ints, notes: list[str]) -> Chosen:
+    """The waits that begin in a step; a note counts the others. Without steps, all.
+
+    Shape:
+        start, of each event of the file: (events,); steps, in order: (n, 2)
+    """
+    if not len(steps):
+        return waits
+    step = np.searchsorted(steps[:, 0], start[waits], "right") - 1
+    latest = np.maximum.accumulate(steps[:, 1])[np.maximum(step, 0)]
+    is_inside = (step >= 0) & (start[waits] <= latest)
+    if out := int((~is_inside).sum()):
+        notes.append(f"{format_count(out, 'wait')} outside of the steps left out")
+    return waits[is_inside]
+
+
+def without_last(
+    waits: Chosen, work: Chosen, times: Times, names: Callable[[int], str], notes: list[str]
+) -> Chosen:
+    """Without a wait for the whole device that ends the recording: torch's profiler calls one.
+
+    Args:
+        work: ops, and calls that launch.
+        names: of an event, by its index.
+    """
+    _, start, _ = times
+    if not len(waits):
+        return waits
+    last = waits[np.argmax(start[waits])]
+    if names(int(last)) not in _WHOLE_DEVICE or (start[work] > start[last]).any():
+        return waits
+    notes.append(
+        "a wait for the whole device ends the recording, as torch's profiler does: left out"
+    )
+    kept: Chosen = waits[waits != last]
+    return kept
+
+
+def cause_of(role: int, op: str, way: str) -> str:
+    """Why the host waited, by the op that asked: words of `kit.measure.native.events`.
+
+    Args:
+        way: where the op has copied to, if that is known.
+    """
+    if role == Role.READ:
+        return "item"
+    return way or "copy" if role == Role.COPY else op.removeprefix("aten::")
+
+
+def wait_spans(syncs: Sequence[tuple[SyncPoint, int]], name: Callable[[str], int]) -> Spans:
+    """The spans of sync points, each on its thread; `name` numbers a text."""
+    at = np.array([s.at_ns for s, _ in syncs], np.int64)
+    wait = np.array([s.wait_ns for s, _ in syncs], np.int64)
+    names = np.array([name(s.cause) for s, _ in syncs], np.int32)
+    return Spans(np.array([t for _, t in syncs], np.int32), "wait", names, at, at + wait)
