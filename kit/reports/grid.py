@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kit.runs.knob import Knob, knobs_in
-from kit.runs.labels import cell_of, labels_of, told_settings
+from kit.runs.labels import labels_of, told_settings
 from kit.runs.run import Run
 from kit.text import safe_label
 
@@ -49,27 +49,30 @@ class Axis:
         }
 
     def _shown(self, value: Any) -> str:
-        if value is None:
-            return "none"  # a run of another workload, which has no such knob, or a watched one
-        return self.knob.shown(value) if self.knob else safe_label(str(value), _MOST)
+        if self.knob is None:
+            return safe_label(str(value), _MOST)
+        if value is None:  # of a watched script, or of another workload; "none" is a setting
+            return "no such knob" if self.knob.is_own else "not told"
+        return self.knob.shown(value)
 
 
 def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:
-    """An axis for each name or setting that takes more than one value; no two runs share a place.
+    """An axis for each name or setting of more than one known value; no two runs share a place.
 
     Numbers ascend; words stand as the runs bring them, but modes and what a builder's own knob
-    offers as their table has them. Runs
-    that differ in nothing else are told apart by what they are called: the axis "run".
+    offers as their table has them. Runs that differ in nothing else are told apart by what they
+    are called: the axis "run".
     """
-    axes = []
-    cells = [cell_of(run) for run in runs]
-    if len(set(cells)) < len(cells):
-        axes.append(_axis("run", labels_of(runs, cells)))
-    axes.append(_axis("variant", [run.name for run in runs]))
+    axes = [_axis("variant", [run.name for run in runs])]
     for knob in knobs_in(run.settings for run in runs):
         values = [told_settings(run).get(knob.name) for run in runs]
-        axes.append(_axis(knob.name, values, _ordered(list(dict.fromkeys(values)), knob), knob))
-    return tuple(axis for axis in axes if len(axis.values) > 1)
+        if len({*values} - {None}) > 1:  # else some were told it and others not: no difference
+            axes.append(_axis(knob.name, values, _ordered(list(dict.fromkeys(values)), knob), knob))
+    axes = [axis for axis in axes if len(axis.values) > 1]
+    places = [tuple(axis.places[i] for axis in axes) for i in range(len(runs))]
+    if len(set(places)) < len(places):
+        axes.insert(0, _axis("run", labels_of(runs, places)))
+    return tuple(axes)
 
 
 def baselines(axes: Sequence[Axis]) -> list[int | None]:
@@ -105,6 +108,6 @@ def _ordered(known: list[Any], knob: Knob) -> list[Any]:
     if not knob.values:
         return sorted(known, key=lambda value: (value is None, value))
     if not (knob.is_own or knob.name == "mode"):
-        return known
+        return sorted(known, key=lambda value: value is None)
     place = {value: i for i, value in enumerate(knob.values)}
     return sorted(known, key=lambda value: place.get(value, len(place)))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from kit.errors import SettingsError
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.change import step_difference, step_text, traced_text
+from kit.runs.labels import label_of, told_settings
 from kit.runs.run import Run
 from kit.text import format_share, markdown_table, safe_markdown
 from kit.trace import CATEGORIES
@@ -69,7 +70,7 @@ def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
     head = ["ms a step: all (not hidden)"]
     columns: list[dict[str, str]] = []
     for run in runs:
-        head.append(f"batch {run.settings.batch_size}")
+        head.append(_batch(run))
         rows = run.breakdown()
         column = {safe_markdown(r.category): f"{r.total_ms:.1f} ({r.exposed_ms:.1f})" for r in rows}
         column[_SUM] = f"**{sum(r.exposed_ms for r in rows):.1f}**"
@@ -81,11 +82,16 @@ def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
         head, [(name, *(column.get(name, "-") for column in columns)) for name in kept]
     )
     said = [
-        f"- batch {run.settings.batch_size}: {safe_markdown(why, 1000)}\n"
+        f"- {_batch(run)}: {safe_markdown(why, 1000)}\n"
         for run in runs
         for why in filter(None, (run.doubt, traced_text(run)))
     ]
     return "\n\n".join([table, "".join(said)]) if said else table
+
+
+def _batch(run: Run) -> str:
+    size = told_settings(run).get("batch_size")  # a watched script's is not known
+    return "batch not told" if size is None else f"batch {size}"
 
 
 def step_time_table(runs: Iterable[Run]) -> str:
@@ -94,11 +100,17 @@ def step_time_table(runs: Iterable[Run]) -> str:
     In brackets: where the median step of a rerun is to be expected.
 
     Raises:
-        SettingsError: a batch size lacks its native or its kit run, or has two of them.
+        SettingsError: a batch size lacks its native or its kit run, or has two of them; or a run
+            is of a watched script or a trace, whose batch size is not known.
     """
     native: dict[int, Run] = {}
     kit: dict[int, Run] = {}
     for run in runs:
+        if "batch_size" not in told_settings(run):
+            raise SettingsError(
+                f"the batch size of {label_of(run)} is not known: measure it by kit.run, which is "
+                "told one"
+            )
         side, size = native if run.settings.mode == "torch" else kit, run.settings.batch_size
         if size in side:
             raise SettingsError(f"there are two runs of batch size {size} and alike in mode")

@@ -12,6 +12,7 @@ from kit.trace.ranks.ranks import Ranks
 from kit.widgets.base.listing import LISTING_CSS
 from kit.widgets.base.page import POLICY
 from kit.widgets.base.scripts import asset, script
+from kit.widgets.ranks.lanes import placed
 from kit.widgets.ranks.view import ranks_drawn
 
 __all__ = ["ranks_html", "write_ranks"]
@@ -47,8 +48,8 @@ def ranks_html(ranks: Ranks, *, title: str | None = None) -> str:
 <main>
 <header>
 <h1>{name}</h1>
-<p class="intro">{format_count(len(ranks.traces), "rank")}, each from its own trace, on one clock.
-Escape clears what is marked.</p>
+<p class="intro">{format_count(len(ranks.traces), "rank")}, each from its own trace,
+{placed(ranks)}. Escape clears what is marked.</p>
 </header>
 <div class="card">{body}</div>
 </main>

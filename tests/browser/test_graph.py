@@ -276,3 +276,36 @@ def test_in_a_notebook_the_view_answers_to_kernel_and_page_and_takes_no_keys_fro
     )
     assert (lab.root / "said").read_text() == "backward/layers.0 forward/layers.0"
     assert (browser.outside, browser.errors()) == ([], [])
+
+
+COPIES = """() => {
+  const all = Bokeh.documents.flatMap((d) => [...d._all_models.values()]);
+  window.copies = all.map((m) => m.kitGraph)
+    .filter((g) => g?.scene && g.placed && Bokeh.index.find_one(g.models.figure));
+  return window.copies.length === 2;
+}"""
+
+
+def test_what_is_done_in_one_copy_of_a_view_is_done_in_the_other(lab: Lab, browser: Browser):
+    cell = (
+        "from kit import GraphView\nfrom tests.factories import make_run\n"
+        "view = GraphView(make_run())\ndisplay(view)\ndisplay(view)"
+    )
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(book, lab.root / "copies.ipynb")
+    assert lab.open_and_run(browser, "copies.ipynb") == []
+    now = f"({COPIES})()"  # each time: a copy that missed a change is drawn once more
+    key = "forward/layers.0"
+    opened = f"(copies[0].open.has('{key}') || copies[0].setOpen(['{key}']))"
+    until(browser, f"{now} && ({opened}, copies[1].open.has('{key}'))")
+    picked = f"(copies[1].chosen.size || copies[1].pick(copies[1].scene.rowByKey('{key}')))"
+    until(browser, f"{now} && ({picked}, copies[0].chosen.size > 0)")
+    sizes = browser.page.evaluate("copies.map((copy) => [copy.open.size, copy.chosen.size])")
+    assert sizes[0] == sizes[1]
+    # What is done quickly in one copy is not undone by the answer to what was done before.
+    other = "backward/layers.0"
+    browser.page.evaluate(f"{now} && (copies[0].setOpen([]), copies[0].setOpen(['{other}']))")
+    until(browser, f"{now} && [...copies[1].open].join() === '{other}'")
+    assert browser.page.evaluate("[...copies[0].open]") == [other]
+    assert (browser.outside, browser.errors()) == ([], [])

@@ -154,7 +154,10 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     assert offline.errors() == []
     with offline.page.expect_download() as download:
         offline.page.get_by_role("button", name="save the picture").click()
-    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+    png = Path(download.value.path()).read_bytes()
+    assert png.startswith(b"\x89PNG")
+    high = "kitPlot.frame.over.height + kitPlot.frame.canvas.height"  # the rest says what it shows
+    assert int.from_bytes(png[20:24]) > page.evaluate(high) + 80
 
 
 def test_lanes_are_put_first_and_back_and_what_has_the_focus_keeps_it(
@@ -211,7 +214,7 @@ def test_a_range_offers_what_a_kernel_does_with_it_and_nothing_in_a_saved_page(
     for _ in range(2):  # a second one, before the kernel has answered, would take the next pin
         remove.evaluate("(button) => button.click()")
     assert remove.is_disabled()
-    asked = "(({serial, ...wish}) => wish)(kitPlot.models.asked.data)"
+    asked = "(({serial, drawing, ...wish}) => wish)(kitPlot.models.asked.data)"
     assert page.evaluate(asked) == {"what": ["unpin"], "text": ["0"], "can": ["pin step"]}
     field = page.get_by_label("text to pin to the begin")
     field.fill("la")

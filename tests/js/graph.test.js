@@ -7,6 +7,7 @@ import {Camera} from "../../kit/widgets/graph/js/camera.js";
 import {columnsOf, countsOf, mostOf} from "../../kit/widgets/graph/js/columns.js";
 import {readDot} from "../../kit/widgets/graph/js/engine.js";
 import {dotOf, svgOf} from "../../kit/widgets/graph/js/export.js";
+import {keysOf} from "../../kit/widgets/graph/js/legend.js";
 import {panelOf} from "../../kit/widgets/graph/js/panel.js";
 import {placeScene, polyline, Stretch} from "../../kit/widgets/graph/js/place.js";
 import {opsOf, pathOf, Scene, Search} from "../../kit/widgets/graph/js/scene.js";
@@ -73,6 +74,8 @@ test("a search finds groups by label and ops by line, and goes round", () => {
   search.find(given, "A.PY:1");
   assert.deepEqual(search.hits, [2, 5]);
   assert.deepEqual([search.next(1), search.next(1), search.next(1), search.next(-1)], [2, 5, 2, 5]);
+  search.find(given, "a.py:1");
+  assert.equal(search.next(-1), 5); // the last one comes before the first
   search.find(given, "%1");
   assert.deepEqual(search.hits, [3]);
   search.find(given, "");
@@ -101,6 +104,23 @@ test("exports escape labels, and draw open groups as clusters", () => {
   const picture = pictureOf(given, ["forward/layer"]);
   assert.ok(svgOf(picture).includes("&#60;b&#62;&#38;&#34;") && !svgOf(picture).includes("<b>"));
   assert.match(dotOf(given, picture.placed), /subgraph cluster_1 \{[^}]*n2 \[label="<b>&\\" float32"\];/);
+});
+
+test("an exported picture says what it is, what is left out, and what its colours mean", () => {
+  const picture = pictureOf(scene(), []);
+  Object.assign(picture.scene, {title: "IR graph of one step - <net>: 3 ops", note: "2 inputs are not drawn"});
+  const texts = (/** @type {string} */ svg) => [...svg.matchAll(/<text[^>]*>([^<]*)<\/text>/g)].map(([, text]) => text);
+  const said = texts(svgOf(picture));
+  for (const text of ["IR graph of one step - &#60;net&#62;: 3 ops", "2 inputs are not drawn", "bar: device time"]) {
+    assert.ok(said.includes(text));
+  }
+  const [, top, , high] = (/viewBox="([^"]*)"/.exec(svgOf(picture)) ?? [])[1].split(" ").map(Number);
+  for (const [, y] of svgOf(picture).matchAll(/<text[^>]* y="([^"]*)"/g)) assert.ok(+y > top && +y < top + high);
+  assert.deepEqual(keysOf(picture).map(({text}) => text), ["forward", "backward"]);
+  picture.scene.theme.ramps = {memory: "#8e44ad"};
+  picture.colorBy = "memory";
+  assert.ok(texts(svgOf(picture)).includes(`${keysOf(picture)[0].text}`));
+  assert.match(svgOf(picture), /fill="url\(#key0\)"/);
 });
 
 test("a box is in sight if a part of it is, and held if all of it is", () => {

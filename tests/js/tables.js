@@ -24,7 +24,7 @@ export function tableOf(rows, given = {}) {
     "rows.top": each((_, r) => 40 + r * 20), "rows.height": each(() => 16),
     "lanes.label": each((_, r) => `lane ${r}`), "lanes.group": each(() => ""), "lanes.part": each(() => 0),
     "lanes.top": each((_, r) => 40 + r * 20), "lanes.bottom": each((_, r) => 55 + r * 20),
-    "headings.text": [[]], "headings.top": [[]], "headings.part": [[]], "keys.lane": perKey(0),
+    "headings.text": [[]], "headings.top": [[]], "headings.part": [[]], "keys.lane": perKey(0), "keys.part": perKey(0),
     "syncs.at": [[]], "syncs.wait": [[]], "syncs.part": [[]], "syncs.cause": [[]], "syncs.site": [[]], "syncs.via": [[]],
     "steps.start": [[]], "steps.length": [[]], "steps.part": [[]], "steps.name": [[]],
     "gaps.start": [[]], "gaps.length": [[]], "gaps.part": [[]], "gaps.cause": [[]], "gaps.device": [[]],

@@ -5,6 +5,7 @@ import test from "node:test";
 import {busiest, dustOf, levelOfDetail} from "../../kit/widgets/timeline/js/data/detail.js";
 import {arrowsOf} from "../../kit/widgets/timeline/js/data/launches.js";
 import {intersection, rangeMetrics, union} from "../../kit/widgets/timeline/js/data/metrics.js";
+import {wrapped} from "../../kit/widgets/base/js/wrap.js";
 import {arrange, everything} from "../../kit/widgets/timeline/js/data/arrange.js";
 import {ghostOf} from "../../kit/widgets/timeline/js/data/ghost.js";
 import {gapsBetween, idlePixels} from "../../kit/widgets/timeline/js/data/idle.js";
@@ -15,6 +16,7 @@ import {firstShown, isShown, neighbour} from "../../kit/widgets/timeline/js/data
 import {inRange} from "../../kit/widgets/timeline/js/data/table.js";
 import {describe, inOneLine} from "../../kit/widgets/timeline/js/describe.js";
 import {inWords} from "../../kit/widgets/timeline/js/finder.js";
+import {saidOf} from "../../kit/widgets/timeline/js/legend.js";
 import {rowsOf} from "../../kit/widgets/timeline/js/measure.js";
 import {COLUMNS, noteOf} from "../../kit/widgets/timeline/js/names.js";
 import {clipApart, clipText, ticksOf} from "../../kit/widgets/timeline/js/paint/axis.js";
@@ -287,6 +289,25 @@ test("a picked sync point stands for its line and the nodes of that line", () =>
   assert.deepEqual([[...nodes], [...sites], label], [[1, 2], ["a.py:1"], "a.py:1"]);
 });
 
+test("a selection lights nothing of a second run, whose nodes are others", () => {
+  const table = tableOf([[[0, 1, "dispatch"], [2, 3, "kernel"], [4, 5, "launch"]]],
+    {"keys.nodes": [["", "3 4", "3"]], "keys.segment": [[7, 7, 7]], "keys.part": [[0, 1, 1]],
+      "syncs.site": [["a.py:1"]], "syncs.at": [[0]], "syncs.part": [[1]], "graph.sites": [["a.py:1"]],
+      "graph.site": [[0, 0, 0, 0, 0]]});
+  assert.deepEqual([...matching(table, {nodes: new Set([4]), sites: new Set()}).lit], [0, 0, 0]);
+  assert.equal(selectionOf(table, "span", 1).nodes.size, 0);
+  assert.equal(selectionOf(table, "sync", 0).sites.size, 0);
+});
+
+test("what has nodes and no segment is called by its name, and stays lit when it is picked", () => {
+  const table = tableOf([[[0, 1, "communication"], [2, 3, "kernel"]]], {"keys.nodes": [["1", "0"]],
+    "keys.segment": [[-1, -1]], "graph.sites": [["a.py:1"]], "graph.site": [[-1, 0]]});
+  const {nodes, sites, label} = selectionOf(table, "span", 0);
+  assert.deepEqual([[...nodes], [...sites], label], [[1], ["a.py:1"], "communication name"]);
+  assert.deepEqual([...matching(table, {nodes, sites}).lit], [1, 0]);
+  assert.equal(selectionOf(table, "span", 1).label, "kernel kernel name");
+});
+
 test("arrows go from a dispatch to the kernels of its segment", () => {
   const table = tableOf([[[0, 2, "dispatch"], [10, 12, "dispatch"]], kernels([3, 9], [13, 20], [21, 22])],
     {"spans.segment": [[1, 1, 1, 1, 1]]});
@@ -366,10 +387,27 @@ test("a wish has a new number, also after an offer that has crossed the last one
       await new Promise((resolve) => setTimeout(resolve, 5)); // as long as no click is
       asked.data = offer;
     }
-    askFor({asked}, "unpin", "0");
+    askFor({asked, timeline: {data: {drawing: [3]}}}, "unpin", "0");
+    assert.deepEqual(asked.data.drawing, [3]);
     serials.push(asked.data.serial[0]);
   }
   assert.deepEqual(serials, [...new Set(serials)].sort((a, b) => a - b));
+});
+
+test("a saved picture has its notes, the kinds that are shown, and what is not", () => {
+  const table = tableOf([[[0, 10, "forward"]], [[2, 5, "wait"]]], {title: ["a run"], note: ["joined"],
+    "colors.label": [["wait (sync)", "forward"]]});
+  const ghost = {name: "the run before", missing: 0}, filter = everything();
+  assert.deepEqual(saidOf(table, filter, /** @type {any} */ (ghost), false), {title: "a run", notes: ["joined"],
+    keys: [["#dd5a3c", "wait (sync)"], ["#5674d8", "forward"], ["", "pale line under a bar: the run before"]]});
+  filter.hidden.add("wait");
+  const {notes, keys} = saidOf(arrange(table, filter), filter, null, false);
+  assert.deepEqual([notes[1], keys], ["Not shown: wait (sync), 1 lane.", [["#5674d8", "forward"]]]);
+});
+
+test("texts are broken between words", () => {
+  assert.deepEqual(wrapped("a bb ccc  dddddddd e", 4, (text) => text.length), ["a bb", "ccc", "dddddddd", "e"]);
+  assert.deepEqual(wrapped("", 4, (text) => text.length), []);
 });
 
 test("the names of lanes are held to the room left of the plot, however wide their letters are", () => {

@@ -30,6 +30,7 @@ from kit.runs.labels import WATCHED
 from kit.runs.settings import Settings
 from kit.text import safe_markdown
 from kit.trace import CATEGORIES, Timeline
+from kit.widgets.compare.data import run_labels
 from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import empty_run, make_run, native_run, one_span_run
 
@@ -86,7 +87,24 @@ def test_how_long_a_watched_script_took_to_warm_up_is_no_control():
                for s, label in zip(settings, "ab", strict=True)]  # fmt: skip
     assert [axis.name for axis in axes_of(watched)] == ["run"]
     mixed = axes_of([watched[0], replace(empty_run(), settings=settings[1])])
-    assert {axis.name: axis.as_dict()["values"] for axis in mixed}["warmup"] == ["9", "none"]
+    assert [axis.name for axis in mixed] == ["run"]  # one of them was told: that is no difference
+
+
+def test_beside_runs_that_were_told_a_setting_a_watched_one_says_that_it_was_not():
+    told = [Settings(batch_size=b, loss_scaling=s) for b, s in ((4, "none"), (8, "static"))]
+    watched = replace(empty_run(), environment={WATCHED: "complete"})
+    runs = [watched, *(replace(empty_run(), settings=s) for s in told)]
+    axes = axes_of(runs)
+    assert [(a.label, a.as_dict()["values"]) for a in axes] == [
+        ("loss scaling", ["none", "static", "not told"]),
+        ("batch size", ["4", "8", "not told"]),
+    ]
+    assert not axes[1].is_number
+    assert run_labels(runs) == [
+        "settings not told",
+        "loss scaling none · batch size 4",
+        "loss scaling static · batch size 8",
+    ]  # fmt: skip
 
 
 def test_variants_of_a_step_with_the_same_settings_are_all_there():
@@ -305,6 +323,10 @@ def test_the_breakdown_table_adds_up_and_the_step_table_has_the_speedup():
     assert "x ± " in table[2].rpartition("|")[0].rpartition("|")[2]  # as sure as it is
     with pytest.raises(SettingsError, match="needs one run in mode 'torch'"):
         step_time_table(runs[:3])
+    watched = replace(runs[0], environment={WATCHED: "complete"}, label="mine")
+    with pytest.raises(SettingsError, match="batch size of mine is not known"):
+        step_time_table([watched, *runs[1:]])
+    assert "| batch not told |" in breakdown_by_batch_table([watched])
 
 
 def test_the_breakdowns_by_batch_size_say_which_run_is_not_to_be_believed() -> None:

@@ -33,14 +33,16 @@ LISTING_CSS = f"""
 .kit-picked {{ {_PICKED} }}
 """
 
-# In a notebook the number of the row goes through a hidden text field to the kernel.
+# In a notebook the number of the row goes through a hidden text field to the kernel, and with it
+# that of the drawing that it is a row of, as another one may have been drawn by then.
 _HANDLER = (
     f"const picked = {script('widgets/base/js/listing.js')}.pickedIn(event);"
     "if (!picked) return;"
     "const view = this.closest('.kit-listing');"
     "const field = view && view.querySelector('.kit-listing-pick input'); if (!field) return;"
     "view.dataset.picks = Number(view.dataset.picks || 0) + 1;"
-    "field.value = event.target.closest('[data-row]').dataset.row + ' ' + view.dataset.picks;"
+    "const row = event.target.closest('[data-row]').dataset.row;"
+    "field.value = [row, view.dataset.picks, this.dataset.drawing].join(' ');"
     "for (const name of ['input', 'change']) field.dispatchEvent(new Event(name, {bubbles: true}));"
 )
 
@@ -77,6 +79,7 @@ class Listing(View):
         self._field.observe(self._picked, "value")
         self._name, self._draw_run = name, draw
         self._rows: Sequence[Selection] = ()
+        self._drawing = 0
         # In a box of its own: a box of texts and controls is no part of a page without a kernel.
         hidden = Box([self._marks, self._field], layout=Layout(display="none"))
         super().__init__([self.html, hidden], run=run, selection=NOTHING)
@@ -95,6 +98,7 @@ class Listing(View):
     @traitlets.observe("run")
     def _draw(self, change: dict[str, Any]) -> None:
         self.selection, self._rows = NOTHING, ()
+        self._drawing += 1
         with ErrorsIn(self.html, self._name):
             body = ""
             if change["new"] is not None:
@@ -103,7 +107,8 @@ class Listing(View):
             style = f"<style>{LISTING_CSS}</style>"
             self.html.value = (
                 f'<div onclick="{handler}" onkeydown="{handler}" '
-                f'data-lm-suppress-shortcuts="true">{style}{body}</div>'
+                f'data-drawing="{self._drawing}" data-lm-suppress-shortcuts="true">'
+                f"{style}{body}</div>"
                 if body
                 else ""
             )
@@ -120,10 +125,10 @@ class Listing(View):
         self._marks.value = _marks(self._class, rows) if rows else ""
 
     def _picked(self, change: dict[str, Any]) -> None:
-        number = re.match(r"\d{1,9}(?= )", change["new"])
-        if number is None or int(number[0]) >= len(self._rows):
+        said = re.fullmatch(r"(\d{1,9}) \d{1,9} (\d{1,9})", change["new"])
+        if said is None or int(said[2]) != self._drawing or int(said[1]) >= len(self._rows):
             return
-        picked = self._rows[int(number[0])]
+        picked = self._rows[int(said[1])]
         self.selection = NOTHING if self.selection == picked else picked
 
 

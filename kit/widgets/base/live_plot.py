@@ -8,6 +8,7 @@ cells"). `LivePlot` takes a new snapshot in these two cases, and only in these.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import traitlets
@@ -25,6 +26,8 @@ class LivePlot(BokehModel):
     def __init__(self, plot: Plot) -> None:
         self._is_stale = False  # the figure has changed since the snapshot
         self._is_ready = False  # every view is laid out, so patches reach all of it
+        # A patch is several messages in a row, and the figure is changed by several threads.
+        self._patching = threading.RLock()
         bokehjs().keep()  # here, because a box of the user's shows the figure without its view
         super().__init__(plot)
         self.plot = plot
@@ -55,4 +58,5 @@ class LivePlot(BokehModel):
     def _document_patched(self, event: Any) -> None:
         if event.setter is not self:
             self._is_stale = True
-        super()._document_patched(event)
+        with self._patching:
+            super()._document_patched(event)

@@ -351,7 +351,7 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     varied = [key for key in keys if len({w[key] for w in words} - {""}) > 1]
     if not varied:  # one run, or several of the same settings
         varied = ["name", "mode"]
-    labels = [_joined([w[key] for key in varied]) for w in words]
+    labels = [_joined([w[key] for key in varied]) or "settings not told" for w in words]
     seen: dict[str, int] = {}
     numbered = []
     for label in labels:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kit.runs.run import Run
 from kit.text import format_ms, format_ns, format_percent, safe_label, safe_terminal
-from kit.trace import KINDS, Timeline
+from kit.trace import KINDS, SyncPoint, Timeline
 from kit.widgets.base.theme import COLORS, kind_color
 from kit.widgets.compare.data import ComparisonRow, amount, baseline_tag, comparison_rows
 
@@ -118,7 +118,7 @@ def comparison_columns(
         labels += [r.label for r in lanes]
         y = end + _SPACE
     kinds = set(columns["bars"]["color"])
-    note = _note(runs, columns)
+    note = _note(runs, windows, columns)
     return {
         **columns,
         "axis": {"ticks": ticks, "labels": labels, "end": y - _SPACE + _GAP, "x_end": x_end},
@@ -315,7 +315,7 @@ def _texts(timeline: Timeline, strip: _Strip) -> Columns:
 
 def _syncs(timeline: Timeline, strip: _Strip) -> Columns:
     window = strip.window
-    inside = [s for s in timeline.syncs if window.begin <= s.at_ns <= window.end]
+    inside = _inside(timeline, window)
     if len(inside) > MAX_SYNCS:
         longest = sorted(inside, key=lambda s: -s.wait_ns)[:MAX_SYNCS]
         inside = sorted(longest, key=lambda s: s.at_ns)
@@ -330,6 +330,10 @@ def _syncs(timeline: Timeline, strip: _Strip) -> Columns:
         "duration": [format_ns(s.wait_ns) for s in inside],
         "run": [strip.run + 1] * len(inside),
     }
+
+
+def _inside(timeline: Timeline, window: _Window) -> list[SyncPoint]:
+    return [s for s in timeline.syncs if window.begin <= s.at_ns <= window.end]
 
 
 def _tracks(strip: _Strip) -> Columns:
@@ -384,8 +388,11 @@ def _title(runs: Sequence[Run]) -> str:
     return f"timelines ({', '.join(origins)}){what}"  # names may be cut
 
 
-def _note(runs: Sequence[Run], columns: Columns) -> str:
+def _note(runs: Sequence[Run], windows: Sequence[_Window], columns: Columns) -> str:
     notes = ["▼ sync point: the host waits"] if columns["syncs"]["x"] else []
+    syncs = max(len(_inside(r.timeline, w)) for r, w in zip(runs, windows, strict=True))
+    if syncs > MAX_SYNCS:
+        notes.append(f"the longest {MAX_SYNCS} of {syncs:,} sync points")
     if any("hidden" in title for title in columns["titles"]["text"]):
         notes.append("hidden: recorded while the device works")
     if max(columns["bars"]["count"], default=1) > 1:

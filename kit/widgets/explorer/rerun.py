@@ -166,8 +166,9 @@ class Reruns:
             SessionError: `close` was called.
         """
         with self._changed:
-            if self._is_closed:
-                raise SessionError("this explorer is closed and reruns nothing; make a new one")
+            if self._is_closed:  # `wait` must not answer with the run of a request before
+                self._latest = _Job(settings, outcome=_closed())
+            self.check_open()
             if self._thread is None:  # first: without a thread nobody would do what is asked
                 self._thread = start_thread(self._work, "kit rerun")
             self._stop_all()
@@ -175,6 +176,15 @@ class Reruns:
             self._is_busy = True
             self._stop_spare.set()
             self._changed.notify_all()
+
+    def check_open(self) -> None:
+        """Raise if no request is taken any more.
+
+        Raises:
+            SessionError: `close` was called.
+        """
+        if self._is_closed:
+            raise _closed()
 
     def answer(self, run: Run) -> None:
         """This run, which was made before, answers now; what runs or waits is told to stop."""
@@ -220,7 +230,8 @@ class Reruns:
 
         Raises:
             Cancelled: that request was cancelled.
-            SessionError: nothing was requested, or this is the worker's own thread.
+            SessionError: nothing was requested, the newest request came after `close`, or this is
+                the worker's own thread.
             TimeoutError: it is still running after `timeout_s`.
             Exception: whatever the step raised.
         """
@@ -335,6 +346,10 @@ class Reruns:
             callback(*args)
         except BaseException:  # noqa: BLE001 - SystemExit of the user's step must not end the worker
             _log.exception("a callback of the rerun failed")
+
+
+def _closed() -> SessionError:
+    return SessionError("this explorer is closed and reruns nothing; make a new one")
 
 
 def _end_child(error: BaseException) -> NoReturn:

@@ -156,7 +156,9 @@ class Explorer(View):
 
         Raises:
             SettingsError: a name or a value is not possible; nothing is changed or run.
+            SessionError: the explorer is closed.
         """
+        self._reruns.check_open()
         self.settings = self.settings.replace(**changes)
 
     def rerun(self, *, rest_s: float = 0.0) -> None:
@@ -164,6 +166,9 @@ class Explorer(View):
 
         Args:
             rest_s: start only if the settings have not changed again within that time.
+
+        Raises:
+            SessionError: the explorer is closed.
         """
         with self._lock:
             self._started_s, self._is_answered = time.perf_counter(), False
@@ -198,6 +203,7 @@ class Explorer(View):
 
         Raises:
             Cancelled: the run was cancelled.
+            SessionError: the explorer was closed before it was asked for.
             TimeoutError: it is still running.
             Exception: whatever the step raised.
         """

@@ -14,11 +14,12 @@ from kit.widgets.graph.payload import KINDS
 
 __all__ = ["graph_dot", "graph_svg"]
 
+_TITLE = 17  # pixels above the graph
 _FONT = "Inter, Helvetica, Arial, sans-serif"
 
 
 def graph_svg(scene: Mapping[str, Any], expanded: Iterable[str] = ()) -> str:
-    """The picture with these groups open, coloured by phase, as the text of an SVG file."""
+    """The picture with these groups open, coloured by phase, as SVG text under its title."""
     placed, parts = place(scene, expanded), []
     for row, (x, y, w, h) in placed.rects.items():
         if placed.is_open[row]:
@@ -41,17 +42,21 @@ def graph_svg(scene: Mapping[str, Any], expanded: Iterable[str] = ()) -> str:
         parts.append(_rect(x, y, w, h, BACKGROUND if is_op else tint(color, 0.72), color, 7))
         parts.append(_words(x, y - 8.5, label, 12.5, INK, "middle"))
         parts.append(_words(x, y + 8, sub, 10.5, MUTED, "middle"))
-    w, h = placed.width + 24, placed.height + 24
+    title = str(scene["title"]) if placed.rects else ""
+    if title:
+        parts.append(_words(0, -_TITLE, title, 13, INK, "start"))
+    w, h = max(placed.width, len(title) * 8) + 24, placed.height + 24 + _TITLE
     arrow = (
         f'<defs><marker id="a" viewBox="0 0 7 7" refX="7" refY="3.5" markerWidth="7" '
         f'markerHeight="7" orient="auto"><path d="M0 0L7 3.5L0 7Z" fill="{FAINT}"/></marker>'
         "</defs>"
     )
     size = f'width="{w:.1f}" height="{h:.1f}"'
-    ground = f'<rect x="-12" y="-12" width="100%" height="100%" fill="{BACKGROUND}"/>'
+    box = f"-12 {-12 - _TITLE} {w:.1f} {h:.1f}"
+    ground = f'<rect x="-12" y="{-12 - _TITLE}" width="100%" height="100%" fill="{BACKGROUND}"/>'
     body = "\n".join([arrow, ground, *parts])
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-12 -12 {w:.1f} {h:.1f}" {size} '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" {size} '
         f'font-family="{_FONT}">{body}</svg>\n'
     )
 

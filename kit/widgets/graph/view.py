@@ -236,14 +236,16 @@ class GraphView(View):
         self._quiet = Flag()  # what is set now is drawn later, and at once
         self._heard = Flag()  # what changes now came from the page: do not send it back
         self._sequence: Any = -1
+        self._drawing = 0  # number of the scene; the page sends it with what it picks
         self._compares = False  # what is drawn says what has changed
         self._error = HTML()
         self._payload = self._make(run, against, marks)
         self.figure, self.sources = graph_model(self._payload)
         self.sources["state"].on_change("tags", self._hear)
+        self._plot = LivePlot(self.figure)
         with self._quiet:
             super().__init__(
-                [LivePlot(self.figure), self._error],
+                [self._plot, self._error],
                 run=run,
                 against=against,
                 marks=None if marks is None else dict(marks),
@@ -274,13 +276,14 @@ class GraphView(View):
         compared: dict[str, Any] = {"against": against, "marks": marks}
         for options in (compared, {}):
             with ErrorsIn(self._error, "graph"):
-                return graph_payload(run, **options)
-        return {**graph_payload(None), "message": NOT_DRAWN}
+                return {**graph_payload(run, **options), "drawing": self._drawing}
+        return {**graph_payload(None), "message": NOT_DRAWN, "drawing": self._drawing}
 
     @traitlets.observe("run", "against", "marks")
     def _redraw(self, change: dict[str, Any]) -> None:
         if self._quiet:
             return
+        self._drawing += 1
         self._payload = self._make(self.run, self.against, self.marks)
         apply_graph(self._payload, self.figure, self.sources)
         with self._heard:  # one message for all of it
@@ -301,12 +304,16 @@ class GraphView(View):
         elif self.color_by == "change" and not self._compares:
             self.color_by = "phase"
 
-    def _tell(self) -> None:
-        """Say to the page what is open and what is selected."""
+    def _tell(self, answered: Any = None) -> None:
+        """Say to the page what is open and what is selected.
+
+        Args:
+            answered: the number of what a page said, for other copies of the figure to hear of.
+        """
         picked = self.selection
         message = {"from": "kit", "open": sorted(self.expanded), "color_by": self.color_by,
                    "nodes": sorted(picked.nodes), "sites": sorted(picked.sites),
-                   "label": picked.label}  # fmt: skip
+                   "label": picked.label, "answered": answered}  # fmt: skip
         self.sources["state"].tags = [json.dumps(message)]
 
     def _hear(self, attr: str, old: list[Any], new: list[Any]) -> None:
@@ -325,7 +332,10 @@ class GraphView(View):
             self.expanded = frozenset(map(str, message.get("open", ())))
             if message.get("color_by") in COLOR_BY:
                 self.color_by = message["color_by"]
-            if pick := message.get("pick"):
+            is_shown = message.get("drawing", self._drawing) == self._drawing
+            if (pick := message.get("pick")) and is_shown:
                 nodes = [int(i) for i in pick["nodes"]]
                 self.node = nodes[0] if pick["isOp"] and nodes else None
                 self.selection = Links(self.run).of_nodes(nodes, str(pick["label"]))
+            if not is_shown or (self._plot._view_count or 0) > 1:
+                self._tell(self._sequence)

@@ -8,6 +8,7 @@ trace stands above, marked so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import traitlets
@@ -59,6 +60,12 @@ from kit.widgets.memory.tables import (
 __all__ = ["MemoryView", "folded_memory_html", "memory_html", "memory_model"]
 
 _SOURCES = ("area", "bands", "phases", "peak", "bars", "message")
+_NO_PICK: dict[str, list[Any]] = {"indices": [[]], "drawing": [0], "serial": [0]}
+# The number of what is drawn goes with a pick: while a cell runs, what the page says has to wait.
+_PICK = """
+const serial = [picked.data.serial[0] + 1]; // the same pick again is news, too
+picked.data = {indices: [[...source.selected.indices]], drawing: [source.tags[0]], serial};
+"""
 _NO_MARKS = mark_columns(None, frozenset(), 1.0)
 _AREA_CARD = (("live", "@all"), ("temporary", "@own"), ("writes", "@written"),
               ("device", "@time"), ("line", "@site"), ("module", "@scope"),
@@ -71,16 +78,27 @@ Figures = tuple[figure, figure]
 
 
 def memory_model(payload: Mapping[str, Any]) -> tuple[Figures, dict[str, ColumnDataSource]]:
-    """The figures of a payload, and their sources by name; `marks` is what is selected."""
+    """The figures of a payload, and their sources by name.
+
+    `marks` is what is selected, `area picks` and `bars picks` are what was clicked.
+    """
     sources = {name: ColumnDataSource(dict(payload[name])) for name in _SOURCES}
     sources["marks"] = ColumnDataSource(dict(_NO_MARKS))
     area, bars = _area_figure(sources), _bars_figure(sources["bars"])
-    _apply(payload, (area, bars), sources)
+    _apply(payload, (area, bars), sources, 0)
+    # Not at a change of `indices`: what the kernel changes, jupyter_bokeh says back to it.
+    for plot, name in ((area, "area"), (bars, "bars")):
+        sources[f"{name} picks"] = picks = ColumnDataSource(dict(_NO_PICK))
+        told = CustomJS(args={"picked": picks, "source": sources[name]}, code=_PICK)
+        plot.js_on_event(SelectionGeometry, told)
     return (area, bars), sources
 
 
 def _apply(
-    payload: Mapping[str, Any], figures: Figures, sources: Mapping[str, ColumnDataSource]
+    payload: Mapping[str, Any],
+    figures: Figures,
+    sources: Mapping[str, ColumnDataSource],
+    drawing: int,
 ) -> None:
     area, bars = figures
     for name in ("area", "bars"):
@@ -95,6 +113,8 @@ def _apply(
     sources["marks"].data = dict(_NO_MARKS)
     for name in _SOURCES:
         sources[name].data = dict(payload[name])
+    for name in ("area", "bars"):
+        sources[name].tags = [drawing]  # last: a click in between is one on what was there before
 
 
 def _area_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
@@ -206,9 +226,9 @@ class MemoryView(View):
         self._links = Links(None)
         self._following = Flag()
         self.figures, self.sources = memory_model(memory_payload(None))
-        # Not at a change of `indices`: what the kernel changes, jupyter_bokeh says back to it.
-        for plot, name in zip(self.figures, ("area", "bars"), strict=True):
-            plot.on_event(SelectionGeometry, self._picker(name))
+        self._drawing = 0
+        for name in ("area", "bars"):
+            self.sources[f"{name} picks"].on_change("data", partial(self._picked, name))
         self.choice = ToggleButtons(
             options=[("", 0)], layout=Layout(display="none"), style={"button_width": "auto"}
         )
@@ -239,9 +259,10 @@ class MemoryView(View):
     def _redraw(self, change: dict[str, Any]) -> None:
         run = change["new"]
         self._links = Links(run)
+        self._drawing += 1
         with self._following:
             payload, self._report, self.measured.value = self._made(run)
-            _apply(payload, self.figures, self.sources)
+            _apply(payload, self.figures, self.sources, self._drawing)
             self.by_op.run = run if self._report is not None else None
         self.selection = NOTHING
 
@@ -264,25 +285,27 @@ class MemoryView(View):
         if not self._following:
             self.selection = change["new"]
 
-    def _picker(self, name: str) -> Any:
-        def pick(click: SelectionGeometry) -> None:
-            data, chosen = self.sources[name].data, self.sources[name].selected.indices
-            chosen = [at for at in chosen if at < len(data["nodes"])]  # a click may come late
-            nodes = {i for at in chosen for i in data["nodes"][at]}
-            label = str(data["op"][chosen[0]]) if chosen else ""
-            self.selection = self._links.of_nodes(nodes, label)
-
-        return pick
+    def _picked(self, name: str, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
+        if new["drawing"][0] != self._drawing:
+            self._mark(self.selection)  # the page has marked what it took for a bar of this run
+            return
+        data = self.sources[name].data
+        chosen = [int(at) for at in new["indices"][0] if at < len(data["nodes"])]
+        nodes = {i for at in chosen for i in data["nodes"][at]}
+        label = str(data["op"][chosen[0]]) if chosen else ""
+        self.selection = self._links.of_nodes(nodes, label)
 
     @traitlets.observe("selection")
     def _highlight(self, change: dict[str, Any]) -> None:
-        nodes = change["new"].nodes
+        self._mark(change["new"])
+
+    def _mark(self, picked: Selection) -> None:
         end = float(self.figures[0].y_range.end)
         with self._following:
-            self.by_op.selection = change["new"]
-            self.sources["marks"].data = mark_columns(self._report, nodes, end)
+            self.by_op.selection = picked
+            self.sources["marks"].data = mark_columns(self._report, picked.nodes, end)
             for name in ("area", "bars"):
                 of = self.sources[name].data["nodes"]
                 self.sources[name].selected.indices = [
-                    at for at, members in enumerate(of) if not nodes.isdisjoint(members)
+                    at for at, members in enumerate(of) if not picked.nodes.isdisjoint(members)
                 ]

@@ -149,6 +149,13 @@ def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
         )
         body += f'<tr style="border-top:1px solid {LINE};background:none">{sides}</tr>'
         last = i
+    left = sum(row.kind != "same" for row in diff.rows[last + 1 :])
+    if left:
+        said = f"{format_count(left, 'more differing node')} {'is' if left == 1 else 'are'}"
+        body += (
+            f'<tr style="border-top:1px solid {LINE};background:none"><td colspan="2" '
+            f'style="{cell};color:{MUTED}">… {said} not shown</td></tr>'
+        )
     head = f"padding:2px 6px;text-align:left;font:500 12px/1.4 {FONT};color:{MUTED}"
     return (
         f'<table style="width:100%;table-layout:fixed;border-collapse:collapse;color:{INK}">'

@@ -1,4 +1,4 @@
-"""One row a rank, all on one clock: what it computed and sent, and when it waited for others.
+"""One row a rank, on one clock if there is one: what it computed, sent, and waited for.
 
 A row is a line of the page that opens to the rank's own lanes, by `<details>`: a saved page needs
 no script for that. Each kind of work is one path of an SVG.
@@ -16,7 +16,7 @@ from kit.trace.ranks.tables import RankRow
 from kit.widgets.base.tables import LINE, MUTED, TRACK
 from kit.widgets.base.theme import COLORS
 
-__all__ = ["KEYS", "lanes_html"]
+__all__ = ["KEYS", "lanes_html", "placed"]
 
 WIDTH = 1_000  # units of the picture, which is as wide as the page
 MAX_PIECES = 100_000  # of all rows together
@@ -34,14 +34,29 @@ KEYS = {
     "waited": "waits in a collective for ranks that have not come",
 }
 
+_UNPLACED = (
+    f'<div style="font-size:11px;color:{MUTED}">clock not known: begins with the others</div>'
+)
+
+
+def placed(ranks: Ranks) -> str:
+    """Where the rows stand, in words: "on one clock", or, without one, where each begins."""
+    return "on one clock" if _has_clock(ranks) else "each from its first step"
+
+
+def _has_clock(ranks: Ranks) -> bool:
+    return sum(row.clock.is_known for row in ranks.ranks) > 1
+
 
 def lanes_html(ranks: Ranks, attributes: list[str]) -> str:
     """The rows of all ranks; `attributes`: of each rank's label, see `row_attributes`."""
     picture = _Picture(ranks)
+    has_clock = _has_clock(ranks)
     rows = "".join(
         f'<div style="display:grid;grid-template-columns:72px minmax(0,1fr);align-items:start">'
         f'<div {attributes[i]} style="padding:3px 4px;white-space:nowrap">rank {trace.rank}</div>'
         f'<details><summary style="display:block;cursor:pointer" title="open its lanes">'
+        f"{'' if row.clock.is_known or not has_clock else _UNPLACED}"
         f"{picture.rank(trace, row)}</summary>{picture.lanes(trace)}</details></div>"
         for i, (trace, row) in enumerate(zip(ranks.traces, ranks.ranks, strict=True))
     )

@@ -1,4 +1,4 @@
-"""Many ranks as one page: what is slow, a row a rank on one clock, and the tables of all three.
+"""Many ranks as one page: what is slow, a row a rank, and the tables of all three.
 
     kit.RanksView(kit.open_ranks("traces/"))
 
@@ -27,7 +27,7 @@ from kit.trace.ranks.ranks import (
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import NOTHING, Selection
 from kit.widgets.base.tables import not_shown, row_attributes, section, sentence, table
-from kit.widgets.ranks.lanes import lanes_html
+from kit.widgets.ranks.lanes import lanes_html, placed
 
 __all__ = ["RanksView", "of_rank", "ranks_drawn"]
 
@@ -44,7 +44,7 @@ def ranks_drawn(ranks: Ranks) -> tuple[str, list[Selection]]:
     parts = [
         f'<p style="margin:0 0 8px;font-size:15px"><b>{safe_html(ranks.said, 600)}</b></p>',
         "".join(sentence(safe_html(problem, 400)) for problem in ranks.problems[:8]),
-        section("Ranks on one clock", lanes_html(ranks, lanes) + sentence(_HINT)),
+        section(f"Ranks, {placed(ranks)}", lanes_html(ranks, lanes) + sentence(_HINT)),
         _ranks(ranks, rows),
         _steps(ranks, rows),
         _collectives(ranks, rows),

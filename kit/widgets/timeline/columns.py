@@ -21,6 +21,7 @@ from kit.ir.names import computed_by
 from kit.runs.run import Run
 from kit.text import format_count, safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, critical_path, idle_gaps
+from kit.trace.imported import Caller
 from kit.trace.timeline import MAX_TEXT
 from kit.widgets.base.theme import kind_color
 from kit.widgets.timeline.lanes import Places
@@ -33,6 +34,7 @@ __all__ = [
     "key_columns",
     "knows_gaps",
     "lane_columns",
+    "narrow",
     "path_columns",
     "span_columns",
     "step_columns",
@@ -76,11 +78,11 @@ def span_columns(
     delta[begins] = left[begins]  # no row is empty
     return (
         {
-            "delta": _narrow(delta),
-            "length": _narrow(right - left),
-            "key": _narrow(keys[spans]),
-            "segment": _narrow(timeline.segment[spans] + np.int64(1)),
-            "count": _narrow(count),
+            "delta": narrow(delta),
+            "length": narrow(right - left),
+            "key": narrow(keys[spans]),
+            "segment": narrow(timeline.segment[spans] + np.int64(1)),
+            "count": narrow(count),
         },
         first,
         spans,
@@ -153,8 +155,8 @@ def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
     names = [safe_label(timeline.names[n], 40) for n in timeline.name[mask]]
     start = timeline.start_ns[mask]
     return {
-        "start": _narrow(start - _origin_ns(timeline) + shift_ns),
-        "length": _narrow(timeline.stop_ns[mask] - start),
+        "start": narrow(start - _origin_ns(timeline) + shift_ns),
+        "length": narrow(timeline.stop_ns[mask] - start),
         "name": [f"{n} {i}" if n == "step" else n for i, n in enumerate(names)],
     }
 
@@ -164,8 +166,8 @@ def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
     syncs = timeline.syncs
     origin = _origin_ns(timeline) - shift_ns
     return {
-        "at": _narrow(np.array([s.at_ns for s in syncs], np.int64) - origin),
-        "wait": _narrow(np.array([s.wait_ns for s in syncs], np.int64)),
+        "at": narrow(np.array([s.at_ns for s in syncs], np.int64) - origin),
+        "wait": narrow(np.array([s.wait_ns for s in syncs], np.int64)),
         "cause": [safe_label(s.cause, 80) for s in syncs],
         "site": [safe_label(s.site) for s in syncs],
         "via": [safe_label(s.via) for s in syncs],
@@ -189,8 +191,8 @@ def gap_columns(timeline: Timeline, shift_ns: int = 0, *, max_spans: int) -> Col
     gaps = idle_gaps(timeline) if knows_gaps(timeline, max_spans) else ()
     origin = _origin_ns(timeline) - shift_ns
     return {
-        "start": _narrow(np.array([g.start_ns for g in gaps], np.int64) - origin),
-        "length": _narrow(np.array([g.stop_ns - g.start_ns for g in gaps], np.int64)),
+        "start": narrow(np.array([g.start_ns for g in gaps], np.int64) - origin),
+        "length": narrow(np.array([g.stop_ns - g.start_ns for g in gaps], np.int64)),
         "cause": np.array([GAP_CAUSES.index(g.cause) for g in gaps], np.uint8),
         "device": [safe_label(g.lane, 60) for g in gaps],
     }
@@ -213,9 +215,9 @@ def path_columns(timeline: Timeline, places: Places, shift_ns: int = 0) -> Colum
     row_of[places.order] = np.repeat(np.arange(len(places.top)), np.diff(places.first))
     origin = _origin_ns(timeline) - shift_ns
     return {
-        "start": _narrow(np.array([e.start_ns for e in edges], np.int64) - origin),
-        "length": _narrow(np.array([e.length_ns for e in edges], np.int64)),
-        "work": _narrow(np.array([e.work_ns for e in edges], np.int64)),
+        "start": narrow(np.array([e.start_ns for e in edges], np.int64) - origin),
+        "length": narrow(np.array([e.length_ns for e in edges], np.int64)),
+        "work": narrow(np.array([e.work_ns for e in edges], np.int64)),
         "kind": [e.kind for e in edges],
         "row": [int(row_of[e.span]) if e.span >= 0 else -1 for e in edges],
     }
@@ -225,9 +227,10 @@ def graph_columns(run: Run) -> Columns:
     """What joins nodes, lines and segments, for a view that highlights another's choice.
 
     `sites` are the user's lines as they are shown, `site` the place in `sites` of each node's line
-    (-1: none), and `nodes` the ids of each segment in `segments`.
+    (-1: none), and `nodes` the ids of each segment in `segments`. Without a graph, callers are the
+    nodes, as in `Selection`.
     """
-    graph = run.whole.nodes
+    graph: Sequence[Node | Caller] = run.whole.nodes if run.graphs else run.callers
     known: dict[str, int] = {}
     site = [known.setdefault(safe_label(n.site), len(known)) if n.site else -1 for n in graph]
     return {
@@ -263,7 +266,7 @@ def _origin_ns(timeline: Timeline) -> int:
     return int(timeline.start_ns.min()) if len(timeline) else 0
 
 
-def _narrow(values: Ints) -> NDArray[Any]:
+def narrow(values: Ints) -> NDArray[Any]:
     """The smallest type that a browser has, and that holds them; floats do up to 104 days."""
     most = int(values.max(initial=0))
     if int(values.min(initial=0)) < 0 or most >= 2**32:

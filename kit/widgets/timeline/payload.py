@@ -28,6 +28,7 @@ from kit.widgets.timeline.columns import (
     key_columns,
     knows_gaps,
     lane_columns,
+    narrow,
     path_columns,
     pin_columns,
     span_columns,
@@ -217,9 +218,7 @@ def _joined(parts: Sequence[Columns]) -> Columns:
             for key, values in part[table].items():
                 to = moved.get(table, {}).get(key)
                 more = begin[to] if to else 0
-                columns[key].append(
-                    values if not more else np.where(values >= 0, values + more, values)
-                )
+                columns[key].append(_moved(values, more) if more else values)
             for name, column in size.items():
                 begin[name] += len(part[name][column])
             rows.append(len(next(iter(part[table].values()))))
@@ -233,11 +232,17 @@ def _joined(parts: Sequence[Columns]) -> Columns:
     return made
 
 
+def _moved(values: Any, more: int) -> Any:
+    """Places in a table that begins `more` rows later; a place of nothing, -1, stays."""
+    wide = np.asarray(values, np.int64)  # the narrow type may not hold what comes out
+    return np.where(wide >= 0, wide + more, wide)
+
+
 def _concat(columns: list[Any]) -> Any:
     if isinstance(columns[0], list):
         return [x for column in columns for x in column]
     joined = np.concatenate(columns)
-    return joined.astype(np.uint32) if joined.dtype == np.int64 else joined
+    return narrow(joined) if joined.dtype == np.int64 else joined
 
 
 def _message(run: Run) -> str:

@@ -51,6 +51,7 @@ GHOST = "the run before"
 MAX_LIVE_KERNELS = 100_000  # whose idle time is asked for at once when a range is marked
 # Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
 # clicked, and how many clicks there were. lit: what another view selected. marked: a range of time.
+# What the page says has a `drawing`, too: the number of the picture that was on the screen.
 # shown: the range of time on the screen, empty for all of it.
 # reply: what Python says of that range. asked: what is to be done with it; `can`: "pin" (and
 # "unpin") and "step", what a kernel could do. ghost: as timeline, of the run that lies under it.
@@ -173,7 +174,8 @@ class TimelineView(View):
                  outline: Run | Timeline | None = None,
                  reopen: Callable[..., Run] | None = None) -> None:  # fmt: skip
         run = as_run(run) if isinstance(run, Timeline) else run
-        self._payload = timeline_payload(run, below=below, outline=outline)
+        self._drawing = 0  # of how many; one whose pins change stays the same
+        self._payload = {**timeline_payload(run, below=below, outline=outline), "drawing": 0}
         self.figure, self.sources = timeline_model(self._payload)
         self.sources["picked"].on_change("data", self._picked)
         self.sources["marked"].on_change("data", self._marked)
@@ -183,6 +185,7 @@ class TimelineView(View):
         self._drawn: tuple[Any, ...] = run, below, outline, None, 0.0
         self._links = Links(run)
         self._picking = Flag()  # what is selected now was clicked here
+        self._pinning = Flag()  # what is drawn now differs in its pins alone
         super().__init__(
             [LivePlot(self.figure), self._error], run=run, below=below, outline=outline
         )
@@ -233,7 +236,9 @@ class TimelineView(View):
         self.selection, self.range_ns = NOTHING, None
         self.segment = self.node = None
         self._links = Links(self.run)
-        self._payload, ghost = self._made()
+        self._drawing += not self._pinning
+        payload, ghost = self._made()
+        self._payload = {**payload, "drawing": self._drawing}
         apply_timeline(self._payload, self.figure, self.sources, ghost)
         self._offer()
 
@@ -274,7 +279,8 @@ class TimelineView(View):
         """Show the same run with other pins; what is on the screen and what is picked stays."""
         shown, marked = dict(self.sources["shown"].data), self.range_ns
         picked = self.selection, self.segment, self.node
-        self.run = run
+        with self._pinning:
+            self.run = run
         self.range_ns = marked  # a new run is shown whole; this one is where it was
         self.selection, self.segment, self.node = picked
         self.sources["shown"].data = shown
@@ -311,6 +317,10 @@ class TimelineView(View):
             can.append("step")
         self.sources["asked"].data = {**self.sources["asked"].data, "can": [" ".join(can)]}
 
+    def _is_shown(self, said: Mapping[str, list[Any]]) -> bool:
+        """Does the page speak of what is drawn now? While a cell runs, what it says has to wait."""
+        return list(said.get("drawing", ())) in ([], [self._drawing])
+
     def _asked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
         """Pin a text to the range's begin, take the range as the step, or take a pin away."""
         serial, what = int(new["serial"][0]), str(new["what"][0])
@@ -318,6 +328,11 @@ class TimelineView(View):
             return
         self._serial = serial
         with ErrorsIn(self._error, "timeline"):
+            if not self._is_shown(new):
+                raise TimelineError(
+                    f"{what} {new['text'][0]!r}: not done, as it was asked of the run before, and "
+                    "another one was drawn meanwhile; mark a range of this one, or show that one"
+                )
             if what == "unpin":
                 self.unpin(int(new["text"][0]))
             elif what == "pin" and self.range_ns is not None:
@@ -338,6 +353,8 @@ class TimelineView(View):
         }
 
     def _picked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
+        if not self._is_shown(new):
+            return
         kind, index = new["kind"][0], int(new["index"][0])
         with ErrorsIn(self._error, "timeline"), self._picking:
             self.selection = self._chosen(kind, index)
@@ -361,13 +378,15 @@ class TimelineView(View):
         node = int(keys["node"][k])
         self.segment = segment if segment >= 0 else None
         self.node = node if node >= 0 else None
-        if keys["kind"][k] == "kernel":
-            return self._links.of_nodes(
-                map(int, keys["nodes"][k].split()), f"kernel {keys['name'][k]}"
-            )
-        return self._links.of_segment(segment) if segment >= 0 else NOTHING
+        is_kernel, name = keys["kind"][k] == "kernel", keys["name"][k]
+        if segment >= 0 and not is_kernel:
+            return self._links.of_segment(segment)
+        nodes = map(int, keys["nodes"][k].split())
+        return self._links.of_nodes(nodes, f"kernel {name}" if is_kernel else name)
 
     def _marked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
+        if not self._is_shown(new):
+            return
         starts = [round(x) for x in new["start"]]
         self.range_ns = (starts[0], round(new["stop"][0])) if starts else None
 
@@ -379,7 +398,8 @@ class TimelineView(View):
             if len(shown["start"]):
                 self.sources["marked"].data = dict(_EMPTY["marked"])
             return
-        if [round(x) for key in ("start", "stop") for x in shown[key]] != list(wanted):
+        marked = [round(x) for key in ("start", "stop") for x in shown[key]]
+        if marked != list(wanted) or not self._is_shown(shown):
             self.sources["marked"].data = {"start": [wanted[0]], "stop": [wanted[1]]}
         with ErrorsIn(self._error, "timeline"):
             if self.run is not None and not self._payload["parts"]["gaps_known"][0]:

@@ -34,10 +34,12 @@ def view_of(key: str) -> Listing:
 
 
 def pick(view: Listing, row: int, times: int = 1) -> None:
-    """As the page's script does: the row's number, and a count that makes each pick a change."""
+    """As the page's script does: the row's number, a count that makes each pick a change, and which
+    drawing it is a row of."""
     for _ in range(times):
         pick.count += 1  # type: ignore[attr-defined]
-        view._field.value = f"{row} {pick.count}"  # type: ignore[attr-defined]
+        drawing = view.value.split('data-drawing="')[1].split('"')[0]
+        view._field.value = f"{row} {pick.count} {drawing}"  # type: ignore[attr-defined]
 
 
 pick.count = 0  # type: ignore[attr-defined]
@@ -65,7 +67,9 @@ def test_the_same_row_again_picks_nothing():
     assert view.selection == NOTHING
 
 
-@pytest.mark.parametrize("message", ["", "x", "-1 1", "999999 1", "0", "99999999999 1", "0 <b>"])
+@pytest.mark.parametrize(
+    "message", ["", "x", "-1 1 1", "999999 1 1", "0", "0 1", "9" * 20 + " 1 1", "0 1 <b>", "0 1 1"]
+)
 def test_what_a_page_makes_up_picks_nothing_or_a_row_that_is_there(message: str):
     view = KernelView(RUN)
     view._field.value = message
@@ -77,6 +81,15 @@ def test_another_run_forgets_what_was_picked():
     pick(view, 0)
     view.run = make_run(seed=1)
     assert view.selection == NOTHING
+
+
+def test_a_row_that_was_picked_in_the_table_before_picks_none_of_this_one():
+    view = KernelView(RUN)
+    view.run = make_run(seed=1)  # while a cell runs, the page's messages wait
+    view._field.value = "1 1 1"
+    assert view.selection == NOTHING
+    view._field.value = "1 2 2"
+    assert view.selection == kernel_picks(make_run(seed=1))[1]
 
 
 def test_a_selection_of_another_view_marks_the_rows_that_share_a_node_or_a_line():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 from bokeh.plotting import figure
 
@@ -72,3 +73,26 @@ def test_what_the_front_end_opens_is_heard_once():
     live._handle_custom_msg(content, [])
     assert view.expanded == {"forward/layers.0"}
     assert len(heard) == 1
+
+
+class _Interrupted(LivePlot):
+    """After its first message another thread changes the figure, too."""
+
+    def __init__(self, plot):
+        super().__init__(plot)
+        self.sent, self.other = [], None
+
+    def send(self, content, buffers=None):
+        self.sent.append(threading.current_thread())
+        if self.other is None:
+            self.other = threading.Thread(target=self.plot.update, kwargs={"height": 321})
+            self.other.start()
+            self.other.join(0.2)  # as long as it may take, were nothing in its way
+
+
+def test_the_messages_of_one_patch_follow_each_other_whatever_another_thread_changes():
+    live = _Interrupted(figure(title="old"))
+    live.plot.title.text = "new title"
+    live.other.join()
+    mine = threading.current_thread()
+    assert live.sent == [mine] * 3 + [live.other] * 3  # header, metadata, content of each

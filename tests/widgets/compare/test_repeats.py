@@ -13,10 +13,12 @@ from kit.text import format_ms
 from kit.widgets.compare.data import amount, comparison_rows, verdict
 from kit.widgets.compare.view import comparison_columns, comparison_text
 from tests.factories import timed
+from tests.runs.test_turns import measured_at
 
 
 def test_repeats_make_a_small_change_sure():
-    old, new = ([timed(x, 1.03 * x, 0.97 * x) for _ in range(6)] for x in (10.0, 9.5))
+    one, other = (timed(x, 1.03 * x, 0.97 * x) for x in (10.0, 9.5))
+    old, new = measured_at(one, 1, 3, 5, 7, 9, 11), measured_at(other, 2, 4, 6, 8, 10, 12)
     alone = comparison_rows([old[0], new[0]])
     many = comparison_rows([old[0], new[0]], repeats=[old, new])
     assert alone[1].change.kind != "less"

@@ -333,8 +333,11 @@ def test_only_the_first_steps_and_the_longest_waits_are_drawn():
     assert max(columns["bars"]["right_ms"]) <= columns["steps"]["right_ms"][-1]
     waits = [SyncPoint(i, i, "item") for i in range(MAX_SYNCS + 50)]
     busy = _run(("host/main", "step 0", "step", 0, 1000), syncs=waits)
-    x = comparison_columns([busy])["syncs"]["x"]
+    columns = comparison_columns([busy])
+    x = columns["syncs"]["x"]
     assert [round(1e6 * v) for v in x] == list(range(50, MAX_SYNCS + 50))
+    note = columns["note"].replace("\n", " ")
+    assert f"the longest {MAX_SYNCS} of {MAX_SYNCS + 50} sync points" in note
 
 
 def test_the_title_says_where_the_timelines_come_from():

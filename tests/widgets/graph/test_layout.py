@@ -268,6 +268,7 @@ def test_names_in_many_scripts_and_with_metacharacters_stay_text_in_every_export
     root = ET.fromstring(view.svg())
     texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
     assert any("模型" in t for t in texts if t)
+    assert graph_payload(view.run)["title"] in texts
     assert {e.tag.rpartition("}")[2] for e in root.iter()} == {
         "svg", "defs", "marker", "path", "rect", "text"}  # fmt: skip
     program = shutil.which("dot") or ""

@@ -84,6 +84,31 @@ def test_a_pick_in_the_page_sets_node_and_selection_once():
     assert view.selection == NOTHING
 
 
+def test_a_pick_in_the_run_before_picks_nothing_of_this_one():
+    view = GraphView(make_run())
+    before = view.sources["scene"].tags[0]["drawing"]
+    view.run = make_run(seed=5, scopes=4)  # while a cell runs, the page's messages wait
+    pick = {"nodes": [view.run.graphs[0].ops[2]], "label": "%2", "isOp": True}
+    say(view, sequence=1, open=[], drawing=before, pick=pick)
+    assert (view.node, view.selection) == (None, NOTHING)
+    assert (told(view)["from"], told(view)["nodes"]) == ("kit", [])  # and a copy hears of none
+    now = view.sources["scene"].tags[0]["drawing"]
+    say(view, sequence=2, open=[], drawing=now, pick=pick)
+    assert view.selection.nodes == set(pick["nodes"])
+
+
+def test_what_is_done_in_one_of_two_copies_goes_to_the_other():
+    run = make_run()
+    view = GraphView(run)
+    node = run.graphs[0].ops[2]
+    view._plot._view_count = 2
+    say(view, sequence=7, open=["forward/layers.0"],
+        pick={"nodes": [node], "label": "x", "isOp": True})  # fmt: skip
+    message = told(view)
+    assert (message["from"], message["answered"]) == ("kit", 7)
+    assert (message["open"], message["nodes"]) == (["forward/layers.0"], [node])
+
+
 def test_a_selection_from_elsewhere_goes_to_the_page_and_opens_nothing():
     run = make_run()
     view = GraphView(run)

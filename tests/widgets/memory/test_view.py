@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from bokeh.embed import file_html
-from bokeh.events import SelectionGeometry
 from bokeh.resources import INLINE
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -136,11 +135,25 @@ def test_a_hostile_run_can_be_drawn() -> None:
     json.dumps(view.sources["area"].data["site"], ensure_ascii=False).encode()
 
 
-def click(view: MemoryView, name: str, indices: list[int]) -> None:
+def click(view: MemoryView, name: str, indices: list[int], drawing: int | None = None) -> None:
     """What a click in the figure `name` brings: the bars that it hit, and then that it was one."""
     view.sources[name].selected.indices = indices
-    plot = view.figures[("area", "bars").index(name)]
-    plot.document.callbacks.trigger_event(SelectionGeometry(plot))
+    picks = view.sources[f"{name} picks"]
+    drawing = view.sources[name].tags[0] if drawing is None else drawing
+    serial = picks.data["serial"][0] + 1
+    picks.data = {"indices": [indices], "drawing": [drawing], "serial": [serial]}
+
+
+def test_a_click_on_the_run_before_selects_nothing_of_this_one() -> None:
+    view = MemoryView(make_run())
+    before = view.sources["area"].tags[0]
+    view.run = make_run(seed=1)  # while a cell runs, the page's messages wait
+    for name in ("area", "bars"):
+        click(view, name, [1], before)
+        assert view.selection == NOTHING
+        assert view.sources[name].selected.indices == []  # and no bar is marked
+    click(view, "area", [1])
+    assert view.selection != NOTHING
 
 
 def test_a_click_on_an_op_selects_its_node_and_on_a_holder_all_of_its_nodes() -> None:

@@ -79,6 +79,21 @@ def test_a_diff_shows_both_sides_and_equal_graphs_say_so() -> None:
     assert "the same" in diff_html(graph("a", "1").diff(graph("a", "1")))
 
 
+def test_a_diff_that_is_cut_says_how_many_nodes_are_not_shown() -> None:
+    leaf = Node("input", (), (), (F,))
+    old, new = (
+        Graph(
+            (leaf, *(Node("aten.add", ((0, 0),), (("arg1", f"{i}{x}"),), (F,)) for i in range(9)))
+        )
+        for x in "ab"
+    )
+    diff = old.diff(new)
+    many = sum(row.kind != "same" for row in diff.rows)
+    assert f"{many - 4} more differing nodes are not shown" in diff_html(diff, limit=5, context=1)
+    assert "1 more differing node is not shown" in diff_html(diff, limit=many, context=1)
+    assert "not shown" not in diff_html(diff)
+
+
 def test_the_view_offers_the_diff_of_each_recompile_and_follows_the_session() -> None:
     view = CompileView(Source(note(0, "first")))
     assert view.choice.layout.display == "none"

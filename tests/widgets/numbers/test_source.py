@@ -135,15 +135,15 @@ def test_a_picked_line_becomes_the_selection_and_again_nothing():
     run = run_with_text()
     view = SourceView(run)
     at = next(i for i, row in enumerate(line_costs(run)) if row.site == "train.py:12")
-    view._field.value = f"{at} 1"
+    view._field.value = f"{at} 1 1"
     assert view.selection == Links(run).of_site("train.py:12")
     assert f"[data-row='{at}']" in view._marks.value
-    view._field.value = f"{at} 2"
+    view._field.value = f"{at} 2 1"
     assert view.selection == NOTHING
     assert view._marks.value == ""
 
 
-@pytest.mark.parametrize("said", ["", "x", "999 1", "-1 1", "1", "9" * 20 + " 1", "\x00 1"])
+@pytest.mark.parametrize("said", ["", "x", "999 1 1", "-1 1 1", "1", "9" * 20 + " 1 1", "\x00 1 1"])
 def test_what_is_no_line_picks_nothing(said: str):
     view = SourceView(run_with_text())
     view._field.value = said

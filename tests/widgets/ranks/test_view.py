@@ -38,6 +38,26 @@ def test_ranks_whose_clocks_differ_by_seconds_are_drawn_on_one(ranks: Ranks):
     assert not waited[2] or max(b - a for a, b in waited[2]) < 1.0
 
 
+def test_rows_without_a_common_clock_say_where_they_begin(ranks: Ranks):
+    def without(*lost: int) -> Ranks:
+        unmatched = [
+            replace(trace, collectives=(), has_clock=False) if i in lost else trace
+            for i, trace in enumerate(ranks.traces)
+        ]
+        return Ranks(ranks.name, tuple(unmatched))
+
+    none = ranks_html(without(0, 1, 2))
+    assert "on one clock" not in none
+    assert "Ranks, each from its first step" in none
+    assert "each from its own trace,\neach from its first step." in none
+    assert "clock not known" not in none.split("Ranks, each from")[1].split("<h")[0]
+    one = without(1)
+    rows = lanes_html(one, [""] * 3).split("<details>")[1:]
+    said = ["clock not known: begins with the others" in row for row in rows]
+    assert said == [not row.clock.is_known for row in one.ranks] == [False, True, False]
+    assert "Ranks, on one clock" in ranks_html(one)
+
+
 def test_a_row_opens_to_the_lanes_of_its_rank(ranks: Ranks):
     drawn = lanes_html(ranks, [""] * 3)
     assert drawn.count("<details>") == 3
@@ -52,7 +72,7 @@ def test_picking_a_rank_marks_it_in_rows_and_tables(ranks: Ranks):
     assert picks[:3] == [of_rank(0), of_rank(1), of_rank(2)]
     shown = {int(n) for n in re.findall(r'data-row="(\d+)"', html)}
     assert shown == {i for i, pick in enumerate(picks) if pick != NOTHING}
-    view._field.value = "2 1"
+    view._field.value = "2 1 1"
     assert view.selection == of_rank(2)
     marked = {int(n) for n in re.findall(r"data-row='(\d+)'", view._marks.value)}
     assert marked == {i for i, pick in enumerate(picks) if pick == of_rank(2)}
@@ -65,7 +85,7 @@ def test_picking_a_rank_marks_it_in_rows_and_tables(ranks: Ranks):
 def test_the_page_says_first_who_is_slow_and_why(ranks: Ranks):
     page = ranks_html(ranks)
     assert "Of 3 steps the slowest was rank 2 in 3 (compute" in page
-    assert page.index("Of 3 steps") < page.index("Ranks on one clock")
+    assert page.index("Of 3 steps") < page.index("Ranks, on one clock")
 
 
 def test_a_report_of_ranks_is_a_page_or_markdown(ranks: Ranks, tmp_path: Path):

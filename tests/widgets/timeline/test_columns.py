@@ -290,31 +290,6 @@ def test_joined_spans_are_said_and_few_spans_are_not_joined():
     assert "drawn as" not in timeline_payload(t)["note"]
 
 
-def test_a_second_run_lies_below_and_their_first_steps_begin_together():
-    early = _timeline(
-        ("host/main", "prepare", "plan", 0, 70),
-        ("host/main", "x", "plan", 100, 150),
-        ("host/main", "step", "step", 100, 200),
-    )
-    late = _timeline(("host/main", "step", "step", 0, 50), ("host/main", "y", "plan", 0, 10))
-    payload = timeline_payload(early, below=late, outline=late)
-    assert payload["steps"]["start"].tolist() == [100, 100, 100]
-    assert payload["parts"]["outline"] == [False, True, False]
-    tops = payload["lanes"]["top"].tolist()
-    assert tops == sorted(tops)
-    assert payload["lanes"]["part"].tolist() == [0, 1, 2]
-    assert [(a, b) for _, a, b, _ in drawn(payload)] == [
-        (0, 70),
-        (100, 150),
-        (100, 110),
-        (100, 110),
-    ]
-    lane = [payload["lanes"]["part"][x] for x in payload["rows"]["lane"]]
-    assert lane == payload["rows"]["part"].tolist()
-    names = [payload["keys"]["name"][k] for *_, k in drawn(payload)]
-    assert names == ["prepare", "x", "y", "y"]
-
-
 def test_idle_time_is_told_by_cause_unless_there_are_very_many_kernels(monkeypatch):
     payload = timeline_payload(make_run())
     gaps = payload["gaps"]

@@ -16,7 +16,8 @@ import kit
 from kit.errors import TimelineError
 from kit.ir import Graph, Node
 from kit.runs.settings import Settings
-from kit.trace import SyncPoint, critical_path, idle_gaps
+from kit.trace import Span, SyncPoint, Timeline, critical_path, idle_gaps
+from kit.trace.imported import Caller
 from kit.trace.timeline import COLUMNS
 from kit.widgets.base.selection import NOTHING, Selection
 from kit.widgets.timeline import columns as timeline_data
@@ -271,6 +272,44 @@ def test_a_line_that_no_node_has_still_marks_its_sync_points():
     pick(view, "sync", 0)
     assert view.selection.nodes == frozenset()
     assert view.selection.sites == {run.timeline.syncs[0].site}
+
+
+def test_without_a_graph_what_was_launched_alike_is_picked_by_its_caller():
+    spans = [
+        Span("device/0", "gemm", "kernel", 0, 10, node=1),
+        Span("device/0", "all_reduce", "communication", 20, 30, node=0),
+    ]
+    callers = (Caller("c10d::allreduce_"), Caller("aten::mm", site="train.py:7"))
+    run = replace(empty_run(), timeline=Timeline.of(spans), callers=callers)
+    view = TimelineView(run)
+    names = [view._payload["keys"]["name"][k] for k in view._payload["spans"]["key"]]
+    pick(view, "span", names.index("gemm"))
+    assert view.selection == Selection(frozenset({1}), frozenset({"train.py:7"}), "kernel gemm")
+    pick(view, "span", names.index("all_reduce"))
+    assert view.selection == Selection(frozenset({0}), frozenset(), "all_reduce")
+    graph = view._payload["graph"]  # the same for a page without a kernel
+    assert (graph["site"].tolist(), graph["sites"]) == ([-1, 0], ["train.py:7"])
+
+
+def test_what_the_page_said_of_the_run_before_is_not_done_to_this_one():
+    view = TimelineView(make_run(kernels=9))
+    was = view.sources["timeline"].data["drawing"]
+    view.run = run = make_run(seed=3)  # while a cell runs, the page's messages wait
+    view.sources["marked"].data = {"start": [100.0], "stop": [900.0], "drawing": was}
+    view.sources["picked"].data = {"kind": ["span"], "index": [bar_of(view, "kernel")],
+                                   "serial": [1], "drawing": was}  # fmt: skip
+    asked = {"what": ["pin"], "text": ["slow"], "serial": [1], "can": ["pin"], "drawing": was}
+    view.sources["asked"].data = asked
+    assert (view.run, view.range_ns, view.selection) == (run, None, NOTHING)
+    assert "pin &#x27;slow&#x27;: not done" in view.children[-1].value
+    view.range_ns = (100, 900)  # of this run; the page had said the same of the one before
+    now = view.sources["timeline"].data["drawing"]
+    assert view.sources["marked"].data == {"start": [100], "stop": [900]}
+    view.sources["asked"].data = {**asked, "serial": [2], "drawing": now}
+    assert [pin.text for pin in view.run.pins] == ["slow"]
+    assert view.sources["timeline"].data["drawing"] == now  # its spans are the same
+    view.sources["marked"].data = {"start": [5.0], "stop": [7.0], "drawing": now}
+    assert view.range_ns == (5, 7)
 
 
 def test_a_run_that_lies_under_another_goes_to_the_page_and_away_again():

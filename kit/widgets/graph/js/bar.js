@@ -1,10 +1,9 @@
 // The row of controls above a graph: search, colours, buttons, and a line about what is selected.
-import {tint} from "../../base/js/colors.js";
 import {element, refill} from "../../base/js/dom.js";
-import {formatBytes, formatCount, formatNs, plural} from "../../base/js/format.js";
+import {formatCount, plural} from "../../base/js/format.js";
 import css from "./graph.css";
+import {keysOf} from "./legend.js";
 import {panelOf} from "./panel.js";
-import {CHANGES} from "./scene.js";
 
 export const KEYS_HELP = "Keys: + and − zoom, arrows move, 0 shows all, n and p go from box to box, Enter opens "
   + "or selects, Esc closes, / finds. Shift and a click, or Shift and Enter, select a whole group.";
@@ -116,23 +115,13 @@ export class Bar {
 }
 
 /** What the colours mean. @param {import("./columns.js").Picture} picture */
-function legendOf({scene, colorBy, most}) {
-  const {theme, rows, strings} = scene;
+function legendOf(picture) {
   const twin = (/** @type {string} */ color) => window.kitPage?.twin(color) ?? color;
-  const key = (/** @type {string} */ color, /** @type {string} */ text) =>
-    element("span", {class: "kit-graph-key"}, element("i", {style: `background:${twin(color)}`}), text);
-  const phases = /** @type {[string, string][]} */ (Object.entries(theme.phases));
-  const keys = /** @type {Record<string, () => any[]>} */ ({
-    phase: () => phases.map(([name, color]) => key(tint(color, 0.45), name)),
-    segment: () => [key("#dfe4ea", "in several segments"), "other colours: one segment"],
-    dtype: () => [...new Set([...rows.dtype].filter(Boolean))].slice(0, 8)
-      .map((id) => key(tint(theme.dtypes[strings[id]] || theme.faint, 0.35), strings[id])),
-    change: () => CHANGES.slice(1).map((name) => key(tint(theme.changes[name], 0.3), name)),
-    time: () => [ramp(theme.ramps.time, `${formatNs(most.time)} on the device`)],
-    memory: () => [ramp(theme.ramps.memory, `${formatBytes(most.bytes)} of results`)],
+  const keys = keysOf(picture).map(({color, text, from}) => {
+    if (!color) return text;
+    if (!from) return element("span", {class: "kit-graph-key"}, element("i", {style: `background:${twin(color)}`}), text);
+    return element("span", {class: "kit-graph-key"}, "0", element("i", {class: "kit-graph-ramp",
+      style: `background:linear-gradient(90deg,${twin(from)},${twin(color)})`}), text);
   });
-  const ramp = (/** @type {string} */ color, /** @type {string} */ text) =>
-    element("span", {class: "kit-graph-key"}, "0", element("i", {class: "kit-graph-ramp",
-      style: `background:linear-gradient(90deg,${twin("#ffffff")},${twin(tint(color, 0.1))})`}), text);
-  return element("span", {style: "display:inline-flex;gap:10px;flex-wrap:wrap"}, ...keys[colorBy]());
+  return element("span", {style: "display:inline-flex;gap:10px;flex-wrap:wrap"}, ...keys);
 }

@@ -54,7 +54,8 @@ export class KitGraph {
     this.waiting = /** @type {Record<string, any> | null} */ (null); // a selection for the first scene
     /** @type {((selection: Selection) => void) | null} */
     this.tell = null; // of a page without a kernel
-    this.sequence = Date.now(); // no other copy of the figure begins with the same
+    this.first = Date.now(); // no other copy of the figure begins with the same
+    this.sequence = this.first;
     this.lastSize = "";
     this.isDrawing = false;
     this.isAdjusting = false;
@@ -418,8 +419,9 @@ export class KitGraph {
   report(news = {}) {
     this.sequence += 1;
     const nodes = [...this.chosen].map((i) => this.scene?.rows.node[i]).filter((node) => node >= 0);
-    const message = {from: "page", sequence: this.sequence, open: [...this.open], color_by: this.colorBy,
-      nodes, label: this.chosenLabel, ...news}; // all that a copy drawn later has to know
+    const message = {from: "page", sequence: this.sequence, drawing: this.scene?.drawing ?? 0,
+      open: [...this.open], color_by: this.colorBy, nodes, label: this.chosenLabel, // for a copy drawn later
+      ...news};
     this.models.state.setv({tags: [JSON.stringify(message)]});
   }
 
@@ -429,6 +431,8 @@ export class KitGraph {
     if (!text) return;
     const message = JSON.parse(text);
     if (message.from === "page" && !isFirst) return;
+    const {answered = null} = message; // what this copy said before its last word is no news
+    if (answered >= this.first && answered < this.sequence) return;
     if (message.color_by) this.colorBy = message.color_by;
     const nodes = message.nodes ?? message.pick?.nodes;
     const chosen = {nodes, sites: message.sites ?? [], label: message.label ?? message.pick?.label};

@@ -22,6 +22,7 @@ export class Scene {
     this.sources = /** @type {number[]} */ (all.sources); // rows: edge e is read by targets[e]
     this.targets = /** @type {number[]} */ (all.targets);
     this.theme = all.theme; // colours
+    this.drawing = /** @type {number} */ (all.drawing ?? 0); // its number, if a kernel drew it
     this.title = /** @type {string} */ (all.title);
     this.note = /** @type {string} */ (all.note);
     this.message = /** @type {string} */ (all.message);
@@ -174,7 +175,8 @@ export class Search {
   /** @param {number} by @returns {number} the row to show, -1 if there is none */
   next(by) {
     if (!this.hits.length) return -1;
-    this.at = (this.at + by + this.hits.length) % this.hits.length;
+    const many = this.hits.length;
+    this.at = this.at < 0 ? (by > 0 ? 0 : many - 1) : (this.at + by + many) % many;
     return this.hits[this.at];
   }
 }

@@ -83,9 +83,33 @@ function press(button, isOn, why) {
 }
 
 /** @param {import("./data/ghost.js").Ghost} ghost */
-function ghostLegend({name, missing}) {
+function ghostLegend(ghost) {
+  return element("span", {class: "ghost"}, element("i"), ghostInWords(ghost));
+}
+
+/** @param {import("./data/ghost.js").Ghost} ghost */
+function ghostInWords({name, missing}) {
   const lost = missing ? `; ${missing} of its lanes ${missing === 1 ? "is" : "are"} not here` : "";
-  return element("span", {class: "ghost"}, element("i"), `pale line under a bar: ${name}${lost}`);
+  return `pale line under a bar: ${name}${lost}`;
+}
+
+/**
+ * All that is said of what is drawn, for a picture that stands without the page.
+ * @param {Table} table
+ * @param {import("./data/arrange.js").Filter} filter
+ * @param {import("./data/ghost.js").Ghost | null} ghost
+ * @param {boolean} showsPath
+ * @returns {import("./paint/saved.js").Said}
+ */
+export function saidOf(table, filter, ghost, showsPath) {
+  const [shown, hidden] = [false, true].map((is) => kindsOf(table).filter(([kind]) => filter.hidden.has(kind) === is));
+  const {colors, gaps} = table, causes = table.idle.length ? [...new Set(Array.from(gaps.cause, Number))] : [];
+  const keys = [...shown.map(([, color, label]) => [color, label]),
+    ...causes.map((cause) => [colors.cause_color[cause], `idle: ${colors.causes[cause]}`]),
+    ...(ghost ? [["", ghostInWords(ghost)]] : [])];
+  const left = [...hidden.map(([, , label]) => label), ...(table.leftOut ? [plural(table.leftOut, "lane")] : [])];
+  const notes = [table.note, showsPath ? pathInWords(table) : "", left.length ? `Not shown: ${left.join(", ")}.` : ""];
+  return {title: table.title, notes: notes.filter(Boolean), keys};
 }
 
 /** The kinds of span that there are: [kind, colour, label]. @param {Table} table @returns {string[][]} */

@@ -2,7 +2,7 @@
 import {element, refill} from "../../base/js/dom.js";
 import {formatNs, formatPercent, plural} from "../../base/js/format.js";
 import {rangeMetrics} from "./data/metrics.js";
-import {askFor, offered} from "./wishes.js";
+import {askFor, drawingOf, offered} from "./wishes.js";
 
 const MOST_DEVICES = 8; // with a row each
 
@@ -47,7 +47,8 @@ export class Measure {
     this.range = to - from < 1 ? null : [from, to];
     this.field.value = "";
     if (tell) {
-      this.models.marked.data = this.range ? {start: [from], stop: [to]} : {start: [], stop: []};
+      this.models.marked.data = this.range ? {start: [from], stop: [to], drawing: drawingOf(this.models)}
+        : {start: [], stop: [], drawing: []};
     }
     this.show();
     this.act.changed();
@@ -55,8 +56,9 @@ export class Measure {
 
   /** Take the range that the kernel, or another copy of the figure, has set. */
   obey() {
-    const {start = [], stop = []} = this.models.marked.data;
-    const range = start.length ? [start[0], stop[0]] : null;
+    const {start = [], stop = [], drawing = []} = this.models.marked.data;
+    const isMine = !drawing.length || drawing[0] === drawingOf(this.models)[0];
+    const range = start.length && isMine ? [start[0], stop[0]] : null;
     if (String(range) !== String(this.range)) this.set(range, false);
   }
 

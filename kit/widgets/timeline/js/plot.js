@@ -11,7 +11,7 @@ import {describe, inOneLine} from "./describe.js";
 import {Events} from "./events.js";
 import {Finder} from "./finder.js";
 import {Frame} from "./frame.js";
-import {Legend, pathInWords} from "./legend.js";
+import {Legend, pathInWords, saidOf} from "./legend.js";
 import {Measure} from "./measure.js";
 import {Names} from "./names.js";
 import {ghostLine} from "./paint/ghost.js";
@@ -20,6 +20,7 @@ import {Painter} from "./paint/painter.js";
 import {fillsOf} from "./paint/picture.js";
 import {isDark, tone, tonesNow} from "./paint/tones.js";
 import {Viewport} from "./viewport.js";
+import {drawingOf} from "./wishes.js";
 
 const REST = 150; // milliseconds: what is shown is told once it rests
 const MOST_ARROWS = 200; // of one dispatch
@@ -265,7 +266,8 @@ export class TimelinePlot {
   }
 
   save() {
-    this.painter.picture(this.table.title, this.tones)
+    const {table, filter, ghost, isPathDrawn} = this;
+    this.painter.picture(saidOf(table, filter, ghost, isPathDrawn), this.tones)
       .toBlob((blob) => { if (blob) download("timeline.png", blob); });
   }
 
@@ -297,7 +299,8 @@ export class TimelinePlot {
     this.say();
     if (tell) {
       const serial = (this.models.picked.data.serial ?? [0])[0] + 1; // the same choice again is news, too
-      this.models.picked.data = {kind: [isAny ? kind : ""], index: [isAny ? i : -1], serial: [serial]};
+      this.models.picked.data = {kind: [isAny ? kind : ""], index: [isAny ? i : -1], serial: [serial],
+        drawing: drawingOf(this.models)};
     }
     this.draw();
   }

@@ -74,8 +74,9 @@ function merge(start, a, b) {
 }
 
 /**
- * Flags of what belongs to a selection: kernels that compute one of the nodes, what the host did for
- * their segments, sync points of the lines.
+ * Flags of what belongs to a selection: what computes one of the nodes, what the host did for their
+ * segments, sync points of the lines. Nodes and segments are the first run's: of the others only lines
+ * are lit.
  * @param {import("./table.js").Table} table
  * @param {{nodes: Set<number>, sites: Set<string>}} selection
  * @returns {Flags}
@@ -91,19 +92,21 @@ export function matching(table, {nodes, sites}) {
   graph.nodes.forEach((/** @type {string} */ text, /** @type {number} */ s) => {
     if (holds(text)) segments.add(graph.segments[s]);
   });
-  for (let k = 0; k < lit.length; k++) {
-    if (keys.kind[k] !== "kernel" || !holds(keys.nodes[k])) continue;
+  const mine = [...lit.keys()].filter((k) => !keys.part[k]);
+  for (const k of mine) {
+    if (!holds(keys.nodes[k])) continue;
     lit[k] = 1;
-    segments.add(keys.segment[k]);
+    if (keys.kind[k] === "kernel") segments.add(keys.segment[k]);
   }
-  for (let k = 0; k < lit.length; k++) {
+  for (const k of mine) {
     if (keys.kind[k] !== "kernel" && keys.segment[k] >= 0 && segments.has(keys.segment[k])) lit[k] = 1;
   }
   return {lit, marks};
 }
 
 /**
- * The nodes and lines that a picked span or sync point stands for; nothing, if a run does not say.
+ * The nodes and lines that a picked span or sync point stands for; nothing, if a run does not say, or if
+ * it is not the first one's: nodes and lines are. As `TimelineView` does with a kernel.
  * @param {import("./table.js").Table} table
  * @param {string} kind
  * @param {number} i
@@ -116,7 +119,7 @@ export function selectionOf(table, kind, i) {
 /** @param {import("./table.js").Table} table @param {number} i @returns {Selection} */
 function selectionOfSync({syncs, graph}, i) {
   const site = syncs.site[i];
-  if (site === "") return nothing();
+  if (site === "" || syncs.part[i]) return nothing();
   const line = graph.sites.indexOf(site);
   const own = line < 0 ? [] : [...graph.site.keys()].filter((node) => graph.site[node] === line);
   return {nodes: new Set(own), sites: new Set([site]), label: site};
@@ -125,13 +128,14 @@ function selectionOfSync({syncs, graph}, i) {
 /** @param {import("./table.js").Table} table @param {number} i @returns {Selection} */
 function selectionOfSpan(table, i) {
   const {keys, graph} = table;
-  const k = table.key[i], segment = table.segmentOf(i);
-  const at = graph.segments.indexOf(segment);
-  const isKernel = keys.kind[k] === "kernel";
-  const text = keys.nodes[k] || (segment >= 0 && at >= 0 && !isKernel ? graph.nodes[at] : "");
+  const k = table.key[i], segment = table.segmentOf(i), name = keys.name[k];
+  if (keys.part[k]) return nothing();
+  const isKernel = keys.kind[k] === "kernel", isSegment = !isKernel && segment >= 0;
+  const text = isSegment ? graph.nodes[graph.segments.indexOf(segment)] ?? "" : keys.nodes[k];
   const ids = text.split(" ").filter(Boolean).map(Number);
   const nodes = new Set(ids.filter((/** @type {number} */ id) => id < graph.site.length));
+  if (nodes.size === 0) return nothing();
   const lines = [...nodes].map((id) => graph.site[id]).filter((line) => line >= 0);
-  const label = nodes.size === 0 ? "" : isKernel ? `kernel ${keys.name[k]}` : `segment ${segment}`;
+  const label = isSegment ? `segment ${segment}` : isKernel ? `kernel ${name}` : name;
   return {nodes, sites: new Set(lines.map((line) => graph.sites[line])), label};
 }

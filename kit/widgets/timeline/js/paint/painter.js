@@ -6,9 +6,8 @@ import {paintMark, paintSteps, paintSyncs, paintWaits} from "./marks.js";
 import {paintPins} from "./pins.js";
 import {Overview} from "./overview.js";
 import {paintArrows, RowPainter} from "./rows.js";
+import {savedPicture} from "./saved.js";
 import {AXIS, FONT, OVERVIEW} from "./tones.js";
-
-const TITLE = 34; // pixels above a saved picture
 
 export class Painter {
   /** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} over the overview */
@@ -66,25 +65,12 @@ export class Painter {
   }
 
   /**
-   * The picture as it is, under a title.
-   * @param {string} title
+   * The picture as it is, with what is said of it.
+   * @param {import("./saved.js").Said} said
    * @param {import("./tones.js").Tones} tones
    */
-  picture(title, tones) {
-    const ratio = window.devicePixelRatio || 1, head = Math.round(TITLE * ratio);
-    const picture = document.createElement("canvas");
-    picture.width = this.canvas.width;
-    picture.height = head + this.over.height + this.canvas.height;
-    const ctx = /** @type {CanvasRenderingContext2D} */ (picture.getContext("2d"));
-    ctx.fillStyle = tones.ground;
-    ctx.fillRect(0, 0, picture.width, picture.height);
-    ctx.fillStyle = tones.ink;
-    ctx.font = `600 ${14 * ratio}px sans-serif`;
-    ctx.textBaseline = "middle";
-    ctx.fillText(title, 8 * ratio, head / 2);
-    ctx.drawImage(this.over, 0, head);
-    ctx.drawImage(this.canvas, 0, head + this.over.height);
-    return picture;
+  picture(said, tones) {
+    return savedPicture([this.over, this.canvas], this.over.height / OVERVIEW, said, tones);
   }
 }
 
