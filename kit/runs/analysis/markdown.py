@@ -88,12 +88,14 @@ def _lines(run: Run) -> list[str]:
         for r in rows[:_TOP_LINES]
     ]
     head = ("line", *(f"{name} (ms a step)" for name in known))
-    return ["## Lines", markdown_table(head, cells)] if cells else []
+    table = markdown_table(head, cells) + _more(len(rows) - _TOP_LINES, "lines")
+    return ["## Lines", table] if cells else []
 
 
 def _kernels(run: Run) -> str:
     steps, each = per_step(run.timeline)
-    shown = kernel_table(run.timeline)[:_TOP_KERNELS]
+    every = kernel_table(run.timeline)
+    shown = every[:_TOP_KERNELS]
     of_segments = any(r.segment >= 0 for r in shown)  # not of native runs and foreign traces
     rows = [
         (
@@ -108,7 +110,12 @@ def _kernels(run: Run) -> str:
     ]
     head = ("kernel", *["segment"] * of_segments, "runs", f"ms{each}", "mean of a run (µs)",
             "share of kernel time")  # fmt: skip
-    return markdown_table(head, rows) if rows else _NONE
+    more = _more(len(every) - _TOP_KERNELS, "kernels")
+    return markdown_table(head, rows) + more if rows else _NONE
+
+
+def _more(count: int, what: str) -> str:
+    return f"\n\n({count:,} more {what})" if count > 0 else ""
 
 
 def _syncs(run: Run) -> str:

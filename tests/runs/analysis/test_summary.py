@@ -20,6 +20,7 @@ from kit.runs.sources import Snippet
 from kit.text import safe_terminal
 from kit.trace import Span, Timeline
 from kit.trace.imported import Caller
+from kit.trace.kernels import kernel_table
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.factories import HOSTILE, empty_run, make_run, native_run, one_span_run
 
@@ -161,3 +162,11 @@ def test_markdown_has_the_columns_that_put_a_line_first() -> None:
     first = table.strip().splitlines()[2]
     assert first.startswith("| train.py:30")
     assert not all(cell.strip() in ("0", "") for cell in first.split("|")[2:])
+
+
+def test_markdown_says_how_many_rows_are_left_out() -> None:
+    text = make_run(kernels=200).to_markdown()
+    rows = len(kernel_table(make_run(kernels=200).timeline))
+    assert rows > 20
+    assert f"({rows - 20} more kernels)" in text
+    assert "more kernels" not in one_span_run().to_markdown()
