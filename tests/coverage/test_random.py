@@ -72,6 +72,14 @@ def test_a_uniform_draw_never_gives_its_upper_end(dtype: torch.dtype) -> None:
         assert torch.empty(COUNT, dtype=dtype, device="kit").uniform_(-3, -2).max() < -2
 
 
+def test_an_exponential_draw_is_never_zero() -> None:
+    """Else `functional.gumbel_softmax` is NaN once in a few million numbers."""
+    torch.manual_seed(9)  # one of jax's million is 0
+    with open_session():
+        assert torch.empty(1 << 20, device="kit").exponential_().min().item() > 0
+        assert torch.empty(1 << 20, device="kit").exponential_(1e30).min().item() > 0
+
+
 def test_a_draw_without_replacement_repeats_nothing() -> None:
     with open_session():
         picks = torch.multinomial(torch.rand(500, 6, device="kit") + 0.1, 6).cpu()

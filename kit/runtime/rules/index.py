@@ -229,8 +229,10 @@ def _histc(x: Array, bins: int = 100, low: Any = 0, high: Any = 0) -> Array:
         width = (high - low).astype(jnp.int64)
         at = (x - low).astype(jnp.int64) * bins // width
     else:
-        at = jnp.floor((x - low) / (high - low) * bins).astype(jnp.int64)
-    at = jnp.where(x == high, bins - 1, at)
+        # in float64, as XLA may multiply by a rounded reciprocal; then rounded as torch's quotient
+        part = ((x - low) * bins).astype(jnp.float64) / (high - low).astype(jnp.float64)
+        at = part.astype(x.dtype).astype(jnp.int64)
+    at = jnp.where(at == bins, bins - 1, at)
     inside = (x >= low) & (x <= high)
     counts = jnp.zeros(bins, x.dtype)
     return counts.at[jnp.where(inside, at, bins).reshape(-1)].add(1, mode="drop")

@@ -92,21 +92,12 @@ def _grouped_mm(
     return out.astype(out_dtype or x.dtype)
 
 
-def _flag(a: Array, *parts: Array) -> Array:
-    """LAPACK's `info`: 0 for each matrix that worked, 1 where numbers that are no numbers came."""
-    bad = jnp.zeros(a.shape[:-2], bool)
-    for part in parts:
-        bad = bad | jnp.any(~jnp.isfinite(part), axis=tuple(range(len(a.shape) - 2, part.ndim)))
-    return bad.astype(jnp.int32)
-
-
 def _singular(a: Array, lu: Array) -> Array:
     """LAPACK's `info` of an LU: where the first pivot that is 0 stands, counted from 1."""
     zeros = jnp.diagonal(lu, axis1=-2, axis2=-1) == 0
     if not zeros.shape[-1]:
-        return _flag(a, lu)
-    first = (jnp.argmax(zeros, -1) + 1).astype(jnp.int32)
-    return jnp.where(jnp.any(zeros, -1), first, _flag(a, lu))
+        return jnp.zeros(a.shape[:-2], jnp.int32)
+    return jnp.where(jnp.any(zeros, -1), jnp.argmax(zeros, -1) + 1, 0).astype(jnp.int32)
 
 
 def _adjoint(a: Array) -> Array:
@@ -114,8 +105,30 @@ def _adjoint(a: Array) -> Array:
 
 
 def _cholesky_ex(a: Array, *, upper: bool = False, check_errors: bool = False) -> Any:
-    factor = jnp.linalg.cholesky(_adjoint(a) if upper else a)
-    return _adjoint(factor) if upper else factor, _flag(a, factor)
+    nothing = jnp.zeros(a.shape[:-2], jnp.int32)
+    if not a.size:
+        return a, nothing
+    a = _adjoint(a) if upper else a
+    factor = jnp.linalg.cholesky(a, symmetrize_input=False)
+    failed = jnp.any(~jnp.isfinite(factor), (-2, -1))
+    info = lax.cond(jnp.any(failed), lambda: jnp.where(failed, _indefinite(a), 0), lambda: nothing)
+    return _adjoint(factor) if upper else factor, info
+
+
+def _indefinite(a: Array) -> Array:
+    """LAPACK's `info` of a Cholesky factor that there is none of: the order of the leading minor
+    that is not positive."""
+
+    def eliminate(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        rest, order = state
+        column, pivot = rest[..., k], jnp.real(rest[..., k, k])
+        order = jnp.where((order == size) & ~(pivot > 0), k + 1, order)
+        spread = column[..., None] * jnp.conj(column)[..., None, :]
+        return rest - spread / pivot[..., None, None], order
+
+    size = a.shape[-1]
+    state = jnp.tril(a) + _adjoint(jnp.tril(a, -1)), jnp.full(a.shape[:-2], size)
+    return lax.fori_loop(0, size, eliminate, state)[1].astype(jnp.int32)
 
 
 def _cholesky(a: Array, upper: bool = False) -> Array:
@@ -123,13 +136,18 @@ def _cholesky(a: Array, upper: bool = False) -> Array:
 
 
 def _inv_ex(a: Array, *, check_errors: bool = False) -> tuple[Array, Array]:
-    inverse = jnp.linalg.inv(a)
-    return inverse, _flag(a, inverse)
+    lu, pivots, _ = _pivots(a)
+    whole = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
+    return _lu_solve(lu, pivots, whole), _singular(a, lu)
 
 
 def _pivots(a: Array) -> tuple[Array, Array, Array]:
     """LU with LAPACK's pivots, which count from 1, and the rows' permutation."""
     lu, pivots, rows = lax.linalg.lu(a)
+    lost = jnp.isnan(jnp.diagonal(lu, axis1=-2, axis2=-1))
+    first = jnp.sum(jnp.cumsum(lost, -1) == 0, -1)[..., None, None]
+    row, column = (lax.broadcasted_iota(first.dtype, lu.shape, lu.ndim - d) for d in (2, 1))
+    lu = jnp.where((row > first) & (column >= first), jnp.nan, lu)  # LAPACK leaves numbers there
     return lu, (pivots + 1).astype(jnp.int32), rows
 
 
@@ -225,8 +243,20 @@ def _svd(
 
 
 def _matrix_exp(a: Array) -> Array:
-    wide = jnp.promote_types(a.dtype, jnp.float32)  # jax has no halves here
-    return linalg.expm(a.astype(wide)).astype(a.dtype)
+    """Scaled until small enough for jax, which gives NaN above, and squared as often as halved."""
+    wide = a.astype(jnp.promote_types(a.dtype, jnp.float32))  # jax has no halves here
+    size = jnp.max(jnp.sum(jnp.abs(wide), -2, keepdims=True), -1, keepdims=True)
+    times = jnp.ceil(jnp.log2(size / _MOST_OF_EXPM))
+    times = jnp.where(jnp.isfinite(times), jnp.maximum(times, 0), 0)
+    part = linalg.expm(wide * jnp.exp2(-times))
+
+    def square(i: Array, y: Array) -> Array:
+        return jnp.where(i < times, jnp.matmul(y, y, precision="highest"), y)
+
+    return lax.fori_loop(0, jnp.max(times, initial=0).astype(int), square, part).astype(a.dtype)
+
+
+_MOST_OF_EXPM = 2.0**17  # jax squares a matrix up to 16 times, enough for norms below 3.9 * 2**16
 
 
 def _eigh(a: Array, uplo: str = "L", compute_v: bool = True) -> tuple[Array, Array]:

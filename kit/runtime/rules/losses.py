@@ -146,9 +146,8 @@ def _ctc_loss_backward(
     labels, times, lengths = _ctc_arguments(targets, times, lengths)
     slope = gradient_of(_ctc)(grad, log_probs, labels, times, lengths, blank)
     total = slope + jnp.exp(log_probs) * grad[:, None]
-    if zero_infinity:
-        impossible = (losses == 0) | jnp.isinf(losses)
-        total = jnp.where(impossible[:, None], 0, total)
+    impossible = jnp.isinf(losses) | ((losses == 0) if zero_infinity else False)
+    total = jnp.where(impossible[:, None], 0 if zero_infinity else jnp.nan, total)
     real = jnp.arange(log_probs.shape[0])[:, None] < times
     return jnp.where(real[..., None], total, 0)
 
@@ -268,7 +267,15 @@ def _shrink_backward(grad: Array, x: Array, lambd: Any) -> Array:
     return jnp.where(jnp.abs(x) <= jnp.asarray(lambd, x.dtype), 0, grad)
 
 
+def _smooth_l1_backward(grad: Array, x: Array, y: Array, reduction: int, beta: Any) -> Array:
+    """NaN gives NaN, where torch's own decomposition gives 0."""
+    off = x - y
+    slope = jnp.where(jnp.abs(off) < beta, off / beta, jnp.sign(off))
+    return slope * grad / (off.size if reduction == 1 else 1)
+
+
 LOSS_RULES = Rules({
+    "aten.smooth_l1_loss_backward.default": rounded_once(_smooth_l1_backward),
     "aten.binary_cross_entropy.default": rounded_once(_cross_entropy),
     "aten.binary_cross_entropy_backward.default": rounded_once(_cross_entropy_backward),
     "aten.multi_margin_loss_backward.default": gradient_of(_multi_margin),

@@ -1,7 +1,7 @@
 """Rules for random numbers: each draw is a function of the seed and of the call's number."""
 
 # Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
-# mypy: disable-error-code="no-any-return"
+# mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def _randint(
 
 
 def _exponential(*, rate: Any, seed: Any, call: Any, size: Sequence[int], dtype: str) -> Array:
-    return jax.random.exponential(key_of(seed, call), tuple(size), _wide(dtype)) / rate
+    wide = _wide(dtype)
+    drawn = jax.random.exponential(key_of(seed, call), tuple(size), wide)
+    return jnp.maximum(drawn, jnp.finfo(wide).eps / 2) / rate  # never 0, as torch promises
 
 
 def _cauchy(

@@ -28,25 +28,25 @@ Ints = Sequence[int]
 _Taps = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
-def _places(size: int, out: int, scale: float | None, align: bool) -> np.ndarray[Any, Any]:
+def _places(size: int, out: int, scale: float | None, align: bool, kind: Any) -> Any:
     """Where each output sample lies in the input; source: torch's source index of a pixel."""
-    at = np.arange(out, dtype=np.float32)
+    at = np.arange(out, dtype=kind)
     if align:
-        return at * np.float32((size - 1) / (out - 1) if out > 1 else 0)
-    ratio = np.float32(1 / scale if scale else size / out)
-    return (at + np.float32(0.5)) * ratio - np.float32(0.5)
+        return at * kind((size - 1) / (out - 1) if out > 1 else 0)
+    ratio = kind(1 / scale if scale else size / out)
+    return (at + kind(0.5)) * ratio - kind(0.5)
 
 
-def _linear(size: int, out: int, scale: float | None, align: bool) -> _Taps:
-    at = np.maximum(_places(size, out, scale, align), 0)
+def _linear(size: int, out: int, scale: float | None, align: bool, kind: Any) -> _Taps:
+    at = np.maximum(_places(size, out, scale, align, kind), 0)
     low = np.minimum(at.astype(int), size - 1)
     part = at - low
     return np.stack([low, np.minimum(low + 1, size - 1)]), np.stack([1 - part, part])
 
 
-def _cubic_taps(size: int, out: int, scale: float | None, align: bool) -> _Taps:
+def _cubic_taps(size: int, out: int, scale: float | None, align: bool, kind: Any) -> _Taps:
     """Keys' kernel with a = -0.75, as torch has it."""
-    at = _places(size, out, scale, align)
+    at = _places(size, out, scale, align, kind)
     taps = np.floor(at).astype(int) + np.arange(-1, 3)[:, None]
     d = np.abs(at - taps)
     near = ((1.25 * d - 2.25) * d) * d + 1
@@ -55,7 +55,8 @@ def _cubic_taps(size: int, out: int, scale: float | None, align: bool) -> _Taps:
 
 
 def _nearest(exact: bool) -> Callable[..., _Taps]:
-    def make(size: int, out: int, scale: float | None, align: bool) -> _Taps:
+    def make(size: int, out: int, scale: float | None, align: bool, kind: Any) -> _Taps:
+        """In float32, whatever the kind of the pixels, as torch does it."""
         ratio = np.float32(1 / scale if scale else size / out)
         shift = np.float32(0.5 if exact else 0)
         at = np.floor((np.arange(out, dtype=np.float32) + shift) * ratio).astype(int)
@@ -92,23 +93,26 @@ def _resized(x: Array, taps: _Taps, axis: int) -> Array:
 
 
 def _upsample(n: int, make: Callable[..., _Taps], *, aligns: bool) -> tuple[Rule, Rule]:
-    def taps(shape: Ints, sizes: Ints, rest: Sequence[Any]) -> Iterator[tuple[int, _Taps]]:
-        """(dimension, taps) of each spatial dimension."""
+    def taps(
+        pixels: Array, shape: Ints, sizes: Ints, rest: Sequence[Any]
+    ) -> Iterator[tuple[int, _Taps]]:
+        """(dimension, taps) of each spatial dimension; places are as exact as the pixels."""
+        kind = np.float64 if pixels.dtype == jnp.float64 else np.float32
         align = bool(rest[0]) if aligns else False
         scales = [None if s is None else float(s) for s in (rest[1:] if aligns else rest)]
         scales += [None] * (n - len(scales))
         for i, axis in enumerate(range(len(shape) - n, len(shape))):
-            yield axis, make(shape[axis], sizes[i], scales[i], align)
+            yield axis, make(shape[axis], sizes[i], scales[i], align, kind)
 
     def forward(x: Array, sizes: Ints, *rest: Any) -> Array:
         y = wide(x)
-        for axis, found in taps(x.shape, sizes, rest):
+        for axis, found in taps(y, x.shape, sizes, rest):
             y = _resized(y, found, axis)
         return y
 
     def backward(grad: Array, sizes: Ints, shape: Ints, *rest: Any) -> Array:
         y = wide(grad)
-        for axis, found in taps(shape, sizes, rest):
+        for axis, found in taps(y, shape, sizes, rest):
             y = _spread(y, _matrix(found, shape[axis], y.dtype), axis)
         return y
 

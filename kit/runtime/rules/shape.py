@@ -207,7 +207,7 @@ def along(dim: int, index: Array) -> tuple[Array, ...]:
 def scattered(src: Any, index: Array, dtype: Any) -> Array:
     """What torch's `scatter` writes: a part of `src`, or one number everywhere."""
     if jnp.ndim(src) == 0:
-        return jnp.broadcast_to(jnp.asarray(src, dtype), index.shape)
+        return jnp.broadcast_to(cast(jnp.asarray(src), dtype), index.shape)
     return src[tuple(slice(n) for n in index.shape)].astype(dtype)
 
 
@@ -313,7 +313,7 @@ SHAPE_RULES = VIEW_RULES | Rules({
     "aten.roll.default": lambda x, shifts, dims=(): jnp.roll(x, tuple(shifts), tuple(dims) or None),
     "aten.repeat.default": lambda x, n: jnp.tile(x, tuple(n)),
     "aten.constant_pad_nd.default": lambda x, pad, value=0: lax.pad(
-        x, jnp.asarray(value, x.dtype), [(0, 0, 0)] * (x.ndim - len(pad) // 2)
+        x, cast(jnp.asarray(value), x.dtype), [(0, 0, 0)] * (x.ndim - len(pad) // 2)
         + [(pad[i], pad[i + 1], 0) for i in range(len(pad) - 2, -1, -2)]),
     "aten.tril.default": _triangle(True), "aten.triu.default": _triangle(False),
     "aten.index.Tensor": lambda x, indices: x[_subscript(indices)],

@@ -1,4 +1,4 @@
-"""Shapes that torch's CPU refuses where its meta kernels take any, or where kit asks none of them.
+"""Shapes: what an op returns, by torch's meta kernels, and what its CPU refuses where those do not.
 
 XLA would refuse them too, but in jax's words and only when the segment is compiled, or spread one
 number over several places. Asked once for each kind of call; the user is told in the words of
@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 
+from kit.torch.ops.attention import ATTENTION_SHAPES
+from kit.torch.ops.losses import LOSS_SHAPES
 from kit.torch.ops.schema import flat_tensors, on_meta
+from kit.torch.ops.sequences import CELL_SHAPES
 
-__all__ = ["check_fit", "check_whole"]
+__all__ = ["check_fit", "check_whole", "infer"]
 
 Shape = Sequence[int]
 _aten = torch.ops.aten
@@ -139,3 +142,64 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("aten.addmm_", "aten.addmv_", "aten.baddbmm_"), _added_in_place),
     "aten.bucketize": lambda args: args[1].dim() == 1,
 }
+
+
+def _linear_backward(x: Any, grad: Any, weight: Any, mask: Any) -> Any:
+    shapes = (tuple(x.shape), tuple(weight.shape), tuple(weight.shape[:1]))
+    return tuple(
+        grad.new_empty(shape) if wanted else None
+        for shape, wanted in zip(shapes, mask, strict=True)
+    )
+
+
+def _grouped_mm(x: Any, y: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """Torch's own shape function asks for what one of its CUDA kernels wants."""
+    shape = [x.shape[-2], y.shape[-1]]
+    if x.dim() == y.dim():
+        shape.insert(0, x.shape[0] if offs is None else offs.shape[0])
+    return x.new_empty(shape, dtype=out_dtype or x.dtype)
+
+
+def _nearest(name: str) -> Callable[..., Any]:
+    """Torch's own shape function fails on a batch that is empty: asked for a batch of one."""
+    own = getattr(torch.ops.aten, name).default
+
+    def shape(x: Any, *sizes: Any) -> Any:
+        if x.shape[0]:
+            return own(x, *sizes)
+        return own(x.new_empty((1, *x.shape[1:])), *sizes)[:0]
+
+    return shape
+
+
+def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> Any:
+    return torch.empty_like(v), torch.empty_like(g)
+
+
+def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+    """Torch's own shape function refuses integers, as its CPU does; CUDA takes them."""
+    return torch.histc(x if x.is_floating_point() else x.float(), bins, min, max).to(x.dtype)
+
+
+# what ops return that have no meta kernel in torch
+_META: dict[str, Callable[..., Any]] = {
+    "aten.linear_backward.default": _linear_backward,
+    "aten._grouped_mm.default": _grouped_mm,
+    "aten.histc.default": _histc,
+    "aten._weight_norm_interface_backward.default": _weight_norm_backward,
+    **{
+        f"aten.{kind}{dims}d.default": _nearest(f"{kind}{dims}d")
+        for kind in ("upsample_nearest", "_upsample_nearest_exact")
+        for dims in (1, 2, 3)
+    },
+    "aten._is_all_true.default": torch.all,
+    "aten._is_any_true.default": torch.any,
+    **CELL_SHAPES,
+    **ATTENTION_SHAPES,
+    **LOSS_SHAPES,
+}
+
+
+def infer(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an op would return, as meta tensors."""
+    return _META.get(str(func), func)(*on_meta(args), **on_meta(kwargs))

@@ -14,11 +14,11 @@ from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.attention import ATTENTION
 from kit.torch.ops.host import made_elsewhere, run_on_host
 from kit.torch.ops.losses import LOSSES
+from kit.torch.ops.out import resized, write_out
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.recurrent import RECURRENT_LAYERS
 from kit.torch.ops.schema import Special, recorded
 from kit.torch.ops.sequences import SEQUENCES
-from kit.torch.ops.strict import check_number
 from kit.torch.tensors.checks import check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.spec import Spec
@@ -117,6 +117,8 @@ def _number_of(source: Any, target: KitTensor) -> Any:
         return None  # a view that shows it as another number
     if tape.is_tracing and (value is None or value.bulk is not tape.session.stream.bulk):
         return None  # a hybridized function's argument: another number the next time
+    if tape.session.stepper.is_given(value):
+        return None
     return getattr(value, "number", None)
 
 
@@ -164,7 +166,6 @@ def _fill(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         return target
     if isinstance(number, torch.Tensor):
         number = number.item()
-    check_number(number, target.spec.dtype)
     target.ref.write(tape, tape.full(target.spec, number))
     return target
 
@@ -179,7 +180,6 @@ def _like(number: int | None) -> Special:
         if "empty" in str(func):
             return unwritten(tape, spec)
         value = args[-1] if number is None else number
-        check_number(value, spec.dtype)
         return wrap(tape, tape.full(spec, value), spec)
 
     return special
@@ -342,8 +342,12 @@ def _refill(tape: Tape, out: KitTensor, spec: Spec, name: str, args: tuple[Any, 
     (fresh,) = recorded(tape, name, (args, {"dtype": spec.aval.dtype}), [], [], [spec])
     if out.spec is spec:
         out.ref.write(tape, fresh.ref.read(tape))
-    else:
+    elif out.numel() == fresh.numel():
+        out.copy_(fresh.reshape(out.shape))
+    elif resized(out, spec.shape) is None:  # `torch.arange(n)` has made memory for nothing
         out.data = fresh
+    else:
+        write_out(out, fresh)
     return out
 
 

@@ -7,6 +7,7 @@ decompose.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from kit.torch.ops.host import run_on_host
 from kit.torch.ops.schema import Recipe, flat_tensors
 from kit.torch.tensors.checks import check_writable
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import KitTensor, wrap
+from kit.torch.tensors.tensor import KitTensor, shows_memory, strided, wrap
 
-__all__ = ["inplace_by_functional", "out_recipe"]
+__all__ = ["inplace_by_functional", "out_recipe", "resized", "write_out"]
 
 # Reductions that torch computes in the dtype of `out` where no dtype is given: -2.5 * -1.5 into an
 # int8 is -2 * -1.
@@ -52,6 +53,7 @@ def out_recipe(func: Any, args: Any, kwargs: Any) -> Recipe | None:
                 f"argument of size {len(results)}, got size {len(outs)}"
             )
         for out, result in zip(outs, results if several else (results,), strict=True):
+            _check_cast(result, out)
             write_out(out, result)
         if not func._schema.returns:  # into a list
             return None
@@ -65,7 +67,7 @@ def _from_host(func: Any, names: list[str]) -> Recipe:
 
     def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         outs = [kwargs[name] for name in names]
-        made = {name: torch.empty(0, dtype=kwargs[name].dtype) for name in names}
+        made = {n: torch.empty(kwargs[n].shape, dtype=kwargs[n].dtype, device="cpu") for n in names}
         func(*args, **{**kwargs, **made})
         for out, name in zip(outs, names, strict=True):
             value = tape.from_host(made[name], out.dtype)
@@ -88,9 +90,37 @@ def write_out(out: KitTensor, result: torch.Tensor) -> None:
             UserWarning,
             stacklevel=level_of_user(),
         )
+    memory = resized(out, result.shape)
     fresh = torch.empty(result.shape, dtype=out.dtype, device=out.device)
-    fresh.copy_(result)
-    out.data = fresh
+    out.data = fresh if memory is None else memory
+    out.copy_(result)
+
+
+def resized(out: KitTensor, shape: Sequence[int]) -> KitTensor | None:
+    """The memory of `out`, from where it begins, in another shape: what torch's `resize_` shows.
+
+    Returns:
+        None where there is less memory than that.
+    """
+    tape, base = out.tape, out.ref.base
+    stride = torch.empty(tuple(shape), device="meta").stride()
+    spec = tape.spec(tuple(shape), stride, out.spec.offset, out.dtype)
+    has_room = spec.offset + spec.reach <= base.spec.reach and base.spec.is_dense
+    if not has_room or base.spec.dtype is not out.dtype or not shows_memory(out.ref):
+        return None
+    return strided(tape, base, spec)
+
+
+def _check_cast(result: torch.Tensor, out: torch.Tensor) -> None:
+    """Refuse to write floats into integers, in torch's own words."""
+    if not torch.can_cast(result.dtype, out.dtype):
+        names = [
+            torch.empty(0, dtype=x.dtype, device="cpu").type()[len("torch.") : -len("Tensor")]
+            for x in (result, out)
+        ]
+        raise RuntimeError(
+            f"result type {names[0]} can't be cast to the desired output type {names[1]}"
+        )
 
 
 def _functional(func: Any, names: list[str]) -> Any:
@@ -125,11 +155,7 @@ def inplace_by_functional(func: Any) -> Recipe | None:
         if args[0].spec.repeats:
             return run_on_host(tape, func, args, kwargs)
         result = functional(*[args[i] for i in order if i < len(args)], **kwargs)
-        if not torch.can_cast(result.dtype, args[0].dtype):
-            raise RuntimeError(
-                f"result type {result.dtype} can't be cast to the desired output type "
-                f"{args[0].dtype}"
-            )
+        _check_cast(result, args[0])
         check_whole(args[0].shape, result.shape)
         return args[0].copy_(result)
 

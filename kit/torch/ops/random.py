@@ -127,6 +127,7 @@ def _randint_like(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         return made
     low, high = (0, args[1]) if len(args) == 2 else args[1:3]
     spec = _spec_like(tape, args[0], kwargs)
+    check_draw(func, spec.dtype, args[1:])
     return wrap(tape, random_value(tape, "kit.randint", spec, {}, low=low, high=high), spec)
 
 
@@ -135,12 +136,9 @@ def _random_integers(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     _no_generator(func, args, kwargs)
     target: KitTensor = args[0]
     check_writable(str(func), [target])
+    check_draw(func, target.dtype, args[1:])
     low, high = {1: (0, None), 2: (0, args[-1])}.get(len(args), args[1:3])
     high = _count(target.dtype) if high is None else high
-    if low >= high:
-        raise RuntimeError(
-            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
-        )
     value = random_value(tape, "kit.randint", target.spec, {}, low=low, high=high)
     target.ref.write(tape, value)
     return target

@@ -22,11 +22,9 @@ from kit.ir import Aval
 from kit.runtime.recording.bulk import Op, Value
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.table import functional_name
-from kit.torch.ops.attention import ATTENTION_SHAPES
 from kit.torch.ops.collectives import collective_recipe
-from kit.torch.ops.fitting import check_fit, check_whole
+from kit.torch.ops.fitting import check_fit, check_whole, infer
 from kit.torch.ops.host import run_on_host
-from kit.torch.ops.losses import LOSS_SHAPES
 from kit.torch.ops.masks import masked_write
 from kit.torch.ops.memory import SPECIAL
 from kit.torch.ops.out import inplace_by_functional, out_recipe
@@ -35,12 +33,11 @@ from kit.torch.ops.schema import (
     Recipe,
     flat_tensors,
     has_static_floats,
-    on_meta,
+    with_tensors,
     write_slots,
     written_tensors,
 )
-from kit.torch.ops.sequences import CELL_SHAPES
-from kit.torch.ops.strict import check_numbers, check_types
+from kit.torch.ops.strict import check_numbers, check_types, with_fitting_numbers
 from kit.torch.tensors.checks import check_devices, check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.private import private
@@ -51,6 +48,7 @@ from kit.torch.tensors.tensor import Buffer, KitTensor, View, wrap
 __all__ = ["make_recipe"]
 
 Collect = Callable[[], list[Value]]
+_EXACT = (torch.float64, torch.complex128)
 
 _DROPPED = frozenset(
     {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
@@ -70,7 +68,7 @@ class _Call:
 
 def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     """The recipe for calls of this kind; geometry and static arguments are as in `args`."""
-    recipe = _uncounted(tape, func, args, kwargs)
+    recipe = with_fitting_numbers(_uncounted(tape, func, args, kwargs), func, args, kwargs)
     is_list = func._schema.name.startswith("aten::_foreach_") and write_slots(func)
     return _counted(recipe) if is_list else recipe
 
@@ -198,7 +196,8 @@ def _make_op(
 ) -> tuple[Op, bool]:
     """The op that calls of this kind record; and whether CPU tensors are among its inputs."""
     func, args, kwargs = call.func, call.args, call.kwargs
-    wide = any(t.dtype in (torch.float64, torch.complex128) for t in flat_tensors(args))
+    made_exact = any(aval.dtype in ("float64", "complex128") for aval in outputs)
+    wide = made_exact or any(t.dtype in _EXACT for t in flat_tensors(args))
     exact = wide or call.name.startswith("aten._fused_")
     template = _Template("float64" if exact else "float32", static=has_static_floats(func))
     names = [a.name for a in func._schema.arguments]
@@ -222,66 +221,6 @@ def _positions(written: Sequence[KitTensor], args: Any, kwargs: Any) -> tuple[in
     """For each written tensor, which of the op's inputs it is."""
     ids = list(map(id, flat_tensors([*args, *kwargs.values()])))
     return tuple(ids.index(id(tensor)) for tensor in written)
-
-
-def _linear_backward(x: Any, grad: Any, weight: Any, mask: Any) -> Any:
-    shapes = (tuple(x.shape), tuple(weight.shape), tuple(weight.shape[:1]))
-    return tuple(
-        grad.new_empty(shape) if wanted else None
-        for shape, wanted in zip(shapes, mask, strict=True)
-    )
-
-
-def _grouped_mm(x: Any, y: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-    """Torch's own shape function asks for what one of its CUDA kernels wants."""
-    shape = [x.shape[-2], y.shape[-1]]
-    if x.dim() == y.dim():
-        shape.insert(0, x.shape[0] if offs is None else offs.shape[0])
-    return x.new_empty(shape, dtype=out_dtype or x.dtype)
-
-
-def _nearest(name: str) -> Callable[..., Any]:
-    """Torch's own shape function fails on a batch that is empty: asked for a batch of one."""
-    own = getattr(torch.ops.aten, name).default
-
-    def shape(x: Any, *sizes: Any) -> Any:
-        if x.shape[0]:
-            return own(x, *sizes)
-        return own(x.new_empty((1, *x.shape[1:])), *sizes)[:0]
-
-    return shape
-
-
-def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> Any:
-    return torch.empty_like(v), torch.empty_like(g)
-
-
-def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
-    """Torch's own shape function refuses integers, as its CPU does; CUDA takes them."""
-    return torch.histc(x if x.is_floating_point() else x.float(), bins, min, max).to(x.dtype)
-
-
-# what ops return that have no meta kernel in torch
-_META: dict[str, Callable[..., Any]] = {
-    "aten.linear_backward.default": _linear_backward,
-    "aten._grouped_mm.default": _grouped_mm,
-    "aten.histc.default": _histc,
-    "aten._weight_norm_interface_backward.default": _weight_norm_backward,
-    **{
-        f"aten.{kind}{dims}d.default": _nearest(f"{kind}{dims}d")
-        for kind in ("upsample_nearest", "_upsample_nearest_exact")
-        for dims in (1, 2, 3)
-    },
-    "aten._is_all_true.default": torch.all,
-    "aten._is_any_true.default": torch.any,
-    **CELL_SHAPES,
-    **ATTENTION_SHAPES,
-    **LOSS_SHAPES,
-}
-
-
-def _infer(func: Any, args: Any, kwargs: Any) -> Any:
-    return _META.get(str(func), func)(*on_meta(args), **on_meta(kwargs))
 
 
 def _inputs(tape: Tape, tensors: list[KitTensor]) -> list[Value]:
@@ -327,13 +266,17 @@ def _record_one(
 
 def _compute_recipe(call: _Call) -> Recipe:
     try:
-        meta = _infer(call.func, call.args, call.kwargs)
+        meta = infer(call.func, call.args, call.kwargs)
     except NotImplementedError:
         return _host_recipe(call.func)
     flat = list(meta) if isinstance(meta, list | tuple) else [meta]
     specs: list[Spec | None] = [
         call.tape.spec_of(m) if isinstance(m, torch.Tensor) else None for m in flat
     ]
+    if call.func.namespace == "aten" and any(s and s.dtype in _EXACT for s in specs):
+        given = flat_tensors([*call.args, *call.kwargs.values()])
+        if not any(t.is_floating_point() or t.is_complex() for t in given):
+            return _in_float64(call.func)
     outputs = tuple(s.aval for s in specs if s is not None)
     op, has_host = _make_op(call, outputs)
     if not isinstance(meta, list | tuple):
@@ -349,6 +292,15 @@ def _compute_recipe(call: _Call) -> Recipe:
         return kind(None if s is None else wrap(tape, next(values), s) for s in specs)
 
     return several
+
+
+def _in_float64(func: Any) -> Recipe:
+    """Of integers where torch's default dtype is float64: cast first, as rules take float32."""
+
+    def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+        return func(*with_tensors(args, torch.Tensor.double, "kit"), **kwargs)
+
+    return recipe
 
 
 def _single_result(op: Op, spec: Spec, *, has_host: bool) -> Recipe:
@@ -402,11 +354,11 @@ def _check_result_type(call: _Call) -> None:
     those of their functional twins say how large it is.
     """
     try:
-        _infer(call.func, call.args, call.kwargs)
+        infer(call.func, call.args, call.kwargs)
         if len({t.shape for t in flat_tensors(call.args)}) > 1:
             packet, _, overload = functional_name(call.name).removeprefix("aten.").partition(".")
             twin = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-            result = None if twin is None else _infer(twin, call.args, call.kwargs)
+            result = None if twin is None else infer(twin, call.args, call.kwargs)
             if isinstance(result, torch.Tensor):
                 check_whole(call.args[0].shape, result.shape)
     except NotImplementedError:
@@ -419,7 +371,7 @@ def _view_recipe(call: _Call) -> Recipe:
         if func._can_decompose():  # `to`, `reshape`, ... in inference mode: a view or not
             return lambda tape, args, kwargs, t, n: func.decompose(*args, **kwargs)
         raise UnsupportedOp(call.name, rules, why="it is a view, so a copy would be wrong")
-    spec = call.tape.spec_of(_infer(func, call.args, call.kwargs))
+    spec = call.tape.spec_of(infer(func, call.args, call.kwargs))
     op, _ = _make_op(call, (spec.aval,), is_view=True)
 
     def recipe(

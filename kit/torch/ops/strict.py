@@ -9,25 +9,30 @@ the CPU with zeros of the same types.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from math import inf, isfinite
 from typing import Any
 
 import torch
 
 from kit.torch.ops.host import error_on_cpu, zeros_on_cpu
-from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
+from kit.torch.ops.schema import Recipe, flat_tensors, write_slots, written_tensors
+from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["check_draw", "check_number", "check_numbers", "check_types"]
+__all__ = ["check_draw", "check_numbers", "check_types", "with_fitting_numbers"]
 
-MOST = 1 << 16  # elements of a call that is made on the CPU only to see whether it is refused
+# Elements of a call that is made on the CPU as large as it is, only to see whether it is refused;
+# a larger one is made with two elements in each dimension, which tells what it says of types.
+MOST = 1 << 16
 # What torch's refusals of a type say; another error is one of the zeros.
 _OF_TYPES = re.compile(
     r"dtype|scalar[ _]type|can't be cast|data ?type|not (yet )?implemented for|dtypes match|"
     r"not support|only supports|intended to support|Integers to negative|Expected a long tensor|"
     r"must be (a )?(long|int|bool)|must be of same type|Unsupported input type|out type|"
-    r"floating point type|may not be a boolean|"
+    r"floating point type|may not be a boolean|alpha must not be|"
     r"Input type .* and (weight|bias) type"  # of a convolution, where the processor has halves
 )
 # What its refusals of a shape say: asked for tensors that are empty or have no dimension, where
@@ -37,7 +42,7 @@ _OF_SHAPES = re.compile(r"\b(size|shape|dim|dimension|element|scalar)s?\b|empty|
 _OF_LENGTHS = ("aten._ctc_loss", "aten.segment_reduce")
 # CUDA takes integers, and so a mixture of experts of transformers counts its tokens.
 _FOR_CUDA = "aten.histc.default"
-# These compare types before anything else, or are cheap: asked however large they are.
+# These compare types before anything else, or are cheap: asked in full, however large they are.
 _ALWAYS = frozenset(
     f"aten.{name}"
     for name in (
@@ -112,8 +117,7 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
     if torch.Tag.nondeterministic_seeded in func.tags or not (is_odd or is_mixed):
         return
     is_small = sum(t.numel() for t in tensors) <= MOST
-    if not is_small and str(func).rpartition(".")[0] not in _ALWAYS:
-        return
+    is_whole = is_small or str(func).rpartition(".")[0] in _ALWAYS
     written = {id(t) for t in written_tensors(write_slots(func), args, kwargs)}
 
     def blank(tensor: torch.Tensor) -> torch.Tensor:
@@ -121,13 +125,15 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
             # torch looks at shared places before it looks at types
             memory = torch.zeros(tensor.spec.reach, dtype=tensor.dtype, device="cpu")
             return memory.as_strided(tensor.shape, tensor.stride())
+        if not is_whole:
+            return _shrunk(tensor)
         if is_small or id(tensor) in written:
             return zeros_on_cpu(tensor)
         return torch.zeros((), dtype=tensor.dtype, device="cpu").expand(tensor.shape)
 
     if (error := error_on_cpu(func, args, kwargs, blank)) is not None:
         of_type = is_mixed and _OF_TYPES.search(str(error))
-        if of_type or (is_odd and _OF_SHAPES.search(str(error))):
+        if of_type or (is_odd and is_whole and _OF_SHAPES.search(str(error))):
             raise error
 
 
@@ -153,22 +159,91 @@ def _refusal(
     """The error of torch's CPU for such a draw, if it has one."""
     one = torch.zeros(1, dtype=dtype, device="cpu")
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             func(one, *numbers)
     except Exception as error:  # noqa: BLE001 - raised by the caller
         return type(error), str(error)
     return None, ""
 
 
-def check_number(number: Any, dtype: torch.dtype) -> None:
-    """Raise torch's error if a tensor of this type cannot be filled with the number.
+def with_fitting_numbers(recipe: Recipe, func: Any, args: Any, kwargs: Any) -> Recipe:
+    """The recipe, which raises torch's error for a number that the tensors' type does not hold.
+
+    Integers are part of what makes a kind of call, so they are looked at here; floats at each call,
+    where torch's CPU minds them: it takes `x + 1e9` of halves, and no `masked_fill` with 1e9.
 
     Raises:
         RuntimeError: torch's own sentence.
     """
-    takes_all = dtype.is_floating_point and number.__class__ is not complex
-    if not takes_all and number not in (0, 1):
-        torch.zeros((), dtype=dtype, device="cpu").fill_(number)
+    numbers = list(_scalars(func, args, kwargs))
+    if not numbers or torch.Tag.nondeterministic_seeded in func.tags:
+        return recipe
+    kinds = {x for x in kwargs.values() if isinstance(x, torch.dtype)}
+    kinds = kinds or {x.dtype for x in flat_tensors([*args, *kwargs.values()])}
+    bounds = [_bounds(kind) for kind in kinds]
+    least = max((low for low, _ in bounds), default=-inf)
+    most = min((high for _, high in bounds), default=inf)
+    has_floats = any(kind.is_floating_point or kind.is_complex for kind in kinds)
+
+    def may_not_fit(number: Any) -> bool:
+        return not least <= number <= most and (isfinite(number) or not has_floats)
+
+    if any(x.__class__ is complex or may_not_fit(x) for x in numbers):
+        _refuse_overflow(func, args, kwargs)
+    if not any(x.__class__ is float for x in numbers) or not _minds_overflow(func, args, kwargs):
+        return recipe
+
+    def fitting(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: list[float]) -> Any:
+        for number in numbers:
+            if not least <= number <= most and may_not_fit(number):
+                _refuse_overflow(func, args, kwargs)
+        return recipe(tape, args, kwargs, tensors, numbers)
+
+    return fitting
+
+
+def _scalars(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    """The numbers that become elements: those that the schema calls so, no sizes or dimensions."""
+    for i, a in enumerate(func._schema.arguments):
+        if "number" in str(a.type):
+            given = args[i] if i < len(args) else kwargs.get(a.name)
+            for x in given if isinstance(given, list | tuple) else (given,):
+                if isinstance(x, int | float | complex):
+                    yield x
+
+
+def _bounds(dtype: torch.dtype) -> tuple[float, float]:
+    if dtype is torch.bool:  # every number is true or false
+        return -inf, inf
+    info = torch.finfo if dtype.is_floating_point or dtype.is_complex else torch.iinfo
+    return info(dtype).min, info(dtype).max
+
+
+def _refuse_overflow(func: Any, args: Any, kwargs: Any) -> None:
+    error = error_on_cpu(func, args, kwargs, _shrunk)
+    if error is not None and _OVERFLOW in str(error):
+        raise error
+
+
+def _minds_overflow(func: Any, args: Any, kwargs: Any) -> bool:
+    """Does torch's CPU refuse floats beyond the range of the tensors' type in such a call?"""
+
+    def large(x: Any) -> Any:
+        if isinstance(x, list | tuple):
+            return [large(item) for item in x]
+        return 1e300 if x.__class__ is float else x
+
+    named = {name: large(x) for name, x in kwargs.items()}
+    return _OVERFLOW in str(error_on_cpu(func, large(args), named, _shrunk))
+
+
+_OVERFLOW = "without overflow"
+
+
+def _shrunk(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros of the same type and number of dimensions, and few of them."""
+    return torch.zeros([min(n, 2) for n in tensor.shape], dtype=tensor.dtype, device="cpu")
 
 
 def _is_suspicious(func: Any, tensors: list[torch.Tensor]) -> bool:

@@ -63,6 +63,38 @@ CASES: dict[str, Callable[[str], Any]] = {
     "step at what is no number": lambda d: torch.heaviside(*torch.tensor(
         [[nan, 0.0, -1.0], [1.0, nan, 1.0]], device=d)),
     "root of what has none": lambda d: torch.tensor([-inf, -0.0, 4.0], device=d) ** 0.5,
+    "the triangle that a Cholesky factor is made of": lambda d: [
+        torch.linalg.cholesky(torch.tensor([[4.0, nan], [2.0, 5.0]], device=d)),
+        torch.linalg.cholesky(torch.tensor([[4.0, 2.0], [9.0, 5.0]], device=d), upper=True),
+        torch.linalg.cholesky(torch.tensor([[4.0, 1j], [1 + 1j, 5.0]], device=d)),
+        torch.linalg.cholesky_ex(torch.tensor([[4.0, 9.0], [2.0, 5.0]], device=d)).info],
+    "the minor that has no Cholesky factor": lambda d: [
+        torch.linalg.cholesky_ex(torch.tensor(rows, device=d)).info for rows in (
+            [[-1.0, 0.0], [0.0, 1.0]], [[4.0, 0.0], [2.0, -5.0]], [[4.0, 0.0], [9.0, 5.0]],
+            [[4.0, 2.0, 1.0], [2.0, 5.0, 3.0], [1.0, 3.0, 1.0]], [[1.0, 0.0], [nan, 1.0]],
+            [[4.0, 0.0], [1j, -1.0]], [[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, -1.0]]])],
+    "histogram at the edges of its bins": lambda d: [
+        torch.histc(torch.tensor([42.0], device=d), 150, 0, 100),
+        torch.histc(torch.tensor([0.99999994], device=d), 10, -1, 1),
+        torch.histc((torch.arange(500) * 0.01).to(d), 10, -0.3, 4.7),
+        torch.histc(torch.ones(3, device=d), 4)],
+    "exponentials of large matrices": lambda d: [
+        torch.matrix_exp(-1e6 * torch.eye(2, device=d)),
+        torch.matrix_exp(torch.diag(torch.tensor([-1e9, -2e6, -1.0], device=d))),
+        torch.matrix_exp(torch.tensor([[[0.0, 1.0], [-1.0, 0.0]], [[-1e7, 0.0], [0.0, 0.0]]],
+                                      device=d)),
+        torch.matrix_exp(torch.zeros(0, 2, 2, device=d)),
+        torch.matrix_exp(torch.tensor([[nan, 1.0], [0.0, 1.0]], device=d))],
+    "matrices with what is no number": lambda d: [_solved(d, rows) for rows in (
+        [[nan, 1.0], [2.0, 3.0]], [[1.0, nan], [2.0, 3.0]], [[inf, 1.0], [2.0, 3.0]],
+        [[nan, 0.0], [0.0, 1.0]], [[1.0, 0.0], [nan, 3.0]], [[1.0, 2.0], [2.0, 4.0]],
+        [[2.0, 1.0, 0.0], [1.0, 3.0, nan], [0.0, 1.0, 4.0]])],
+    "labels that cannot be said in time": lambda d: [_spoken(d, *given) for given in (
+        (2, False), (2, True), (4, False), (4, True))],
+    "gradients of a smooth loss": lambda d: [torch.ops.aten.smooth_l1_loss_backward(
+        torch.tensor(2.0, device=d), torch.tensor([nan, inf, -3.0, 0.5, 0.0, 2.0], device=d),
+        torch.tensor([0.0, inf, 1.0, 1.0, 0.0, 0.0], device=d), reduction, beta)
+        for reduction in (1, 2) for beta in (0.7, 2.0)],
     "histogram of nothing": lambda d: torch.histc(torch.zeros(0, device=d), 3),
     "signs of zero": lambda d: [1 / torch.tensor([-0.0, 0.0], device=d).sign(),
                                 1 / torch.tensor([-0.0, 0.0], device=d).sgn()],
@@ -111,6 +143,24 @@ CASES: dict[str, Callable[[str], Any]] = {
     "einsum": lambda d: torch.einsum("bij,bjk->bik", torch.ones(2, 3, 4, device=d),
                                      torch.arange(40.0, device=d).view(2, 4, 5)),
 }  # fmt: skip
+
+
+def _solved(device: str, rows: list[list[float]]) -> list[torch.Tensor]:
+    x = torch.tensor(rows, device=device)
+    ones = torch.ones(len(rows), 1, device=device)
+    whole = torch.linalg.lu_factor_ex(x), torch.linalg.inv_ex(x), torch.linalg.solve_ex(x, ones)
+    return [part for parts in whole for part in parts]
+
+
+def _spoken(device: str, times: int, zero_infinity: bool) -> list[torch.Tensor]:
+    """The loss of two samples, of which the first has three labels, and its gradient."""
+    x = torch.arange(times * 10.0, device=device).mul(0.7).sin().reshape(times, 2, 5)
+    x = x.requires_grad_()
+    labels = torch.tensor([[1, 2, 3], [1, 0, 0]], device=device)
+    loss = functional.ctc_loss(
+        x.log_softmax(-1), labels, (2, times - 1), (3, 1), zero_infinity=zero_infinity
+    )
+    return [loss.detach(), *torch.autograd.grad(loss, x)]
 
 
 def _slice_write(x: Any) -> Any:

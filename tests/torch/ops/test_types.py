@@ -295,6 +295,54 @@ def test_another_default_dtype_counts_in_the_next_call() -> None:
             torch.set_default_dtype(before)
 
 
+OF_INTEGERS: dict[str, Callable[[Any], Any]] = {
+    "sqrt": torch.sqrt, "log": torch.log, "sin": torch.sin, "sigmoid": torch.sigmoid,
+    "lgamma": torch.lgamma, "reciprocal": torch.reciprocal, "log_ndtr": torch.special.log_ndtr,
+    "a rate": lambda x: x * (-9.210340371976184 / 512), "a sum": lambda x: x + 0.1,
+    "a power": lambda x: x**-0.3, "a bound": lambda x: x.clamp(0.1, 2.3),
+    "a rest": lambda x: torch.fmod(x, 0.7), "truths": lambda x: (x > 2) * 0.1,
+    "sines of truths": lambda x: (x > 2).sin(), "complex": lambda x: x * 0.1j,
+    "two": lambda x: torch.xlogy(x, x + 1), "a mean": lambda x: x.mean(dtype=torch.float64) * 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_floats_of_integers_are_exact_where_float64_is_the_default(name: str) -> None:
+    """They had the digits of float32."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with open_session(Settings()):
+            found = OF_INTEGERS[name](torch.arange(1, 9, device="kit")).cpu()
+        expected = OF_INTEGERS[name](torch.arange(1, 9))
+    finally:
+        torch.set_default_dtype(before)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-14)
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "bilinear": {"size": (9, 13)}, "bicubic": {"size": (9, 13)},
+    "bilinear, by a factor": {"scale_factor": 1.7}, "nearest": {"size": (9, 13)},
+    "bilinear, aligned": {"size": (9, 13), "align_corners": True},
+    "bicubic, aligned": {"size": (3, 4), "align_corners": True},
+    "nearest-exact": {"size": (9, 13)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_picture_of_doubles_is_resized_with_their_digits(name: str) -> None:
+    """The weights were of float32."""
+
+    def resized(device: str) -> torch.Tensor:
+        x = torch.arange(210.0, dtype=d64, device=device).sin().reshape(2, 3, 5, 7)
+        y = F.interpolate(x.requires_grad_(), mode=name.partition(",")[0], **SIZES[name])
+        return torch.cat([y.flatten(), *torch.autograd.grad((y**2).sum(), x)[0].flatten(1)])
+
+    with open_session(Settings()):
+        found = resized("kit").detach().cpu()
+    torch.testing.assert_close(found, resized("cpu").detach(), rtol=1e-13, atol=1e-13)
+
+
 def test_a_number_beside_doubles_is_one() -> None:
     """A tenth was one of float32 there, which is 1.5e-8 off."""
 
