@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -51,6 +52,9 @@ class Backend:
     def __init__(self) -> None:
         self.question = DeviceQuestion()
         self._state: torch.Tensor | None = None  # of random numbers, for the next session
+        # Replicas that are open: their sessions are those of other threads, and the program seeds
+        # them in its own, by `reseed(seed)`.
+        self.followers: WeakSet[Any] = WeakSet()
 
     def is_initialized(self) -> bool:
         return True
@@ -88,9 +92,9 @@ class Backend:
 
     def manual_seed(self, seed: int) -> None:
         self._state = None
-        session = current_session()
-        if session is not None:
-            session.reseed(int(seed) % 2**32)
+        session, seed = current_session(), int(seed) % 2**32
+        for one in list(self.followers) if session is None else [session]:
+            one.reseed(seed)
 
     manual_seed_all = manual_seed
 
@@ -192,10 +196,22 @@ _OF_ACCELERATORS = (
 def complete_torch(backend: Backend) -> None:
     """Make the functions of torch that work with any accelerator work with device kit."""
     for name in _OF_ACCELERATORS:
-        if hasattr(torch.accelerator, name):
-            setattr(torch.accelerator, name, getattr(backend, name))
+        if (original := getattr(torch.accelerator, name, None)) is not None:
+            setattr(torch.accelerator, name, _of_session_or_cuda(original, getattr(backend, name)))
     _pin_memory()
     torch.serialization.register_package(9, lambda storage: None, _load)
+
+
+def _of_session_or_cuda(original: Any, of_kit: Any) -> Any:
+    """Asks device kit where a session is open, and else CUDA, if the program uses it."""
+
+    @functools.wraps(original)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        if current_session() is None and torch.cuda.is_initialized():
+            return getattr(torch.cuda, original.__name__)(*args, **kwargs)
+        return of_kit(*args, **kwargs)
+
+    return ask
 
 
 def _pin_memory() -> None:

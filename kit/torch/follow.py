@@ -10,38 +10,33 @@ from weakref import finalize, ref
 
 import torch
 from torch.nn.modules import module as nn_module
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from kit.runtime.session.session import Session
 from kit.torch.constants import of_module, of_optimizer
-from kit.torch.optimizers import makes_state, prefer_fused
+from kit.torch.optimizers import (
+    FOLLOWED,
+    OptimizerWatch,
+    makes_state,
+    prefer_fused,
+    step_around,
+)
 from kit.torch.trainers import CpuTraining
 
 __all__ = ["Follower"]
 
-_LEFT: list[Any] = []  # hooks of sessions that are gone
 
-
-class Follower:
+class Follower(OptimizerWatch):
     """The hooks of one session, from when it is made until `close`, or until that is freed."""
 
     def __init__(self, session: Session) -> None:
         self._session = ref(session)  # torch holds the hooks, and these shall hold no session
         self._on_cpu = CpuTraining()
-        _remove(_LEFT)
-        of_modules = [
+        hooks = [
             nn_module.register_module_forward_pre_hook(self._enter_module),
             nn_module.register_module_forward_hook(self._leave_module, always_call=True),
         ]
-        of_optimizers = [
-            register_optimizer_step_pre_hook(prefer_fused),
-            register_optimizer_step_pre_hook(self._enter_update),
-            register_optimizer_step_post_hook(self._leave_update),
-        ]
-        self._unhook = finalize(session, _freed, of_modules, of_optimizers)
+        FOLLOWED.follow(self)
+        self._unhook = finalize(session, _freed, self, hooks)
         self._unhook.atexit = False
         # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
         # the process's first backward, which may have been before device "kit" was registered.
@@ -52,7 +47,6 @@ class Follower:
         """The session closes: nothing is followed any more."""
         self._threads.__exit__(None, None, None)
         self._unhook()
-        _remove(_LEFT)
 
     def _enter_module(self, module: Any, args: Any) -> None:
         if torch.compiler.is_compiling():  # else what follows would be guarded in compiled code
@@ -74,7 +68,8 @@ class Follower:
             stream.place.leave(module)
             stream.look()
 
-    def _enter_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        prefer_fused(optimizer)
         session = self._session()
         stream = None if session is None else session.here.stream
         if session is not None and stream is not None:
@@ -82,10 +77,10 @@ class Follower:
             self._on_cpu.look(optimizer, session)
             has_closure = len(args) > 1 or "closure" in kwargs  # it makes values of its own
             is_new = not has_closure and makes_state(optimizer)
-            caller = sys._getframe(1).f_code  # torch's wrapper around the step
-            stream.makes_state = partial(_is_running, caller) if is_new else None
+            around = step_around() if is_new else None
+            stream.makes_state = None if around is None else partial(_is_running, around)
 
-    def _leave_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         session = self._session()
         if session is not None and (stream := session.here.stream) is not None:
             stream.makes_state = None
@@ -99,16 +94,8 @@ def _is_running(code: CodeType) -> bool:
     return frame is not None
 
 
-def _freed(of_modules: list[Any], of_optimizers: list[Any]) -> None:
-    """The session closes, or was dropped and is freed: that may be in the middle of a step.
-
-    Torch goes through its table of optimizers' hooks while they run, and the step fails where one
-    goes meanwhile. So they do nothing from now on, and go when a session opens or closes.
-    """
-    _LEFT.extend(of_optimizers)
-    _remove(of_modules)
-
-
-def _remove(hooks: list[Any]) -> None:
-    while hooks:
-        hooks.pop().remove()
+def _freed(follower: Follower, hooks: list[Any]) -> None:
+    """The session closes, or was dropped and is freed: that may be in the middle of a step."""
+    FOLLOWED.leave(follower)
+    for hook in hooks:
+        hook.remove()

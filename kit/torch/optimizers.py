@@ -1,24 +1,108 @@
-"""Which implementation of an optimizer runs on device "kit", where the program leaves it open.
+"""Optimizers of a torch program: who follows their steps, and which implementation of them runs.
+
+Torch goes through its tables of hooks in each thread that steps, and the program's step fails where
+a hook comes or goes meanwhile. So the kit puts in one before and one after a step, once a process,
+and never takes them out.
 
 Torch chooses its multi-tensor ("foreach") implementation on CUDA when a program says neither
-`foreach=` nor `fused=`. Here Adam and AdamW are better off with the fused one: it is one op to
-record, and it counts its steps in a tensor. The others compute Python numbers from a Python count,
-new ones in each step, so that no step could be replayed or guessed.
+`foreach=` nor `fused=`. On device "kit" Adam and AdamW are better off with the fused one: it is one
+op to record, and it counts its steps in a tensor. The others compute Python numbers from a Python
+count, new ones in each step, so that no step could be replayed or guessed.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from kit.torch.scaling.scaler import count_for_fused
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["makes_state", "prefer_fused"]
+__all__ = ["FOLLOWED", "OptimizerWatch", "makes_state", "prefer_fused", "step_around"]
 
 
-def prefer_fused(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+class OptimizerWatch:
+    """Who follows the steps; each method is called in the thread of the step."""
+
+    def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """A step begins; what this raises, the program's step does."""
+
+    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """A step has ended; not called where it raises."""
+
+    def leave_behind(self) -> None:
+        """This is a forked child of the process whose steps are followed."""
+
+
+class OptimizerSteps:
+    """Tells watches of each optimizer's step; they may come and go in any thread or signal.
+
+    Where `torch.compile` compiles an optimizer's step, it compiles these hooks with it, but none of
+    the watches' own code.
+    """
+
+    def __init__(self) -> None:
+        self._watches: dict[int, OptimizerWatch] = {}  # only by a dict's own, atomic methods
+        self._tell_before = torch.compiler.disable(self._before)
+        self._tell_after = torch.compiler.disable(self._after)
+        register_optimizer_step_pre_hook(self._begun)
+        register_optimizer_step_post_hook(self._ended)
+        if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+            os.register_at_fork(after_in_child=self._leave_behind)
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    def follow(self, watch: OptimizerWatch) -> None:
+        """Tell this watch of each step from now on."""
+        self._watches[id(watch)] = watch
+
+    def leave(self, watch: OptimizerWatch) -> None:
+        """Call this watch no more, but perhaps for a step that begins or ends now."""
+        self._watches.pop(id(watch), None)
+
+    def _begun(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._watches:
+            self._tell_before(optimizer, args, kwargs)
+
+    def _ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._watches:
+            self._tell_after(optimizer, args, kwargs)
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        for watch in list(self._watches.values()):
+            watch.before_optimizer(optimizer, args, kwargs)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        for watch in list(self._watches.values()):
+            watch.after_optimizer(optimizer, args, kwargs)
+
+    def _leave_behind(self) -> None:
+        for watch in list(self._watches.values()):
+            watch.leave_behind()
+        self._watches.clear()
+
+
+FOLLOWED = OptimizerSteps()
+
+
+def step_around() -> CodeType | None:
+    """In `before_optimizer`: the code of torch's that calls the hooks, and then the step."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not OptimizerSteps._begun.__code__:
+        frame = frame.f_back
+    return None if frame is None or frame.f_back is None else frame.f_back.f_code
+
+
+def prefer_fused(optimizer: torch.optim.Optimizer) -> None:
     """Before a step: choose `fused=True` if the program chose nothing."""
     if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
         return

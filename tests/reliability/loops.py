@@ -18,8 +18,8 @@ from torch import nn
 import kit
 from kit.cli.main import main
 from kit.cli.terminal import INTERRUPTED
-from kit.measure.attached.optimizer_steps import FOLLOWED
 from kit.torch.device import open_session
+from kit.torch.optimizers import FOLLOWED
 from tests.reliability.training import on_cpu, one_step
 
 __all__ = ["Program", "Watched"]

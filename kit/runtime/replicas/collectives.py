@@ -193,6 +193,11 @@ class Collectives:
         rank, shapes = what.rank, what.shapes
         missing = [r for r in self.group.ranks if r != rank and r not in collective.contributions]
         error = self.group.lacking(missing, f"{collective.name} of replica {rank}")
+        if rank in collective.contributions:  # else the others would wait for what it replaces
+            error = SessionError(
+                f"{collective.name}: replica {rank} brings arrays a second time, before "
+                f"{replicas(missing)} came; replicas must do the same work"
+            )
         for other, known in collective.contributions.items():
             if collective.combine == "sum" and not fit(shapes, known.shapes):
                 error = SessionError(

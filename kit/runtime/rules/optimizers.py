@@ -26,6 +26,22 @@ def _kept(found_inf: Array | None, old: Array, new: Array) -> Array:
     return new if found_inf is None else jnp.where(found_inf > 0, old, new)
 
 
+def _wide(x: Array) -> Array:
+    """At least float32: in float16 a scale of 65,520 is infinite, and `eps` is 0."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _computed_wide(rule: Rule) -> Rule:
+    """As torch's fused kernels: they compute in float32 what they read and write in less."""
+
+    def wide(*lists: Any, **options: Any) -> list[Array]:
+        made = rule(*([_wide(x) for x in each] for each in lists), **options)
+        given = [x for each in lists for x in each]  # a result for each of them, in this order
+        return [new.astype(old.dtype) for new, old in zip(made, given, strict=False)]
+
+    return wide
+
+
 def _unscaled(grad: Array, grad_scale: Array | None) -> Array:
     return grad if grad_scale is None else grad / grad_scale.astype(grad.dtype)
 
@@ -105,7 +121,8 @@ def _unscale(grads: Any, found_inf: Array, inv_scale: Array) -> list[Array]:
     bad = jnp.stack([jnp.any(~jnp.isfinite(g)) for g in grads]).any() if grads else False
     # The inverse of 2^127 is 0 on a CPU: the gradients are lost, so the scale is too large.
     bad |= (inv_scale == 0).any()
-    return [*(g * inv_scale.astype(g.dtype) for g in grads), jnp.where(bad, 1.0, found_inf)]
+    unscaled = ((_wide(g) * inv_scale).astype(g.dtype) for g in grads)
+    return [*unscaled, jnp.where(bad, 1.0, found_inf)]
 
 
 def _update_scale(
@@ -120,13 +137,17 @@ def _update_scale(
     return [jnp.where(bad, scale * backoff, good_scale), jnp.where(bad, 0, good_tracker)]
 
 
-OPTIMIZERS = Rules({
+_FUSED: dict[str, Rule] = {
     "aten._fused_adam.default": _fused_adam(False), "aten._fused_adamw.default": _fused_adam(True),
     "aten._fused_adam.tensor_lr": _fused_adam(False),
     "aten._fused_adamw.tensor_lr": _fused_adam(True),
     "aten._fused_adagrad.default": _fused_adagrad,
     "aten._fused_adagrad.tensor_lr": lambda *a, **k: _fused_adagrad(*a, **k)[: -len(a[3])],
     "aten._fused_sgd.default": _fused_sgd, "aten._fused_sgd.tensor_lr": _fused_sgd,
+}  # fmt: skip
+
+OPTIMIZERS = Rules({
+    **{name: _computed_wide(rule) for name, rule in _FUSED.items()},
     "aten._amp_foreach_non_finite_check_and_unscale.default": _unscale,
     "aten._amp_update_scale.default": _update_scale,
 })  # fmt: skip

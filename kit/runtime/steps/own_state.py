@@ -18,7 +18,7 @@ from kit.runtime.steps.look import Look
 from kit.runtime.steps.names import line_of
 from kit.runtime.steps.outside import asked
 
-__all__ = ["Looks", "OwnState"]
+__all__ = ["Looks", "OwnState", "host_draws"]
 
 _LONGEST = 15  # steps without a look
 
@@ -90,9 +90,7 @@ class OwnState:
         return Look(name, self._step, without=self._without, also=hooks)
 
     def _draws(self) -> Any:
-        """How far the random numbers of the host are."""
-        of_numpy = list(_leaves(np.random.get_state(legacy=False)))
-        return random.getstate(), of_numpy, [one.host_draws() for one in self._frontends]
+        return host_draws(self._frontends)
 
 
 class Looks:
@@ -116,6 +114,12 @@ class Looks:
         self.why = why
         self._pause = min(2 * self._pause + 1, _LONGEST) if why else 0
         self._left = self._pause
+
+
+def host_draws(frontends: Sequence[Any]) -> Any:
+    """How far the random numbers of Python, numpy and these front ends are, on the host."""
+    of_numpy = list(_leaves(np.random.get_state(legacy=False)))
+    return random.getstate(), of_numpy, [one.host_draws() for one in frontends]
 
 
 def _leaves(state: Any) -> Iterator[Any]:

@@ -7,8 +7,8 @@ the function's Python. Results that depend on no tensor are made once and shared
 immutable, so equal constants can be one buffer.
 
 What cannot be repeated so is found at the first call: a read of numbers, a tensor that is no
-argument, something kept elsewhere, gradients. Then the function runs as it is each time, and
-`Hybrid.reasons` says why.
+argument, something kept or changed elsewhere, random numbers of the host, gradients. Then the
+function runs as it is each time, and `Hybrid.reasons` says why.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ import torch
 
 from kit.errors import SettingsError
 from kit.runtime.recording.bulk import Value
+from kit.runtime.recording.sites import is_kits, is_users
+from kit.runtime.steps.functions import KnownFunction
+from kit.runtime.steps.own_state import host_draws
 from kit.runtime.steps.recording import Draw
 from kit.torch.hybrid.programs import Made, Trace, learn
 from kit.torch.tensors.tape import Tape
@@ -33,16 +36,19 @@ from kit.torch.tensors.tensor import Buffer, KitTensor, View
 __all__ = ["Hybrid", "hybridize", "written"]
 
 MANY = 64  # kinds of calls that are learnt
+_TRIES = 3  # calls to be learnt, of a function that changes what it reaches for
 _GRADIENTS = "gradients are recorded; call it in torch.no_grad()"
 _TOO_MANY = (
     f"it was called with {MANY} kinds of arguments; pass a number that changes as a 0-d tensor"
 )
+_CHANGES = f"what it reaches for has changed {MANY} times; pass what changes as a 0-d tensor"
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _ref, _spec, _needs_grad = attrgetter("ref"), attrgetter("spec"), attrgetter("requires_grad")
 _PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _TENSORS, _BUFFERS = {KitTensor}, {Buffer}
+_FEW = (list, tuple, dict)
 
 
 class Hybrid(Generic[P, T]):
@@ -58,6 +64,7 @@ class Hybrid(Generic[P, T]):
         self._function = function
         self._code = _code_of(function)
         self._names = _global_names(getattr(self._code, "__code__", None))
+        self._changes = 0  # of what it reaches for further away, between two calls
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, or issue what it did the last time on such arguments."""
@@ -87,9 +94,11 @@ class Hybrid(Generic[P, T]):
             traces = tape.programs.setdefault(self, {})
             kind = tuple(key)
             trace = traces.get(kind)
+            if isinstance(trace, Trace) and trace.known and trace.known.change(self._code):
+                trace = self._changed(traces, kind)
             if trace is None and len(traces) >= MANY:
                 trace = _TOO_MANY
-            if trace is None:
+            if trace is None or isinstance(trace, int):
                 made = self._first(tape, traces, kind, args, kwargs, tensors, bases)
                 if isinstance(trace := traces.get(kind), Trace):
                     trace.outside = outside
@@ -98,14 +107,25 @@ class Hybrid(Generic[P, T]):
                 return self._as_it_is(args, kwargs, trace)
             return _again(tape, trace, tensors, bases)  # type: ignore[no-any-return]
 
+    def _changed(self, traces: dict[Any, Any], kind: Any) -> str | None:
+        """What it reaches for has changed since it was learnt: it is learnt anew, some times."""
+        self._changes += 1
+        if self._changes >= MANY:
+            traces[kind] = _CHANGES
+        else:
+            del traces[kind]
+        return traces.get(kind)
+
     def _outside(self) -> list[Any]:
-        """The globals and the closure that the function uses; of a method, its object's parts."""
+        """Globals, closure and defaults that the function uses; of a method, its object's parts."""
         code = self._code
         known = getattr(code, "__globals__", {})
         outside = [known[name] for name in self._names if name in known]
         for cell in getattr(code, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # not filled yet
                 outside.append(cell.cell_contents)
+        outside.extend(getattr(code, "__defaults__", None) or ())
+        outside.extend((getattr(code, "__kwdefaults__", None) or {}).values())
         outside.extend(getattr(getattr(code, "__self__", None), "__dict__", {}).values())
         return outside
 
@@ -120,6 +140,7 @@ class Hybrid(Generic[P, T]):
                tensors: list[KitTensor], bases: list[Buffer]) -> T:  # fmt: skip
         """Run the function, and learn from what it recorded."""
         session = tape.session
+        drawn, known = host_draws(session.frontends), self._known()
         stream = session.stream
         stream.begin(tape.place.follow())
         before = [base.read(tape) for base in bases]
@@ -137,12 +158,34 @@ class Hybrid(Generic[P, T]):
             trace: Trace | str = "it waits for the device, or another thread needs what it makes"
         else:
             trace = learn(tape, bulk, result, tensors, bases, before, writes)
+        if isinstance(trace, Trace):
+            trace.known = known
+            if host_draws(session.frontends) != drawn:
+                trace = "it draws random numbers on the host"
+            elif known is not None and (what := known.change(self._code)):
+                if not known.unseen and (tries := traces.get(kind, 0) + 1) < _TRIES:
+                    traces[kind] = tries
+                    return result
+                trace = _in_words(what, known)
         traces[kind] = trace
         if isinstance(trace, str):
             self.reasons.setdefault(trace, 0)
             name = getattr(self._function, "__qualname__", "a function")
             warnings.warn(f"kit.hybridize: {name} runs as it is, because {trace}", stacklevel=3)
         return result
+
+    def _known(self) -> KnownFunction | None:
+        """What the program's own code reaches for; None if all of it tells calls apart anyway."""
+        code = getattr(self._code, "__code__", None)
+        if code is None or is_kits(code.co_filename):
+            return None
+        is_method = isinstance(self._code, types.MethodType)  # of a class, which has more
+        if not is_method and not any(map(_leads_on, self._outside())):
+            return None
+        inner: list[Hybrid[Any, Any]] = [self]
+        for one in inner:  # grows: those that it calls, which are no functions of the program's
+            inner += [x for x in one._outside() if isinstance(x, Hybrid) and x not in inner]
+        return KnownFunction(self._code, hooks=[one._code for one in inner[1:]])
 
 
 def hybridize(function: Callable[P, T]) -> Hybrid[P, T]:
@@ -152,8 +195,8 @@ def hybridize(function: Callable[P, T]) -> Hybrid[P, T]:
     the same shapes, dtypes and plain values, its Python does not run: what it did is issued again.
     A float argument is part of the kind, as are autocast and the numbers, and short lists and dicts
     of them, among the function's globals, in its closure and, of a method, in its object; pass a
-    number that changes at each call as a 0-d tensor. What functions that it calls look up elsewhere
-    is taken as it is at the first call.
+    number that changes at each call as a 0-d tensor. If an object, a module or a function that it
+    reaches for has changed, it is learnt anew.
 
     @kit.hybridize
     def zero_grad(arrays):
@@ -161,7 +204,8 @@ def hybridize(function: Callable[P, T]) -> Hybrid[P, T]:
             a[()] = 0
 
     A function that cannot be repeated (it reads a value, keeps or uses tensors that are no
-    arguments, or gradients are recorded) runs as it is, with a warning that says why.
+    arguments, draws random numbers on the host, changes what it reaches for, or gradients are
+    recorded) runs as it is, with a warning that says why.
 
     Raises:
         SettingsError: it cannot be called.
@@ -183,11 +227,33 @@ def _told_apart(outside: Any) -> Any:
     kind = type(outside)
     if kind in _PLAIN:
         return kind, repr(outside)
-    if kind in (list, tuple, dict) and len(outside) <= MANY:
+    if kind in _FEW and len(outside) <= MANY:
         items = outside.values() if kind is dict else outside
         if all(type(x) in _PLAIN for x in items):
             return kind, repr(outside)
+        if any(isinstance(x, torch.nn.Module) for x in items):  # as of a module's `_modules`
+            return kind, tuple(map(_told_apart, items))
+    if isinstance(outside, torch.nn.Module):  # torch's own code reads their numbers
+        return tuple((id(m), repr([x for x in vars(m).values() if type(x) in _PLAIN]))
+                     for m in outside.modules())  # fmt: skip
     return id(outside)
+
+
+def _in_words(what: str, known: KnownFunction) -> str:
+    if known.unseen:
+        return known.unseen.replace("the step names", "it names").replace("each step", "each call")
+    return f"it changes {what.rpartition(': ')[2]} itself, and a repetition would not"
+
+
+def _leads_on(thing: Any) -> bool:
+    """May code of the program's reach for more through it?"""
+    if isinstance(thing, types.ModuleType):
+        return is_users(getattr(thing, "__file__", None) or "")
+    if isinstance(thing, types.FunctionType):
+        return is_users(thing.__code__.co_filename)
+    if type(thing) in _FEW:
+        return any(map(_leads_on, thing.values() if type(thing) is dict else thing))
+    return type(thing) not in _PLAIN and not isinstance(thing, types.BuiltinFunctionType)
 
 
 def _global_names(code: Any) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from kit.runtime.compiling.lower import InnerProgram
 from kit.runtime.recording.bulk import LISTED_REFERENCES, Bulk, Op, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE
+from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.recording import Draw
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, View
@@ -37,6 +38,7 @@ class Trace:
     written: list[int] | None = None  # arguments whose memory is written; None: all
     result: Any = None  # what to return, with `Made` for tensors
     outside: list[Any] = field(default_factory=list)  # held, so that no other object gets their ids
+    known: KnownFunction | None = None  # what it reaches for further away; None if nothing
 
 
 @dataclass(frozen=True)

@@ -7,27 +7,30 @@ be summed are those of the modules that the step calls, and they are summed in i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from kit.errors import SessionError
+from kit.errors import SessionError, SettingsError
 from kit.runtime.replicas.session import ReplicaSession
 from kit.runtime.session.session import current_session
 from kit.torch.constants import settings_of
 from kit.torch.dispatch import tape_of
+from kit.torch.optimizers import FOLLOWED, OptimizerWatch
 from kit.torch.parallel.data_parallel import DataParallel
-from kit.torch.parallel.reducer import Reducer, check_reduced
+from kit.torch.parallel.reducer import check_reduced
+from kit.torch.parallel.replicas import SEED_STEP
 from kit.torch.parallel.shards import Shards, detached, tensors_in
 
 __all__ = ["OwnStepParallel"]
 
 
-class OwnStepParallel(DataParallel):
+class OwnStepParallel(DataParallel, OptimizerWatch):
     """A `DataParallel` without a model: `build` makes each replica's step, `run` runs it once.
 
     Args:
@@ -44,12 +47,9 @@ class OwnStepParallel(DataParallel):
     def open(self) -> Self:
         """As for `DataParallel`."""
         super().open()
-        hooks = (
-            nn_module.register_module_forward_pre_hook(self._see),
-            register_optimizer_step_pre_hook(self._check_update),
-        )
-        for hook in hooks:
-            self.at_close(hook.remove)
+        self.at_close(nn_module.register_module_forward_pre_hook(self._see).remove)
+        FOLLOWED.follow(self)
+        self.at_close(partial(FOLLOWED.leave, self))
         return self
 
     def take(self, rank: int, sizes: Sequence[int], batch: Any = ()) -> None:
@@ -68,13 +68,16 @@ class OwnStepParallel(DataParallel):
     def build(self, make: Callable[[int], Callable[[], Any]]) -> None:
         """Each replica's step is `make(rank)`, called in its thread, one after the other.
 
-        Not at the same time, because torch's random state belongs to the process.
+        Not at the same time, because torch's random state belongs to the process. What the seed of
+        `make` gives a step is the same in all, such as weights; the steps then draw other numbers.
         """
         made: list[Any] = []
         for place, rank in enumerate(self.ranks):
             jobs: list[Callable[[], Any]] = [_nothing] * len(self.ranks)
             jobs[place] = lambda rank=rank: make(rank)  # type: ignore[misc]
             made.append(self._run(jobs)[place])
+        for session in self.sessions:
+            session.reseed(session.seed + session.rank * SEED_STEP, session.random_calls)
         self._steps = Shards(made)
 
     @property
@@ -97,28 +100,32 @@ class OwnStepParallel(DataParallel):
         session = self._mine()
         if session is not None and "." not in tape_of(session).place.scope:
             place = self._group.place(session.rank)
-            self._roots[place].setdefault(id(module), module)
+            if id(module) not in self._roots[place]:
+                self._check_shapes(module)
+                self._roots[place][id(module)] = module
             if torch.is_grad_enabled():
                 known = (self._sizes_of.get(tensor, ()) for tensor in tensors_in(args))
                 sizes = next(filter(None, known), ())
                 self._sizes[place] = sizes or self._taken[place] or self._sizes[place]
                 self._taken[place] = ()  # the loss of that is to come: a module, perhaps
 
+    def _check_shapes(self, module: nn.Module) -> None:
+        """While they are built, one after the other, replicas draw the same first weights."""
+        lazy = (name for name, p in module.named_parameters() if is_lazy(p))
+        if self._steps and (name := next(lazy, "")):
+            raise SettingsError(
+                f"{name!r} of {type(module).__name__} gets its shape and first numbers in the "
+                "step, other ones in each replica: call the model once where the workload makes it"
+            )
+
     def _loss_backward(self, place: int, *args: Any, **options: Any) -> None:
         roots, reducer = self._roots[place], self._reducers[place]
         if len(roots) != len(reducer.module._modules):
-            session = self.sessions[place]
-            self._reducers[place] = Reducer(
-                session,
-                tape_of(session),
-                nn.ModuleList(roots.values()),
-                bucket_bytes=self._bucket_bytes,
-                cut=self.cut,
-            )
-            self._reducers[place].note = reducer.note
+            reducer.take(nn.ModuleList(roots.values()))
         super()._loss_backward(place, *args, **options)
 
-    def _check_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Refuse an update whose gradients were not summed."""
         session = self._mine()
         if session is None:
             return

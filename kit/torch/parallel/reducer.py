@@ -80,6 +80,14 @@ class Reducer:
         self._places: list[tuple[str, dict[str, Any], str, Any]] = []
         self.fill_buckets(bucket_bytes)
 
+    def take(self, module: nn.Module) -> None:
+        """Follow this module from the next pass on, in which the one before is, with more.
+
+        No new reducer: this one counts the passes of a turn, by which replicas tell sums apart.
+        """
+        self.module = module
+        self.fill_buckets(self._bucket_bytes)
+
     def fill_buckets(self, size_bytes: int) -> None:
         """Other buckets from the next pass on."""
         self._bucket_bytes = size_bytes
@@ -103,20 +111,15 @@ class Reducer:
         """Gradients of the losses, each times `weight`; summed over the replicas unless local.
 
         Args:
-            gradient: of one loss, that it begins with; ones if not given.
+            gradient: of one loss, that it begins with; if not given, each loss is one number.
             options: as for `torch.autograd.backward`.
 
         Raises:
-            SessionError: another replica has failed or has ended.
+            SessionError: another replica has failed or has ended, or no loss can be differentiated.
         """
+        roots = self._roots(losses, is_any_shape=gradient is not None)
         self._begin("local" if is_local else "sum")
         try:
-            roots = [loss for loss in losses if loss.requires_grad]
-            if not roots:
-                raise SessionError(
-                    f"replica {self.session.rank}: no loss depends on a parameter that needs a "
-                    "gradient; give losses of the model's outputs, not detached ones"
-                )
             if gradient is None:
                 weights = [torch.full_like(loss, weight) for loss in roots]
             else:
@@ -130,6 +133,22 @@ class Reducer:
                 self._finish()
         finally:
             self._mode = ""
+
+    def _roots(self, losses: Sequence[Any], *, is_any_shape: bool) -> list[Any]:
+        roots = [loss for loss in losses if loss.requires_grad]
+        if not roots:
+            raise SessionError(
+                f"replica {self.session.rank}: no loss depends on a parameter that needs a "
+                "gradient; give losses of the model's outputs, not detached ones"
+            )
+        for root in () if is_any_shape else roots:
+            if root.numel() != 1:
+                raise SessionError(
+                    f"replica {self.session.rank}: grad can be implicitly created only for scalar "
+                    f"outputs, and one of shape {list(root.shape)} was given as a loss: return the "
+                    "loss, such as a model's outputs.loss, and other outputs detached"
+                )
+        return roots
 
     def state(self) -> list[tuple[Any, Value]]:
         """What the module's buffers hold now; values do not change, so that is no copy."""

@@ -9,6 +9,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from threading import get_ident
 from typing import Any, Self
 
 import torch
@@ -37,7 +38,7 @@ from kit.torch.parallel.reducer import Reducer, check_tuning
 from kit.torch.parallel.shards import Shards
 from kit.torch.tensors.places import ProgramPlace
 
-__all__ = ["Replicas"]
+__all__ = ["SEED_STEP", "Replicas"]
 
 SEED_STEP = 7919  # between the random numbers of two replicas
 
@@ -97,6 +98,7 @@ class Replicas:
         self._exits: contextlib.ExitStack | None = None
         self._sizes: list[Sequence[int]] = [[] for _ in self.devices]  # of all parts, by place
         self._is_local = False
+        self._opener = 0  # the thread whose `torch.manual_seed` is meant for the replicas
         self._whole_steps: list[Any] = []  # once `step` has been called
         self._parted: tuple[int, BaseException] | None = None  # rank that failed to update
         self.modules: Shards = Shards()
@@ -152,11 +154,14 @@ class Replicas:
             self._exits = undo.pop_all()
         self._reducers = list(made)
         self.modules = Shards(reducer.module for reducer in made)
+        self._opener = get_ident()
+        torch.kit.followers.add(self)  # type: ignore[attr-defined]
         return self
 
     def close(self) -> None:
         """End the threads and sessions; the replicas' tensors can be read no more."""
         if self._exits is not None:
+            torch.kit.followers.discard(self)  # type: ignore[attr-defined]
             self._group.close()
             self._exits.close()
 
@@ -164,6 +169,12 @@ class Replicas:
         """Call this when it closes, before the threads end."""
         if self._exits is not None:
             self._exits.callback(call)
+
+    def reseed(self, seed: int) -> None:
+        """Other random numbers in each replica, by this seed; of a thread that did not open: no."""
+        if get_ident() == self._opener:
+            for session in self.sessions:
+                session.reseed(seed + session.rank * SEED_STEP)
 
     def __enter__(self) -> Self:
         return self.open()

@@ -6,9 +6,10 @@ from collections import UserDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import fields, is_dataclass, replace
+from operator import is_
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from kit.errors import SettingsError
 from kit.runtime.replicas.group import replicas
@@ -135,28 +136,39 @@ def others_in(item: Any) -> Iterator[Any]:
 
 def _values(item: Any) -> Sequence[Any] | None:
     """What a container holds; None, if it is none that `part_of` looks into."""
+    if isinstance(item, nn.Module):  # also one that is a dataclass: its tensors are no batch
+        return None
     if isinstance(item, dict | UserDict):
         return list(item.values())
     if isinstance(item, list | tuple):
         return item
     if is_dataclass(item) and not isinstance(item, type):
-        return [getattr(item, one.name) for one in fields(item) if one.init]
+        return [getattr(item, name) for name in _fields(item)]
     return None
 
 
+def _fields(item: Any) -> list[str]:
+    return [one.name for one in fields(item) if one.init]
+
+
 def _inside(item: Any, change: Any) -> Any:
-    """The same container of changed things; what is none is given back."""
+    """A container like this one, of changed things; itself, if it holds nothing that changes."""
+    if (values := _values(item)) is None:
+        return item
+    made = list(map(change, values))
+    if all(map(is_, made, values)):
+        return item
     if isinstance(item, dict):
-        return {key: change(value) for key, value in item.items()}
+        changed = copy(item)  # of its own class, such as a ModelOutput, with all that it is beside
+        for key, value in zip(list(item), made, strict=True):
+            changed[key] = value
+        return changed
     if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return type(item)(*(change(value) for value in item))
+        return type(item)(*made)
     if isinstance(item, list | tuple):
-        return type(item)(change(value) for value in item)
+        return type(item)(made)
     if isinstance(item, UserDict):  # such as a tokenizer's
-        made = copy(item)
-        made.data = {key: change(value) for key, value in item.data.items()}
-        return made
-    if is_dataclass(item) and not isinstance(item, type):
-        names = [one.name for one in fields(item) if one.init]
-        return replace(item, **{name: change(getattr(item, name)) for name in names})
-    return item
+        other = copy(item)
+        other.data = dict(zip(item.data, made, strict=True))
+        return other
+    return replace(item, **dict(zip(_fields(item), made, strict=True)))

@@ -22,7 +22,9 @@ from kit.torch.scaling.scaler import (
     CheckedScaler,
     check_gradients,
     count_on_device,
+    counts_in_groups,
     make_fused,
+    refuse_counts,
     starts_from_zero,
     stepped,
 )
@@ -57,8 +59,7 @@ class DeferredScaler(CheckedScaler):
             return optimizer.step(*args, **kwargs)
         check_gradients(optimizer)
         was_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if not was_fused:
-            make_fused(optimizer)
+        make_fused(optimizer)
         # Torch must not hand `found_inf` over: the step is taken whatever it is.
         optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         try:
@@ -111,10 +112,11 @@ class DeferredScaler(CheckedScaler):
         if self._last == (session, session.step):  # the program never calls mark_step: look now
             session.flush("check")
             session.redo.close()
-        before = _Snapshot(optimizer)
+        before, counts = _Snapshot(optimizer), counts_in_groups(optimizer)
         result = optimizer.step(*args, **kwargs)
         self._foresee()
         session.redo.open(bad.kit_value(), before.pairs())
+        refuse_counts(optimizer, counts)
         return result
 
 

@@ -29,7 +29,9 @@ __all__ = [
     "check_scale",
     "count_for_fused",
     "count_on_device",
+    "counts_in_groups",
     "make_fused",
+    "refuse_counts",
     "starts_from_zero",
     "stepped",
 ]
@@ -181,8 +183,7 @@ class OnDeviceScaler(CheckedScaler):
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         check_gradients(optimizer)
-        if not getattr(optimizer, "_step_supports_amp_scaling", False):
-            make_fused(optimizer)
+        make_fused(optimizer)
         return super().step(optimizer, *args, **kwargs)
 
     def _maybe_opt_step(
@@ -197,6 +198,7 @@ class OnDeviceScaler(CheckedScaler):
         params = stepped(optimizer)
         weights = [p.detach().clone() for p in params]
         states = [_copied(optimizer.state.get(p, {})) for p in params]
+        counts = counts_in_groups(optimizer)
         result = optimizer.step(*args, **kwargs)
         with torch.no_grad():
             bad = torch.stack([f.to(found[0].device) for f in found]).sum() > 0
@@ -206,6 +208,7 @@ class OnDeviceScaler(CheckedScaler):
                     if isinstance(old, torch.Tensor):
                         _select(bad, old, optimizer.state[p][key])
             _take_back_new_state(optimizer, dict(zip(params, states, strict=True)), bad)
+        refuse_counts(optimizer, counts)
         return result
 
 
@@ -242,6 +245,8 @@ def _take_back_new_state(
             optimizer.state[p] = before[p]
 
 
+_BY_KIT = "_made_fused_by_kit"  # the attribute of such an optimizer
+
 # Their state before the first step is zeros. Not so: NAdam, Rprop and ASGD, which keep a rate.
 _STARTS_FROM_ZERO = frozenset({"Adadelta", "Adam", "AdamW", "Adamax", "RAdam", "RMSprop", "SGD"})
 
@@ -255,16 +260,26 @@ def starts_from_zero(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def make_fused(optimizer: torch.optim.Optimizer) -> None:
-    """What `fused=True` at construction would have done, where the optimizer has that choice."""
+    """What `fused=True` at construction would have done, where the optimizer has that choice.
+
+    Before each step: the program may have added a group, or loaded a state, since the last one.
+    """
     if "fused" not in optimizer.defaults or optimizer.defaults.get("differentiable"):
         return
-    if any(group.get("momentum") for group in optimizer.param_groups):
-        return  # torch 2.13's fused SGD leaves its momentum unwritten if the first step is skipped
-    for group in optimizer.param_groups:
-        group["fused"], group["foreach"] = True, False
-        count_for_fused(optimizer, group)
-    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-    optimizer._need_device_dtype_check_for_fused = True  # type: ignore[attr-defined]
+    of_amp: Any = optimizer
+    is_fused = getattr(of_amp, "_step_supports_amp_scaling", False)
+    if is_fused and not getattr(of_amp, _BY_KIT, False):
+        return  # made so by the program
+    # Torch 2.13's fused SGD leaves its momentum unwritten if the first step is skipped.
+    may = not any(group.get("momentum") for group in optimizer.param_groups)
+    for group in optimizer.param_groups if may else ():
+        if not group.get("fused"):
+            group["fused"], group["foreach"] = True, False
+            count_for_fused(optimizer, group)
+    if may or is_fused:
+        of_amp._step_supports_amp_scaling = may
+        of_amp._need_device_dtype_check_for_fused = may
+        setattr(of_amp, _BY_KIT, may)
 
 
 def count_for_fused(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
@@ -295,3 +310,27 @@ def count_on_device(optimizer: torch.optim.Optimizer) -> None:
                         "cannot be taken back on the device; use loss_scaling='dynamic, host "
                         "check', or an optimizer with fused=True or capturable=True"
                     )
+
+
+def counts_in_groups(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Any]:
+    """The numbers of each parameter group; of a tensor, which it is, and its count of writes."""
+    return {
+        (i, key): (id(value), value._version) if isinstance(value, torch.Tensor) else value
+        for i, group in enumerate(optimizer.param_groups)
+        for key, value in group.items()
+        if isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool)
+    }
+
+
+def refuse_counts(optimizer: torch.optim.Optimizer, before: dict[tuple[int, str], Any]) -> None:
+    """After a step: what it has changed in its groups stays, also where the step is taken back.
+
+    Raises:
+        SettingsError: it has changed a number there.
+    """
+    for place, value in counts_in_groups(optimizer).items():
+        if place not in before or before[place] != value:
+            raise SettingsError(
+                f"{type(optimizer).__name__}.step() changes {place[1]!r} of its parameter groups, "
+                "which cannot be taken back on the device; use loss_scaling='dynamic, host check'"
+            )

@@ -276,6 +276,22 @@ def test_a_session_that_is_freed_within_an_optimizers_step_breaks_no_step() -> N
     assert len(of_optimizers._global_optimizer_pre_hooks) == before
 
 
+def test_a_session_opens_and_closes_within_an_optimizers_step() -> None:
+    """In any thread, as that of an explorer: torch goes through its hooks meanwhile."""
+
+    def other(*_: object) -> None:
+        with kit.Session():
+            pass
+
+    other()
+    weight = torch.ones(2, requires_grad=True)
+    weight.grad = torch.ones(2)
+    register = of_optimizers.register_optimizer_step_pre_hook
+    with register(other), register(lambda *_: None):  # there is one more hook to be called
+        torch.optim.SGD([weight], lr=0.5).step()
+    assert weight.tolist() == [0.5, 0.5]
+
+
 def test_what_is_pending_is_neither_compiled_nor_run_once_it_is_dropped() -> None:
     begun, may_end = threading.Event(), threading.Event()
 

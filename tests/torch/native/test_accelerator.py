@@ -154,3 +154,19 @@ def test_a_pass_over_both_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -
     made = Both.apply(torch.ones(2, requires_grad=True))  # type: ignore[no-untyped-call]
     with pytest.raises(RuntimeError, match="detach one from the other"):
         made.sum().backward()
+
+
+@pytest.mark.parametrize("name", ["synchronize", "empty_cache", "memory_allocated"])
+def test_torch_accelerator_asks_cuda_where_no_session_is_open(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a program that trains on a GPU before and after its sessions."""
+    register()
+    asked: list[object] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, name, lambda *args: asked.append(args))
+    of_accelerator = getattr(torch.accelerator, name)
+    of_accelerator()
+    with open_session():
+        of_accelerator()
+    assert asked == [()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -119,3 +120,30 @@ def test_replicas_that_do_different_work_are_told_apart_from_a_hang(two: DataPar
     with pytest.raises(SessionError, match="replica 0 ended without coming"):
         two.map(unequal, two.split(torch.ones(8)))
     assert two.map(lambda t: float(t.sum()), two.split(torch.ones(8))) == (4.0, 4.0)
+
+
+def test_a_replica_that_brings_arrays_a_second_time_ends_the_wait_of_the_others() -> None:
+    """What it has brought would be lost, and the others would add up arrays of two passes."""
+
+    tried = threading.Event()
+
+    def twice(rank: int) -> None:
+        session = replica_here()
+        assert session is not None
+        x: Any = torch.ones(2, device="kit")
+        if rank == 1:
+            with session.collectives.group.turns.while_waiting():
+                tried.wait(60)
+            return
+        try:
+            for _ in range(2):
+                value = x.kit_value()
+                session.flush("bucket")
+                session.collectives.post(0, "sum", [value], [value.aval], name="bucket 0")
+        finally:
+            tried.set()
+
+    with net_on_one_cpu(perceptron(), 2) as net:
+        said = "bucket 0: replica 0 brings arrays a second time, before replica 1 came"
+        with pytest.raises(SessionError, match=said):
+            net.map(twice, Shards(net.ranks))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -328,3 +330,80 @@ def test_a_scripted_module_is_refused() -> None:
         traced = torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2))  # type: ignore[no-untyped-call]
     with pytest.raises(SettingsError, match="give the module that it was made from"):
         kit.DataParallel(nn.Sequential(traced), ["cpu:0", "cpu:0"])
+
+
+class Output(OrderedDict[str, Any]):
+    """As those of transformers: what is in it are attributes, too."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        setattr(self, key, value)
+
+
+@dataclass(eq=False)
+class Scaled(nn.Module):
+    """A module that is a dataclass."""
+
+    factor: Tensor
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize("holds_tensors", [True, False])
+def test_what_a_function_gets_is_of_the_class_that_was_given(
+    two: Any, *, holds_tensors: bool
+) -> None:
+    x = torch.ones(4) if holds_tensors else 1
+    of_lists = defaultdict(list, x=x)
+    output = Output(x=x)
+    given = two.map(lambda a, b: (a, b, b.x), of_lists, output)
+    for one, other, inside in given:
+        assert type(one) is defaultdict
+        assert one.default_factory is list
+        assert type(other) is Output
+        assert inside is other["x"]
+        assert isinstance(inside, Tensor) == holds_tensors
+        assert (one is of_lists) == (other is output) == (not holds_tensors)
+
+
+def test_a_list_that_functions_append_to_and_a_module_are_those_that_were_given(two: Any) -> None:
+    log: list[int] = []
+    scaled = Scaled(torch.ones(2))
+    given = two.map(lambda log, module: (log.append(1), module)[1], log, scaled)
+    assert log == [1, 1]
+    assert given == (scaled, scaled)
+
+
+def test_a_loss_is_one_number() -> None:
+    x = torch.randn(8, 6)
+
+    def both(module: nn.Module, x: Any) -> tuple[Any, Any]:
+        y = module(x)
+        return y.square().mean(), y
+
+    with net_on_one_cpu(perceptron(), 2) as net:
+        parts, optimizer = net.split(x), net.optimizer(torch.optim.SGD, lr=0.1)
+        for use in (
+            lambda: net.step(both, optimizer, x),
+            lambda: net.backward(net.map(both, net.modules, parts)),
+            lambda: net.map(lambda m, x: m(x).sum(1).backward(), net.modules, parts),
+        ):
+            with pytest.raises(SessionError, match=r"scalar outputs, and one of shape.*detached"):
+                use()
+        net.step(lambda m, x: (both(m, x)[0], both(m, x)[1].detach()), optimizer, x)
+        net.map(lambda m, x, g: m(x)[:, 0].backward(g), net.modules, parts, torch.ones(4))
+
+
+def test_torch_manual_seed_seeds_the_replicas_each_in_its_own_way() -> None:
+    with net_on_one_cpu(perceptron(), 2) as net:
+
+        def drawn() -> list[list[float]]:
+            return [x.tolist() for x in net.map(lambda: torch.rand(3, device="kit"))]
+
+        torch.manual_seed(5)
+        first, second = drawn()
+        assert first != second
+        assert drawn() != [first, second]
+        torch.manual_seed(5)
+        assert drawn() == [first, second]

@@ -220,6 +220,22 @@ def test_an_optimizer_that_counts_in_python_is_refused_by_name() -> None:
             task.step(False)
 
 
+def test_an_optimizer_that_counts_in_its_group_is_refused_and_its_step_taken_back() -> None:
+    class Counting(torch.optim.RMSprop):
+        def step(self, closure: Any = None) -> None:
+            group = self.param_groups[0]
+            group["step"] = group.get("step", 0) + 1
+            super().step()
+
+    with open_session(cache=CACHE):
+        task = Task("dynamic, deferred", "kit", Counting, {})
+        task.step(False)  # makes state, of which only the optimizer knows the start: it waits
+        before = task.weights()
+        with pytest.raises(SettingsError, match=r"Counting.step\(\) changes 'step' of its param"):
+            task.step(True)
+        assert all(map(torch.equal, task.weights(), before))
+
+
 def test_the_deferred_scaler_is_one_of_kit_only() -> None:
     assert isinstance(make_scaler("dynamic, deferred", "kit"), DeferredScaler)
     assert not isinstance(make_scaler("dynamic, deferred", "cpu"), DeferredScaler)

@@ -216,3 +216,34 @@ def test_a_constant_scale_whose_inverse_is_flushed_to_zero_is_divided_by() -> No
         scaler.scale((weight * 0.001).sum()).backward()
         scaler.step(optimizer)
         assert weight.tolist() == pytest.approx([0.9, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.AdamW, {"lr": 0.01, "amsgrad": True}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
+        (torch.optim.Adagrad, {"lr": 0.01}),
+    ],
+)
+def test_a_fused_optimizer_of_float16_weights_computes_in_float32_as_torchs(
+    kind: Any, options: dict[str, Any]
+) -> None:
+    """The scale is infinite in float16, Adam's eps is 0 there."""
+
+    def run(device: str) -> torch.Tensor:
+        weight = nn.Parameter(torch.linspace(-1, 1, 8, dtype=torch.float16).to(device))
+        x = torch.linspace(-1e-3, 2e-3, 8).to(device)
+        optimizer = kind([weight], fused=True, **options)
+        scaler = torch.amp.GradScaler(device, init_scale=2.0**17)
+        for _ in range(5):
+            scaler.scale((weight * x).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return weight.detach().cpu()
+
+    expected = run("cpu")
+    assert not torch.equal(expected, torch.linspace(-1, 1, 8, dtype=torch.float16))
+    with open_session(WAYS["lazy"], cache=CACHE):
+        torch.testing.assert_close(run("kit"), expected, rtol=2e-3, atol=1e-3)

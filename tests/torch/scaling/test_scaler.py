@@ -120,6 +120,66 @@ def test_an_optimizer_that_counts_in_python_is_refused_by_name() -> None:
         train(scaler, Averaged, {"counter": True}, [False, False])
 
 
+class CountsInItsGroup(torch.optim.SGD):
+    """As timm's Lamb and schedule-free optimizers."""
+
+    def step(self, closure: Any = None) -> None:
+        group = self.param_groups[0]
+        group["step"] = group.get("step", 0) + 1
+        super().step()
+
+
+@pytest.mark.parametrize("scale", ["number", "tensor"])
+def test_an_optimizer_that_counts_in_its_group_is_refused_and_its_step_taken_back(
+    scale: str,
+) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    opt = CountsInItsGroup([weight], lr=0.1, momentum=0.9)
+    if scale == "tensor":
+        opt.param_groups[0]["step"] = torch.zeros(())
+    scaler = make_scaler("dynamic, on device", "cpu")
+    scaler.scale(weight.sum() * float("inf")).backward()
+    with pytest.raises(SettingsError, match=r"CountsInItsGroup.step\(\) changes 'step' of its"):
+        scaler.step(opt)
+    assert weight.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+@pytest.mark.parametrize("later", [{}, {"momentum": 0.9}], ids=["like the first", "momentum"])
+def test_a_group_that_is_added_after_some_steps_is_trained_too(
+    kind: Any, later: dict[str, float]
+) -> None:
+    def run(mode: str) -> list[torch.Tensor]:
+        first, second = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+        opt, scaler = kind([first], lr=0.1), make_scaler(mode, "cpu", init_scale=8.0)
+        for i in range(8):
+            loss = (first * second).square().sum() * (float("inf") if i in (0, 4, 6) else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad()
+            second.grad = None
+            if i == 3:
+                opt.add_param_group({"params": [second], **later})
+        return [first.detach(), second.detach()]
+
+    expected = run("dynamic, host check")
+    torch.testing.assert_close(run("dynamic, on device"), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_state_that_is_loaded_after_some_steps_leaves_the_check_on_the_device() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    opt, scaler = torch.optim.Adam([weight], lr=0.1), make_scaler("dynamic, on device", "cpu")
+    saved = opt.state_dict()
+    for i in range(3):
+        scaler.scale(weight.sum()).backward()
+        scaler.step(opt)
+        scaler.update()
+        if i == 0:
+            opt.load_state_dict(saved)
+    assert (weight.detach() < 1).all()
+
+
 def test_static_scaling_gives_the_weights_of_no_scaling() -> None:
     expected, _ = train(make_scaler("none", "cpu"), torch.optim.AdamW, {"lr": 0.1}, [False] * 9)
     scaler = make_scaler("static", "cpu")
