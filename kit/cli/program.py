@@ -20,7 +20,7 @@ from kit.cli.signals import Told, as_ctrl_c
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams, said_of
 from kit.errors import KitError, SettingsError
 from kit.text import safe_terminal
-from kit.threads import end_at_once, exit_status
+from kit.threads import end_at_once, exit_status, read_stacks
 
 if TYPE_CHECKING:
     from kit.measure.attached.loop import LoopWatch
@@ -31,6 +31,7 @@ __all__ = ["WithTorch", "run_program"]
 
 STEPS = 10  # measured ones, unless asked otherwise
 FAILED = "the recording failed"  # so a watch says it
+_LOOK_S = 0.2  # between two looks at the threads that are waited for
 _OF_MEASURING = frozenset({"steps", "warmup"})
 
 
@@ -204,20 +205,15 @@ class WithTorch:
     def wait_for_threads(self) -> None:
         """Wait for the script's threads, which are watched meanwhile; Python does at its end.
 
-        Not for those of a pool, which end once Python tells them that it ends. Others look whether
-        the main thread has ended, or wait for that: to them it has, as it would have by now.
+        Not for those of a pool, which end once Python tells them that it ends, nor for those that
+        join the main thread. Others look whether that is alive: it has ended, as far as they know.
         """
         main = threading.main_thread()
         with contextlib.ExitStack() as undo:
-            for name, as_ended in (
-                ("is_alive", lambda: False),
-                ("join", lambda timeout=None: None),
-            ):
-                undo.callback(vars(main).pop, name, None)
-                vars(main)[name] = as_ended
-            while threads := [t for t in self._threads_now() if t not in _of_pools()]:
-                for thread in threads:
-                    thread.join()
+            undo.callback(vars(main).pop, "is_alive", None)
+            vars(main)["is_alive"] = lambda: False
+            while threads := [t for t in self._threads_now() if not _waits_for_the_end(t)]:
+                threads[0].join(_LOOK_S)
 
     @property
     def has_threads(self) -> bool:
@@ -260,6 +256,21 @@ class WithTorch:
     def _leave_imports(self) -> None:
         with contextlib.suppress(ValueError):  # it has left, or never come
             sys.meta_path.remove(self)
+
+
+def _waits_for_the_end(thread: threading.Thread) -> bool:
+    """Does a thread end once Python ends, and not before?"""
+    return thread in _of_pools() or read_stacks(lambda: _joins_main(thread))
+
+
+def _joins_main(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        is_join = frame.f_code is threading.Thread.join.__code__
+        if is_join and frame.f_locals.get("self") is threading.main_thread():
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _of_pools() -> Collection[threading.Thread]:

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.cli.module import find_module
-from kit.cli.program import knows_kit, run_program
+from kit.cli.program import run_program
 from kit.cli.script import (
     ScriptError,
     check_script,
     error_text,
     is_of_script,
+    knows_kit,
     load_step,
     load_workload,
+    near,
 )
 from kit.cli.signals import leaving_nothing
 from kit.cli.terminal import INTERRUPTED, complain, say_and_keep, summary_of, written
@@ -44,13 +46,19 @@ def run(options: argparse.Namespace) -> int:
     with a function `step()` has that measured, in mode "torch": natively, as it is. Any other is
     run as `python SCRIPT.py` would run it, and some of the steps of its optimizer are watched.
     """
-    for target in filter(None, (options.save, options.report)):
-        check_target(target)
+    from kit.measure.attached.capture import of_rank
+
+    options.folder = os.getcwd()  # the script may go to another one
+    for name in ("save", "report"):
+        if given := getattr(options, name):
+            target = of_rank(Path(options.folder, given))  # each rank of a job writes its own
+            check_target(target)
+            setattr(options, name, target)
     options.module = ""
     if options.is_module:
         options.module, options.script = find_module(str(options.script))
     check_script(options.script)
-    options.file = Path(os.path.abspath(options.script))  # the script may go to another folder
+    options.file = Path(os.path.abspath(options.script))
     if not options.workload and not knows_kit(options.script):
         _refuse_many(options, "a script that is watched runs in one process, on one device")
         settings, named = _settings(options.changes)
@@ -102,9 +110,9 @@ def _keep(made: Run, options: argparse.Namespace) -> None:
         told = []
         if options.save:
             made.save(options.save)
-            told.append(f"\nsaved {safe_terminal(options.save, WHOLE)}")
+            told.append(f"\nsaved {safe_terminal(near(str(options.save)), WHOLE)}")
         if options.report:
-            told.append(written([made], options.report))
+            told.append(written([made], near(str(options.report))))
         return told
 
     say_and_keep(lambda: summary_of(made), keep)
@@ -169,8 +177,8 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
                 options.timeout,
                 Path(options.script).name,
             )
-            load = partial(load_workload, options.script, options.workload, options.arguments)
-            with leaving_nothing():
+            load = partial(load_workload, options.file, options.workload, options.arguments)
+            with leaving_nothing(), contextlib.chdir(options.folder):
                 return run_processes(load, settings, team, progress=progress, cancelled=cancelled)
         parallel = {"timeout_s": options.timeout} if options.devices != 1 else {}
         return kit.run(workload, settings, devices=options.devices, progress=progress,

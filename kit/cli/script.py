@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import linecache
 import os
@@ -9,7 +10,7 @@ import re
 import runpy
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from kit.files import in_packages
 from kit.text import WHOLE, safe_terminal
 
 __all__ = [
-    "ScriptError", "check_script", "error_text", "is_of_script", "load_step", "load_workload",
+    "ScriptError", "check_script", "error_text", "is_of_script", "knows_kit", "load_step",
+    "load_workload", "near",
 ]  # fmt: skip
 
 _NAME = "kit_script"  # what `__name__` is in the script: the part for "__main__" is not run
@@ -38,6 +40,54 @@ class ScriptError(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(words_of(error))
         self.error = error
+
+
+def knows_kit(script: Path) -> bool:
+    """True if a script, or a file beside it that it imports, imports kit, or it has a `step`.
+
+    Nothing is run. A file that is no Python counts as one that knows nothing.
+    """
+    seen: set[Path] = set()
+    files = [script]
+    while files:
+        file = files.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError, OSError):
+            continue
+        names = set(_imported(tree))
+        if any(name.split(".")[0] == "kit" for name in names):
+            return True
+        if file == script and any(_is_step(node) for node in tree.body):
+            return True
+        beside = (script.parent.joinpath(*name.split(".")) for name in names)
+        files += [
+            found
+            for path in beside
+            for found in (path.with_suffix(".py"), path / "__init__.py")
+            if found.is_file()
+        ]
+    return False
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def _is_step(node: ast.stmt) -> bool:
+    """A function `step` that can be called without arguments; `step(batch)` is a program's own."""
+    if not isinstance(node, ast.FunctionDef) or node.name != "step":
+        return False
+    given = node.args
+    needed = len(given.posonlyargs) + len(given.args) - len(given.defaults)
+    return not needed and None not in given.kw_defaults
 
 
 def load_step(script: Path, name: str = "", arguments: Sequence[str] = ()) -> tuple[Any, bool]:
@@ -149,7 +199,10 @@ def error_text(error: BaseException, script: Path, *, full: bool = False) -> str
         path, number, function = place
         code = linecache.getline(path, number).strip()
         inside = f" in {function}" if function and function != "<module>" else ""
-        lines[:0] = [f"{_shown(path)}:{number}{inside}", *([f"    {code}"] if code else [])]
+        lines[:0] = [
+            f"{safe_terminal(near(path), WHOLE)}:{number}{inside}",
+            *([f"    {code}"] if code else []),
+        ]
     notes = [str(note) for note in getattr(error, "__notes__", ())]
     return "\n".join([*lines, *(note for note in notes if not note.startswith(RAISED_AT))])
 
@@ -180,10 +233,10 @@ def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
     return found
 
 
-def _shown(path: str) -> str:
-    """A path as the user would write it here."""
+def near(path: str) -> str:
+    """The same file, as one would write it here: without what leads to this folder."""
     try:
         relative = os.path.relpath(path)
-    except ValueError:  # on Windows no way leads to another drive
+    except (ValueError, OSError):  # on Windows no way leads to another drive; a folder may be gone
         relative = os.pardir
-    return safe_terminal(path if relative.startswith(os.pardir) else relative, WHOLE)
+    return path if relative.startswith(os.pardir) else relative

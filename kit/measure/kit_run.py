@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -77,6 +78,9 @@ def measure(
         last = to_trace(lambda: session.run_step(step), settings)
         steps = _steps(last, lead_in + TRACED_STEPS, watch.end)
         traced = session.trace(steps, lead_in=lead_in)
+        timeline = traced.timeline
+        notes = (*timed.notes, *timeline.notes)
+        traced = replace(traced, timeline=replace(timeline, notes=notes))
         if isinstance(timed.kept[0], jax.Array) and not any(map(len, traced.graphs)):
             raise SettingsError(
                 f"no op of {chosen.name!r} ran on device kit: jax computed its step by itself. "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.runs.labels import WATCHED
+from kit.runs.labels import TIME, WATCHED
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.workloads.made_ranks import Job, write_ranks
@@ -61,11 +61,13 @@ def test_folders_are_compared_cell_by_cell_and_what_has_no_partner_is_said(kit: 
 
 def test_recordings_of_one_script_are_repeats_however_many_steps_they_warmed_up(kit: Kit):
     """Of three on each side one pair was compared: "only in the old: 7 warm-up steps; 9 ..."."""
-    for folder, warmups, factor in (("old", (6, 7, 9), 1.0), ("new", (6, 8, 8), 1.3)):
+    sides = ("old", (6, 7, 9), 1.0), ("new", (6, 8, 8), 1.3)
+    for side, (folder, warmups, factor) in enumerate(sides):
         Path(folder).mkdir()
         for i, warmup in enumerate(warmups):
             run = make_run(Settings(mode="torch", steps=30 + i, warmup=warmup), seed=i)
             noted = {**run.environment, WATCHED: "complete: measured 30 of 30 steps"}
+            noted[TIME] = f"2026-01-01 00:00:{10 * i + side:02} UTC"  # they took turns
             slowed(replace(run, environment=noted), factor).save(f"{folder}/{i}.kitrun")
     status, out, _ = kit("diff", "old", "new", "--fail-over", "5%")
     assert status == 1

@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 import kit as kit_itself
-from kit.cli.program import WithTorch, knows_kit
+from kit.cli.program import WithTorch
+from kit.cli.script import knows_kit
 from kit.runs.run import Run
 from kit.runs.sources import code_by_site
 from tests.cli.calls import Kit

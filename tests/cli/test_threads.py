@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,15 @@ def test_a_pool_that_is_left_running_is_not_waited_for(kit_run: Kit) -> None:
     status, _, wrong = kit_run(written(f"{IN_A_THREAD}{pool}"))
     assert status == 1
     assert "a pool of threads, which is watched until the last line only, was not" in wrong
+
+
+@pytest.mark.parametrize("wait", ["while main.is_alive(): time.sleep(0.01)", "main.join()"])
+def test_a_thread_that_waits_for_the_scripts_end_sees_it(kit_run: Kit, wait: str) -> None:
+    """As under Python, whose main thread has ended while the others are waited for."""
+    watcher = f"import time\ndef follow():\n    main = threading.main_thread()\n    {wait}\n"
+    end = "threading.Thread(target=follow).start(); train()"
+    script = written(f"{IN_A_THREAD}{watcher}{end}")
+    status, _, wrong = kit_run(script, "--steps", 2, "--skip", 1, "--save", "a.kitrun")
+    assert (status, wrong) == (0, "")
+    assert threading.main_thread().is_alive()
+    assert Run.load("a.kitrun").environment["a step ends at"] == "Adam.step(), train.py:15"

@@ -320,6 +320,12 @@ def test_an_epoch_has_every_item_once_in_an_order_of_the_seed() -> None:
     assert list(prefetched) == list(first)
 
 
+def test_a_list_of_unlike_arrays_is_a_pytree_as_a_tuple_is() -> None:
+    images, labels = np.ones((9, 2), np.float32), np.arange(9)
+    batch = batches_of([images, labels], count=1)[0]
+    assert [x.shape for x in batch] == [(4, 2), (4,)]
+
+
 def test_a_dataset_may_be_a_sequence_of_items() -> None:
     class Items:
         def __len__(self) -> int:
@@ -340,6 +346,8 @@ def test_a_dataset_may_be_a_sequence_of_items() -> None:
         ((np.ones(8), np.ones(9)), r"equally many items, not \[8, 9\]"),
         (iter([np.ones(8)]), "in this list_iterator is something else"),
         ((np.ones(8), 3.0), "each with a first axis of items"),
+        ([(np.ones(8), np.ones(8))] * 9, "a list of 9 things alike. If each is an item, stack"),
+        ([np.ones(8)] * 9, "If each is a whole array, give a tuple"),
     ],
 )
 def test_a_dataset_that_makes_no_batches_is_refused(dataset: Any, message: str) -> None:

@@ -10,16 +10,18 @@ A signal costs nothing while none comes. A file is looked for between two steps,
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from kit.errors import KitError, SettingsError
 from kit.files import as_path, check_plain
 from kit.measure.attached.signals import SignalHandler
 from kit.runs.run import Run
 
-__all__ = ["LOOK_S", "Capture"]
+__all__ = ["LOOK_S", "Capture", "of_rank", "ranks_of_job"]
 
 LOOK_S = 1.0
 MAX_SAVED = 1_000  # of one name
@@ -44,19 +46,22 @@ class Capture:
     ) -> None:
         self.signal: int | None = None
         self.file: str | None = None
+        self._named = ""  # the file, as it was given
         if isinstance(when, int) and not isinstance(when, bool):
             self.signal = when
         elif isinstance(when, str | os.PathLike):
-            self.file = os.fspath(when)
+            self.file = os.path.abspath(when)  # the loop may go to another folder
+            self._named = os.fspath(when)
         elif when is not None:
             raise SettingsError(f"when is a signal or the path of a file, not {when!r}")
-        self._save = None if save is None else as_path(save)
+        self._save = None if save is None else Path(os.path.abspath(as_path(save)))
         if self._save is not None:
             with contextlib.suppress(FileNotFoundError):  # its folder is made when it is written
                 check_plain(self._save)
         self._handler: SignalHandler | None = None  # while it is open
         self._seen = 0  # when the file was last written
         self._next_s = 0.0  # when it is looked for again
+        self._due_s = math.inf  # when a recording begins, by the clock of the day
 
     def __bool__(self) -> bool:
         return self.signal is not None or self.file is not None
@@ -67,7 +72,7 @@ class Capture:
         Raises:
             SettingsError: this thread or system cannot handle the signal.
         """
-        self._seen = self._written()
+        self._seen, self._due_s = self._written(), math.inf
         if self.signal is not None:
             self._handler = SignalHandler(self.signal, start)  # `close` knows it in any case
             try:
@@ -88,16 +93,26 @@ class Capture:
             return False
         self._next_s = now + LOOK_S
         written = self._written()
-        is_new = written not in (0, self._seen)  # nor later, where the clock was set back
+        if written not in (0, self._seen):  # nor later, where the clock was set back
+            self._due_s = self._begin_s(written / 1e9)
         self._seen = written
-        return is_new
+        if is_due := self._due_s <= time.time():
+            self._due_s = math.inf
+        elif self._due_s < math.inf:
+            self._next_s = 0.0  # no step may go by
+        return is_due
+
+    def _begin_s(self, written_s: float) -> float:
+        """When a recording begins; of several ranks once all have looked, at the same step."""
+        now_s = time.time()
+        return min(written_s, now_s) + 2 * LOOK_S if ranks_of_job() > 1 else now_s
 
     def condition(self) -> str:
         """What has to happen before anything is recorded, in words."""
         if self.signal is not None:
             return f"a step has to begin after signal {int(self.signal)}"
         return (
-            f"the file {self.file!r} has to be written while the loop runs; it is looked for "
+            f"the file {self._named!r} has to be written while the loop runs; it is looked for "
             f"between two steps, at most every {LOOK_S:g} s"
         )
 
@@ -111,18 +126,30 @@ class Capture:
         """Write a run to the next free name; what was wrong, in words, as the loop has to go on."""
         if self._save is None:
             return ""
-        rank = os.environ.get("RANK", "") if _number(os.environ.get("WORLD_SIZE"), 1) > 1 else ""
-        stem = f"{self._save.stem}_rank{rank}" if rank.isdecimal() else self._save.stem
+        save = of_rank(self._save)
         try:
-            self._save.parent.mkdir(parents=True, exist_ok=True)
+            save.parent.mkdir(parents=True, exist_ok=True)
             for i in range(1, MAX_SAVED + 1):
-                name = f"{stem}{f'_{i}' * (i > 1)}{self._save.suffix or '.kitrun'}"
-                if not (target := self._save.with_name(name)).exists():
+                name = f"{save.stem}{f'_{i}' * (i > 1)}{save.suffix or '.kitrun'}"
+                if not (target := save.with_name(name)).exists():
                     run.save(target)
                     return ""
         except (KitError, OSError) as error:
             return f"the run was not saved: {error}"
         return f"the run was not saved: there are {MAX_SAVED:,} of this name"
+
+
+def ranks_of_job() -> int:
+    """How many processes the job has; 1 of one that no launcher has started."""
+    return _number(os.environ.get("WORLD_SIZE"), 1)
+
+
+def of_rank(path: Path) -> Path:
+    """The file of this rank, `step_rank3.kitrun`; the same where the job is one process."""
+    rank = os.environ.get("RANK", "")
+    if ranks_of_job() < 2 or not rank.isdecimal():
+        return path
+    return path.with_name(f"{path.stem}_rank{rank}{path.suffix}")
 
 
 def _number(text: str | None, otherwise: int) -> int:

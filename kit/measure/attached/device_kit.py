@@ -9,6 +9,7 @@ import torch
 
 from kit.measure.attached.recorder import EXPLICIT, Recorded
 from kit.measure.base.loop import TRACED_STEPS
+from kit.measure.base.ready import ReadyBatches
 from kit.measure.kit_run import LEAD_IN, run_of_session
 from kit.measure.native.kineto import let_go
 from kit.runs.compiles import FIRST_MEASURED
@@ -71,7 +72,7 @@ class KitRecorder:
             self._session.wait_all()
         self._last_sync = len(self._waits)
 
-    def begin_trace(self) -> None:
+    def begin_trace(self, ready: ReadyBatches) -> None:
         """The steps from now on are traced; the first ones only fill the pipeline."""
         self._note_measured()
         let_go()

@@ -14,10 +14,14 @@ they may be called from anywhere: another thread, another cell, a signal handler
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from threading import current_thread
+from collections.abc import Callable, Collection, Iterator, Sequence
+from threading import Thread, current_thread
+from threading import enumerate as threads
+from types import CodeType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -25,17 +29,25 @@ from kit.errors import SettingsError, words_of
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.device_kit import KitRecorder, StepMarks
 from kit.measure.attached.native import NativeRecorder
-from kit.measure.attached.optimizer_steps import FOLLOWED
 from kit.measure.attached.recorder import EXPLICIT, Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
 from kit.measure.base.loss import detached
 from kit.runs.run import Run
 from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.session import current_session
+from kit.torch.optimizers import FOLLOWED, OptimizerWatch
 from kit.versions import warn_of_untried
 
 __all__ = ["LoopWatch", "watch"]
 
+_AROUND_STEPS = next(
+    (
+        part
+        for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
+        if isinstance(part, CodeType) and part.co_name == "wrapper"
+    ),
+    None,
+)
 _BOUNDARY = "a step ends at `watch.step()`, or else at the `step()` of an optimizer of torch.optim"
 
 
@@ -56,8 +68,10 @@ def watch(
     early, by an error, an interrupt or its own end, `watch.run` has the steps until then.
 
     Args:
-        steps: how many to measure; four more, or so, are traced for the timeline.
-        skip: how many steps go first, unmeasured; by default until they are steady (6 to 20).
+        steps: how many to measure; on the CPU or CUDA six more follow for the timeline (up to 25
+            with a loader's workers), on device kit five.
+        skip: how many steps go first, unmeasured; by default until they are steady, 6 to 20, or to
+            60 while they use up what a loader's workers had ready; 20 in a job of several ranks.
         name: what the run is called; by default the file of the loop.
         when_complete: called in the loop's thread, between two steps, when all are recorded; what
             it raises ends the loop.
@@ -77,7 +91,7 @@ def watch(
     return LoopWatch(Wanted(steps, skip), str(name), when_complete, Capture(when, save))
 
 
-class LoopWatch:
+class LoopWatch(OptimizerWatch):
     """Watches one loop; see `kit.watch`. Use it in a `with` block, or call `close` at the end."""
 
     def __init__(
@@ -100,7 +114,8 @@ class LoopWatch:
         self._unsaved: tuple[Run, ...] = ()  # recorded last, and not written yet
         self._ended = ""
         self._is_explicit = False  # the loop calls `step`
-        self._leader = 0  # the optimizer whose steps end a step
+        self._leader = (0, 0)  # the optimizer whose steps end a step, and its first parameter
+        self.strangers: Collection[Thread] = WeakSet(threads())  # that are not the loop's
         self._marks: StepMarks | None = None  # on device kit
         self._is_closed = False
 
@@ -263,10 +278,13 @@ class LoopWatch:
             return
         if self._is_explicit:
             return
-        if self._recording is None and self._requests:
-            self._leader = id(optimizer)
-        elif self._leader != id(optimizer):
+        # One that is stepped group by group, as DeepSpeed does, has another first one each time.
+        one = id(optimizer), id(next(_parameters(optimizer), None))
+        if (self._recording is not None or not self._requests) and self._leader != one:
             return
+        if _is_inner(optimizer) or _is_captured():
+            return
+        self._leader = one
         self._step_ended(f"{type(optimizer).__name__}.step()", optimizer, None)
 
     def _step_ended(self, boundary: str, optimizer: Any, loss: Any) -> None:
@@ -306,7 +324,7 @@ class LoopWatch:
             name = self._name or format_site(site).rpartition(":")[0] or "a loop"
             ends_at = ", ".join(filter(None, (boundary, format_site(site))))
             recorded = Recorded(name, ends_at, site)
-            self._recording = Recording(recorded, recorder, request)
+            self._recording = Recording(recorded, recorder, request, self.strangers)
             if self._is_closed:  # by another thread, which has not seen this recording
                 self._end("the watch was closed")
 
@@ -376,6 +394,22 @@ def _said(error: BaseException | None) -> str:
         return ""
     text = words_of(error)
     return f"{type(error).__name__}{': ' if text else ''}{text}"[:200]
+
+
+def _is_inner(optimizer: Any) -> bool:
+    """Is this the end of a `super().step()`, inside another `step` of the same optimizer?"""
+    around = 0
+    frame: Any = sys._getframe()
+    while frame is not None and around < 2:
+        if frame.f_code is _AROUND_STEPS:  # torch's, around the `step` of each class
+            around += frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return around > 1
+
+
+def _is_captured() -> bool:
+    """Is a graph of CUDA being captured here? Nothing may wait meanwhile, or mark the stream."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _holds_cuda_memory() -> bool:

@@ -16,6 +16,7 @@ import torch
 from kit.errors import SettingsError
 from kit.measure.attached.recorder import Recorded
 from kit.measure.base.loop import TRACED_STEPS
+from kit.measure.base.ready import MORE_READY, MOST_LEAD_IN, ReadyBatches
 from kit.measure.native.events import FINISH, STEP, blocking_lines, computed_ns, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
 from kit.measure.native.launches import NOTHING, find_launches
@@ -64,8 +65,11 @@ class NativeRecorder:
         self._events: list[Any] = []
         self._looks: list[Look] = []
         self._note = ""
+        self._lead_in_note = ""
         self._launches = NOTHING
         self._traced = 0
+        self._marks = 0  # the ends of steps that lie around the traced ones
+        self._ready, self._usual = ReadyBatches(), 0.0  # batches of a loader with workers
         self._jax = _JaxArrays()
         self._uses_jax = False  # in the traced steps
 
@@ -85,9 +89,10 @@ class NativeRecorder:
         if self._clock is not None:
             self._clock.mark()
 
-    def begin_trace(self) -> None:
+    def begin_trace(self, ready: ReadyBatches) -> None:
         """First look for the lines, in steps of their own: the profiler has none."""
         _refuse_in_backward()
+        self._ready, self._usual = ready, ready.usual
         self._jax.note()
         self._look_at_lines()
 
@@ -104,7 +109,10 @@ class NativeRecorder:
         assert self._profiler is not None, "it has been started"
         if self._profiler.note:
             return True  # it sees no more
-        after = self._traced - (_LOOK + _LEAD_IN + TRACED_STEPS)
+        if not self._marks and not self._is_led_in():
+            return False
+        after = self._marks - TRACED_STEPS
+        self._marks += 1
         if after == 0 and self._device == "cuda":
             with torch.profiler.record_function(FINISH):
                 torch.cuda.synchronize(self._index)
@@ -113,6 +121,13 @@ class NativeRecorder:
         if after == 0:
             self._look_at_lines()  # a third time: steps may call the same ops on different lines
         return after == _LEAD_OUT
+
+    def _is_led_in(self) -> bool:
+        """Is what a loader had prepared used up, while the profiler began and lines were noted?"""
+        is_usual = self._ready.note() < self._usual + 1
+        if is_last := self._traced - _LOOK >= MOST_LEAD_IN and not is_usual:
+            self._lead_in_note = MORE_READY
+        return is_usual or is_last
 
     def _look_at_lines(self) -> None:
         if not is_compiled_here():
@@ -164,7 +179,7 @@ class NativeRecorder:
 
     def _timeline(self, notes: list[str]) -> Timeline:
         """What the profiler saw between the marks: the steps, after those that lead in."""
-        notes = [*notes, *filter(None, [self._note])]
+        notes = [*notes, *filter(None, [self._note, self._lead_in_note])]
         found = sorted((e.time_range.end, e.thread) for e in self._events if e.name == MARK)
         marks = [end for end, _ in found][: TRACED_STEPS + 1]
         steps = [_step(i, found[i][1], *ends) for i, ends in enumerate(pairwise(marks))]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kit.measure.base.machine import Usage, conditions_of
+from kit.measure.base.ready import ReadyBatches
 from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions
 from kit.runs.labels import WATCHED
 from kit.runs.run import Run
@@ -83,8 +84,8 @@ class Recorder(Protocol):
     def tick(self, is_last: bool) -> None:
         """A timed step has ended, perhaps the last one."""
 
-    def begin_trace(self) -> None:
-        """The steps from now on are traced."""
+    def begin_trace(self, ready: ReadyBatches) -> None:
+        """The steps from now on are traced; `ready`: counted at the ends of those before."""
 
     def trace_step(self) -> bool:
         """A traced step has ended; true: no more are needed."""

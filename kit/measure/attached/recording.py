@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from kit.errors import SettingsError
+from kit.measure.attached.capture import ranks_of_job
 from kit.measure.attached.recorder import Recorded, Recorder
 from kit.measure.base.machine import Watch as MachineWatch
 from kit.measure.base.provenance import provenance
+from kit.measure.base.ready import MOST_EMPTYING, ReadyBatches, used_up_text
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP, WINDOW, drift
 from kit.text import format_count
 
 __all__ = ["Recording", "Wanted", "is_of_a_worker"]
 
+_ENDED_IN_TRACE = (
+    "the recording ended while steps were traced: the timeline has those that were whole, or none"
+)
 LEAST = 2  # measured steps that a recording is worth asking for
 
 
@@ -33,19 +38,28 @@ class Wanted:
                     f"{what} of a watch must be a whole number of at least {least}, not {number!r}"
                 )
         self.steps, self.skip = steps, skip
+        if skip is None and ranks_of_job() > 1:
+            self.skip = MOST_WARMUP  # that all ranks record the same steps
 
 
 class Recording:
     """One recording: warm up, time, trace; each `end_step` is the end of one step."""
 
-    def __init__(self, recorded: Recorded, recorder: Recorder, wanted: Wanted) -> None:
+    def __init__(
+        self,
+        recorded: Recorded,
+        recorder: Recorder,
+        wanted: Wanted,
+        strangers: Iterable[threading.Thread],
+    ) -> None:
         self.recorded = recorded
         self.thread = threading.current_thread()
         self.count = 0  # steps that have ended
         self.is_over = False
         self._recorder = recorder
         self._wanted = wanted
-        self._machine = MachineWatch()
+        self._machine = MachineWatch(strangers)
+        self._ready = ReadyBatches()
         self._is_tracing = False
         self._has_clock = False
         if self._is_warm():
@@ -63,6 +77,7 @@ class Recording:
             is_last = self._has_clock and len(self.recorded.times) == self._wanted.steps - 1
             self._recorder.tick(is_last)
             took = time.perf_counter_ns() - self._before
+            self._ready.note()
             if self._has_clock:
                 self._measured(took, loss)
             else:
@@ -77,6 +92,7 @@ class Recording:
             return self.recorded.ended
         if self._has_clock and self.recorded.usage is None:
             self.recorded.usage = self._machine.end()  # before what was traced is worked out
+            self._note_used_up()
         try:
             self._recorder.end_trace()
         except BaseException as error:
@@ -87,6 +103,8 @@ class Recording:
             self.recorded.notes.append(f"what the profiler saw is lost: {error!r}")
         if not self._is_tracing and self.count:
             self.recorded.notes.append(self._too_short())
+        if self._is_tracing and not self.is_over:
+            self.recorded.notes.append(_ENDED_IN_TRACE)
         self.recorded.ended = f"{why or 'complete'}: {self.said}"
         return self.recorded.ended
 
@@ -131,13 +149,20 @@ class Recording:
             f"{said}; so are these with skip={fewer}, steps={rest} (--skip {fewer} --steps {rest})"
         )
 
+    def _note_used_up(self) -> None:
+        before, times = len(self.recorded.warming), self.recorded.times
+        counts = self._ready.counts[max(before - 1, 0) : before + len(times)]
+        if said := used_up_text(counts, times):
+            self.recorded.notes.append(said)
+
     def _is_warm(self) -> bool:
         times, skip = self.recorded.warming, self._wanted.skip
         if skip is not None:
             return len(times) >= skip
         if len(times) < WINDOW:
             return False
-        return not drift(times[-WINDOW:]) or len(times) >= MOST_WARMUP
+        is_steady = not drift(times[-WINDOW:]) or len(times) >= MOST_WARMUP
+        return (is_steady and not self._ready.is_falling) or len(times) >= MOST_EMPTYING
 
     def _measured(self, took: int, loss: Any) -> None:
         self.recorded.times.append(took)
@@ -145,7 +170,7 @@ class Recording:
             self.recorded.losses.append(loss)
         if len(self.recorded.times) == self._wanted.steps:
             self._is_tracing = True
-            self._trace(self._recorder.begin_trace)
+            self._trace(lambda: self._recorder.begin_trace(self._ready))
 
     def _begin_clock(self) -> None:
         self._machine.begin()

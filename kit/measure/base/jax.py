@@ -51,12 +51,13 @@ class JaxContext(Context):
         "kit" copies them there too.
 
         Args:
-            dataset: a pytree of arrays with equally many items along their first axis, as each
-                list and tuple is taken; or another sequence of items, each a pytree of arrays.
+            dataset: a pytree of arrays with equally many items along their first axis, such as a
+                tuple or a dict of them; or an object with a length and items, each a pytree of
+                arrays.
 
         Raises:
-            SettingsError: the dataset is smaller than a batch, its arrays differ in length, or it
-                holds something else.
+            SettingsError: the dataset is smaller than a batch, its arrays differ in length, it is a
+                list of things alike, which may be items, or it holds something else.
         """
         length, take = _items(dataset)
         if length < self.batch_size:
@@ -96,6 +97,7 @@ def _items(dataset: Any) -> tuple[int, Take]:
         return len(dataset), lambda indices: jax.tree.map(
             lambda *items: np.stack([np.asarray(x) for x in items]), *(dataset[i] for i in indices)
         )
+    _refuse_items(dataset)
     leaves = [dataset] if isinstance(dataset, Iterator) else jax.tree.leaves(dataset)
     if not all(map(np.ndim, leaves)):
         raise SettingsError(
@@ -109,6 +111,20 @@ def _items(dataset: Any) -> tuple[int, Take]:
             f"the arrays of a dataset must have equally many items, not {sorted(lengths)}"
         )
     return lengths.pop(), lambda indices: jax.tree.map(lambda a: a[indices], arrays)
+
+
+def _refuse_items(dataset: Any) -> None:
+    """A list of items would be taken for whole arrays, and its first axis for the items."""
+    if not isinstance(dataset, list) or len(dataset) < 2:
+        return
+    kinds = {jax.tree.structure(x) for x in dataset}
+    are_arrays = all(isinstance(x, np.ndarray | jax.Array) for x in dataset)
+    if len(kinds) == 1 and not (are_arrays and len({(x.shape, x.dtype) for x in dataset}) > 1):
+        raise SettingsError(
+            f"ctx.loader was given a list of {len(dataset):,} things alike. If each is an item, "
+            "stack them: jax.tree.map(lambda *x: np.stack(x), *items), or give an object of a "
+            "class of yours with __len__ and __getitem__. If each is a whole array, give a tuple"
+        )
 
 
 def _shuffled(length: int, take: Take, size: int, seed: int) -> Iterator[Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kit.errors import Cancelled, SettingsError, words_of
 from kit.measure.base.loss import check_loss, detached, no_loss
+from kit.measure.base.ready import MOST_EMPTYING, ReadyBatches, used_up_text
 from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
 from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW, drift, enough_steps
 from kit.text import format_ms
@@ -65,6 +66,13 @@ class Timed:
     times: list[int]  # nanoseconds
     kept: list[Any]  # of the first steps after the least warm-up
     warmup: int  # steps before the clock ran
+    ready: ReadyBatches = field(default_factory=ReadyBatches)  # counted at the end of each step
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of the times, for the timeline."""
+        said = used_up_text(self.ready.counts[-len(self.times) - 1 :], self.times)
+        return (said,) if said else ()
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -102,6 +110,7 @@ def timed_steps(
     kept: list[Any] = []
     first: int | None = None  # measured step
     end = 0  # the step after the last measured one
+    ready = ReadyBatches()
     i = 0
     if progress is not None:
         progress("running the first step (may compile)", 0.0)
@@ -109,7 +118,7 @@ def timed_steps(
     while first is None or i < end:
         if cancelled is not None and cancelled():
             raise Cancelled(f"cancelled before step {i + 1}")
-        if first is None and _is_warm(settings, warming, pace):
+        if first is None and _is_warm(settings, warming, pace, ready):
             first = i + settings.settling
             end = first + _measured_steps(settings, warming, pace)
             pace.quiet()
@@ -129,7 +138,8 @@ def timed_steps(
         if i >= least:
             kept.append(pace.keep(result))
         del result  # with its graph, which keeps the inputs that have gradients
-        before = now
+        ready.note()
+        before = time.perf_counter_ns()
         i += 1
         if progress is not None:
             said, part = _progress(i, first, end, settings)
@@ -138,7 +148,7 @@ def timed_steps(
             if before - now > _LONG * (now - began):
                 pace.drain()  # meanwhile the device has worked: its next step would seem shorter
                 before = time.perf_counter_ns()
-    return Timed(times, kept[: settings.least_steps], i - len(times))
+    return Timed(times, kept[: settings.least_steps], i - len(times), ready)
 
 
 def _measured_steps(settings: Settings, warming: Sequence[int], pace: Pace) -> int:
@@ -161,13 +171,17 @@ def _least_warmup(settings: Settings) -> int:
     return LEAST_WARMUP if settings.warmup == UNTIL_STEADY else settings.warmup
 
 
-def _is_warm(settings: Settings, times: Sequence[int], pace: Pace) -> bool:
-    """The warm-up is over: as long as was asked for, or until its last steps have no trend."""
+def _is_warm(settings: Settings, times: Sequence[int], pace: Pace, ready: ReadyBatches) -> bool:
+    """The warm-up is over: as long as was asked for, or until its last steps have no trend.
+
+    Nor may the batches be running out that a loader had prepared.
+    """
     if settings.warmup != UNTIL_STEADY:
         return len(times) >= settings.warmup
     if len(times) < WINDOW:
         return False
-    return pace.agree(not drift(times[-WINDOW:])) or len(times) >= MOST_WARMUP
+    is_steady = not drift(times[-WINDOW:]) or len(times) >= MOST_WARMUP
+    return pace.agree(is_steady and not ready.is_falling) or len(times) >= MOST_EMPTYING
 
 
 def _progress(done: int, first: int | None, end: int, settings: Settings) -> tuple[str, float]:

@@ -96,7 +96,7 @@ def read_machine() -> Reading:
         found["busy_s"] = sum(getattr(cpu, name, 0.0) for cpu in cpus for name in _BUSY)
         found["steal_s"] = sum(getattr(cpu, "steal", math.nan) for cpu in cpus)
     with contextlib.suppress(*_UNREADABLE):
-        found["own_s"] = time.process_time() + sum(_of_children(own))
+        found["own_s"] = time.process_time() + sum(_of_children(own)) + sum(_of_siblings(own))
     with contextlib.suppress(*_UNREADABLE):
         found["system_s"] = os.times().system
     if resource is not None:
@@ -129,6 +129,31 @@ def _of_children(own: Any) -> Iterator[float]:
         with contextlib.suppress(*_UNREADABLE):
             taken = child.cpu_times()
             yield taken.user + taken.system
+
+
+def _of_siblings(own: Any) -> Iterator[float]:
+    """What the other ranks of this host take on these cores: they are part of the job, too.
+
+    `torchrun` starts them, and says how many there are. They are its children, and so is this one.
+    """
+    count = os.environ.get("LOCAL_WORLD_SIZE", "")
+    launcher = own.parent() if count.isdecimal() and int(count) > 1 else None
+    if launcher is None:
+        return
+    cores = _cores_of(own)
+    counted = {own.pid, *(child.pid for child in own.children(recursive=True))}
+    for sibling in launcher.children(recursive=True):
+        with contextlib.suppress(*_UNREADABLE):
+            if sibling.pid not in counted and cores & _cores_of(sibling):
+                taken = sibling.cpu_times()
+                yield taken.user + taken.system
+
+
+def _cores_of(process: Any) -> set[int]:
+    """On which it may run; the same for all where no system says which."""
+    with contextlib.suppress(*_UNREADABLE):
+        return set(process.cpu_affinity())
+    return {-1}
 
 
 def usage_between(
@@ -195,13 +220,17 @@ def conditions_of(usages: Sequence[Usage], warmup: float = math.nan) -> Conditio
 
 
 class Watch:
-    """Reads the machine around the measured and the traced steps of one run."""
+    """Reads the machine around the measured and the traced steps of one run.
 
-    def __init__(self) -> None:
+    Args:
+        threads: those that are not the run's; by default all others that there are now.
+    """
+
+    def __init__(self, threads: Iterable[threading.Thread] | None = None) -> None:
         here = threading.get_native_id()
         self._strangers = [
             number
-            for thread in threading.enumerate()
+            for thread in (threading.enumerate() if threads is None else [*threads])
             if (number := thread.native_id) not in (None, here) and not _is_runtimes(thread.name)
         ]
         self._before = Reading()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -180,3 +181,14 @@ class Profiler:
         ]
         # An event begins after its look at the clock: the closest pair is the best.
         return [replace(x, at_ns=x.at_ns - max(apart)) for x in self._looks] if apart else []
+
+
+def _leave_behind() -> None:
+    """In a forked child, such as a loader's worker: it need not pay for a profile of others."""
+    if _PROFILES:
+        private("torch.autograd._enable_record_function")(False)
+    _PROFILES.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+    os.register_at_fork(after_in_child=_leave_behind)

@@ -83,7 +83,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             settings=settings,
             losses=timed.losses,
             step_times_ns=tuple(timed.times),
-            timeline=timeline,
+            timeline=replace(timeline, notes=(*timed.notes, *timeline.notes)),
             metrics=metrics,
             environment=_environment(device),
             name=chosen.name,

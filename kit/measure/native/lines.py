@@ -209,6 +209,12 @@ def _taken_off() -> list[Any]:
     return [pop() for _ in range(count)][::-1]
 
 
+def _leave_behind() -> None:
+    """In a forked child, such as a loader's worker: what is computed there is not looked at."""
+    if private("torch._C._len_torch_dispatch_stack")():
+        _put_on([mode for mode in _taken_off() if not isinstance(mode, Lines)])
+
+
 def _put_on(modes: Sequence[Any]) -> None:
     for mode in modes:
         private("torch.utils._python_dispatch._push_mode")(mode)
@@ -243,3 +249,7 @@ def _place() -> Place:
             via = f"torch/{name.removeprefix(_TORCH)}:{frame.f_lineno}"
         frame = frame.f_back
     return "", via
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+    os.register_at_fork(after_in_child=_leave_behind)

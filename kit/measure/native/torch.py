@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from kit.measure.base.allocator import Allocated, memory_metrics, of_torch
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
 from kit.measure.base.machine import Watch
+from kit.measure.base.ready import MORE_READY, MOST_LEAD_IN, ReadyBatches
 from kit.measure.native.events import FINISH, STEP, blocking_lines, steps_of, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
 from kit.measure.native.launches import find_launches
@@ -70,7 +71,8 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             with look:
                 last()
         pace.finish()
-        profiler = _profile(last, settings.settling, device, pace.finish, watch.end)
+        lead_in = partial(_lead_in, last, settings.settling, timed.ready, timed.ready.usual)
+        profiler, early = _profile(last, lead_in, device, pace.finish, watch.end)
     looks = profiler.looks()
     events = profiler.events()
     launches = find_launches(events, steps_of(events), lines, device=device)
@@ -80,10 +82,10 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         places=[look.places for look in lines],
         looks=looks,
         caller=launches.of,
-        notes=launches.notes,
+        notes=(*timed.notes, *early, *launches.notes),
     )
     if profiler.note:
-        timeline = Timeline.of([], origin="profiled", notes=[profiler.note])
+        timeline = Timeline.of([], origin="profiled", notes=[*timed.notes, profiler.note])
     return Run(
         settings=settings,
         losses=timed.losses,
@@ -128,17 +130,17 @@ def environment(device: str, index: int | None = None) -> dict[str, str]:
 
 def _profile(
     step: Callable[[], Any],
-    settling: int,
+    lead_in: Callable[[], Sequence[str]],
     device: str,
     finish: Callable[[], object],
     then: Callable[[], object],
-) -> Profiler:
+) -> tuple[Profiler, Sequence[str]]:
+    """What saw the traced steps, and what to know of the steps before them."""
     profiler = Profiler(device)
     with contextlib.ExitStack() as undo:
         undo.callback(profiler.stop)
         profiler.start()
-        for _ in range(settling):
-            step()
+        notes = lead_in()
         for i in range(TRACED_STEPS):
             with profiler.region(f"{STEP}{i}"):
                 step()
@@ -146,4 +148,17 @@ def _profile(
                     with torch.profiler.record_function(FINISH):
                         finish()
         then()  # before what they did is worked out, which takes as long
-    return profiler
+    return profiler, notes
+
+
+def _lead_in(
+    step: Callable[[], Any], settling: int, ready: ReadyBatches, usual: float
+) -> Sequence[str]:
+    """Take what loaders have prepared meanwhile; notes, where that does not get less."""
+    for _ in range(settling):
+        step()
+    for _ in range(MOST_LEAD_IN):
+        if ready.note() < usual + 1:
+            return ()
+        step()
+    return (MORE_READY,)

@@ -36,6 +36,7 @@ from kit.errors import Cancelled, RunFileError, SettingsError, SweepError, Sweep
 from kit.files import as_path
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress
+from kit.measure.base.provenance import provenance
 from kit.measure.base.turns import TURNS
 from kit.measure.many.placement import Placement
 from kit.measure.many.portable import check_importable, let_go, portable
@@ -132,6 +133,7 @@ class _Sweep:
     runs: dict[int, Run] = field(default_factory=dict)  # by the cell's place
     failures: dict[Settings, BaseException] = field(default_factory=dict)
     saved: set[int] = field(default_factory=set)
+    loaded: bool = False  # some are of an earlier call
 
     @property
     def finished(self) -> list[Run]:
@@ -155,6 +157,7 @@ class _Sweep:
             if run is not None:
                 self.runs[i] = run
                 self.saved.add(i)
+                self.loaded = True
             elif why:
                 warnings.warn(f"{file} is measured again: {why}", stacklevel=level_of_user())
         if self.runs:
@@ -285,6 +288,8 @@ class _Sweep:
             found = [r for r in self.runs.values() if (r.settings.mode == "torch") == native]
             for name in _OF_MACHINE:
                 values = sorted({v for r in found if (v := r.environment.get(name)) is not None})
+                if name == COMMIT and self.loaded and values:
+                    values = sorted({*values, provenance().get(COMMIT, values[0])})
                 if len(values) > 1:
                     may = "may not" if name == COMMIT else "do not"
                     warnings.warn(

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,8 @@ import torch.optim.optimizer as of_optimizers
 import kit
 from kit.errors import SettingsError
 from kit.measure.attached import capture, signals
-from kit.measure.attached.optimizer_steps import FOLLOWED
+from kit.runs.steady import MOST_WARMUP
+from kit.torch.optimizers import FOLLOWED
 from tests.measure.attached.loops import Loop, python_calls
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -315,6 +317,53 @@ def test_each_of_several_ranks_writes_a_file_of_its_own(
     with kit.watch(2, skip=1, save=tmp_path / "step.kitrun"):
         Loop().train(20)
     assert [file.name for file in tmp_path.iterdir()] == ["step_rank3.kitrun"]
+
+
+def test_ranks_of_a_job_begin_at_one_step_after_a_warm_up_of_one_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each looks at another moment: so they begin some time after the file was written."""
+    monkeypatch.setattr(capture, "LOOK_S", 1.0)
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    ask = tmp_path / "now"
+
+    def begins(first_look_s: float) -> list[float]:
+        """When a rank is asked whose steps end each 0.3 s, and which looks from then on."""
+        now[0] = 1000.0
+        ask.unlink(missing_ok=True)
+        asked = capture.Capture(ask)
+        asked.open(lambda: None)
+        ask.touch()
+        os.utime(ask, (1000.0, 1000.0))
+        found = []
+        for step in range(20):
+            now[0] = 1000.1 + 0.3 * step
+            if now[0] >= first_look_s and asked.is_asked():
+                found.append(now[0])
+        return found
+
+    alone = [begins(look)[0] for look in (1000.1, 1000.7)]
+    assert alone == [1000.1, 1000.7]
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert begins(1000.1) == begins(1000.7) == [pytest.approx(1002.2)]
+    with kit.watch(2) as watch:
+        Loop().train(40)
+    assert watch.run.settings.warmup == MOST_WARMUP
+
+
+def test_files_lie_where_the_watch_was_made_though_the_loop_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    with kit.watch(2, skip=1, when="now", save="step.kitrun") as watch:
+        os.chdir("data")
+        (tmp_path / "now").touch()
+        Loop().train(20)
+    assert len(watch.runs) == 1
+    assert (tmp_path / "step.kitrun").exists()
 
 
 def test_a_run_that_cannot_be_written_ends_no_loop(tmp_path: Path):

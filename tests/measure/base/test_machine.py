@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import mmap
@@ -166,6 +167,58 @@ def test_a_thread_of_the_users_own_is_seen_and_one_that_waits_is_not(mode: str) 
         run = kit.run(beside_it, settings)
     assert run.conditions.threads > 0
     assert kit.run(beside_it, settings).conditions.threads < run.conditions.threads
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_only_a_thread_that_was_there_before_the_watch_is_no_part_of_the_loop(
+    is_before: bool,
+) -> None:
+    """A loop that loads its batches in a thread of its own, begun before the first step."""
+    burner, weight = Burner(), torch.ones(8, 8)
+    with contextlib.ExitStack() as around:
+        if is_before:
+            around.enter_context(burner)
+        watch = around.enter_context(kit.watch(steps=8, skip=1))
+        if not is_before:
+            around.enter_context(burner)
+        while not watch.runs:
+            until = burner.done + 50
+            while burner.done < until:
+                time.sleep(0.001)
+            (weight @ weight).sum()
+            watch.step()
+    assert (watch.run.conditions.threads > 0) == is_before
+
+
+RANK = """
+import psutil
+from kit.measure.base.machine import read_machine
+(sibling,) = [x for x in psutil.Process().parent().children() if x.pid != psutil.Process().pid]
+before, taken = read_machine(), sibling.cpu_times().user
+while sibling.cpu_times().user < taken + 0.5:
+    psutil.time.sleep(0.02)
+print(read_machine().own_s - before.own_s)
+"""
+LAUNCHER = """
+import subprocess, sys
+busy = subprocess.Popen([sys.executable, "-c", "while True: sum(range(1000))"])
+try:
+    subprocess.run([sys.executable, "-c", sys.argv[1]], check=True)
+finally:
+    busy.kill()
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_another_rank_that_the_launcher_has_started_is_part_of_the_job(ranks: int) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", LAUNCHER, RANK],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LOCAL_WORLD_SIZE": str(ranks)},
+    )
+    assert (float(told.stdout) > 0.45) == (ranks == 2)
 
 
 def test_another_process_is_seen_and_said() -> None:

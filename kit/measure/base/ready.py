@@ -1,0 +1,115 @@
+"""How many batches the workers of torch's DataLoaders have ready: steps that use them up are short.
+
+A long step (the first one compiles) lets the workers fill their queue, and the steps after it take
+from there: a loop that is measured then shows no wait for its loader, though each step of a long
+run waits. So a warm-up goes on while the count falls, and traced steps begin once it is as before.
+
+The queue of a loader is torch's own matter: where it is kept otherwise, nothing is counted.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Any
+
+from kit.runs.steady import ALIKE, WINDOW
+from kit.text import format_ms
+
+__all__ = ["MORE_READY", "MOST_EMPTYING", "MOST_LEAD_IN", "ReadyBatches", "used_up_text"]
+
+MOST_EMPTYING = 60  # warm-up steps, while the batches that are ready run out
+MOST_LEAD_IN = 20  # steps under the profiler, which keeps all that it sees
+MORE_READY = (
+    f"after {MOST_LEAD_IN} steps under the profiler a DataLoader still had more batches ready than "
+    "in the measured steps: how long steps wait for a batch is not seen in the traced ones"
+)
+_LEAST = 2  # batches that were used up, more or less, before that is told
+_WINDOW = 2 * WINDOW  # steps that are judged: workers that began together bring many at once
+_FELL = 0.5  # of a batch, from the earlier half of these steps to the later one
+
+
+class ReadyBatches:
+    """The batches that are ready at the end of each step.
+
+    The loaders are found anew where all that were known have ended, as at an epoch's end.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[weakref.ref[Any]] = []
+        self.counts: list[int] = []  # at the ends of steps; all 0 without workers
+
+    def note(self) -> int:
+        """A step has ended: how many are ready now."""
+        queues = [q for ref in self._found if (q := ref()) is not None and not _is_over(q)]
+        if not queues and _has_children():
+            queues = _live_iterators()
+            self._found = [weakref.ref(found) for found in queues]
+        self.counts.append(sum(map(_ready_of, queues)))
+        return self.counts[-1]
+
+    @property
+    def is_falling(self) -> bool:
+        """Do the last steps take more batches than come?"""
+        last = self.counts[-_WINDOW:]
+        half = len(last) // 2
+        return len(last) >= WINDOW and fmean(last[:half]) - fmean(last[half:]) > _FELL
+
+    @property
+    def usual(self) -> float:
+        """How many are ready at the end of a step, as of the last ones."""
+        return fmean(self.counts[-WINDOW:]) if self.counts else 0.0
+
+
+def used_up_text(counts: Sequence[int], times_ns: Sequence[int]) -> str:
+    """A sentence for measured steps that took more batches than came; "" if they did not.
+
+    Args:
+        counts: what was ready before the first of them, and at the end of each.
+        times_ns: what they took.
+    """
+    steps, used = len(times_ns), (counts[0] - counts[-1] if counts else 0)
+    if used < _LEAST or used <= ALIKE * steps:
+        return ""
+    step_ms = median(times_ns) / 1e6
+    long = f", up to {format_ms(step_ms * steps / (steps - used))} a step" if used < steps else ""
+    return (
+        f"the measured steps used up {used} batches that workers of a DataLoader "
+        "had prepared before: once these are gone, each step waits for the workers, if they are "
+        f"slower than the step{long}. Measure more steps, or raise the warm-up"
+    )
+
+
+def _has_children() -> bool:
+    """Does multiprocessing know of a process that this one has started?"""
+    return bool(getattr(sys.modules.get("multiprocessing.process"), "_children", ()))
+
+
+def _live_iterators() -> list[Any]:
+    """The iterators over loaders with workers that Python's garbage collector knows of."""
+    kind = getattr(sys.modules.get("torch.utils.data.dataloader"), "_MultiProcessingDataLoaderIter",
+                   None)  # fmt: skip
+    if kind is None:
+        return []
+    return [x for x in gc.get_objects() if issubclass(type(x), kind) and not _is_over(x)]
+
+
+def _is_over(iterator: Any) -> bool:
+    """The epoch has ended, or its workers have."""
+    is_used_up = not getattr(iterator, "_tasks_outstanding", 0)
+    return (is_used_up and not _ready_of(iterator)) or bool(getattr(iterator, "_shutdown", True))
+
+
+def _ready_of(iterator: Any) -> int:
+    """Batches that wait in the queues, or beside these where others go first; 0 if not known."""
+    names = ("_data_queue", "_worker_result_queue")  # the same one without a thread that pins
+    queues = {id(q): q for name in names if (q := getattr(iterator, name, None)) is not None}
+    try:
+        waiting = sum(int(queue.qsize()) for queue in queues.values())
+    except (NotImplementedError, OSError, AttributeError, ValueError):  # macOS does not tell
+        return 0
+    aside = getattr(iterator, "_task_info", {}).values()
+    return waiting + sum(isinstance(info, tuple) and len(info) == 2 for info in list(aside))
