@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from threading import Thread, current_thread
 from threading import enumerate as threads
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakSet
 
@@ -40,14 +40,16 @@ from kit.versions import warn_of_untried
 
 __all__ = ["LoopWatch", "watch"]
 
-_AROUND_STEPS = next(
-    (
-        part
-        for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
-        if isinstance(part, CodeType) and part.co_name == "wrapper"
-    ),
-    None,
-)
+
+def _code_around_steps() -> CodeType | None:
+    """Torch's function around the `step` of each class; None in a torch that has it otherwise."""
+    maker = getattr(torch.optim.Optimizer, "profile_hook_step", None)
+    parts = maker.__code__.co_consts if isinstance(maker, FunctionType) else ()
+    found = (x for x in parts if isinstance(x, CodeType) and x.co_name == "wrapper")
+    return next(found, None)
+
+
+_AROUND_STEPS = _code_around_steps()
 _BOUNDARY = "a step ends at `watch.step()`, or else at the `step()` of an optimizer of torch.optim"
 
 

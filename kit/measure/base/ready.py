@@ -35,19 +35,21 @@ _FELL = 0.5  # of a batch, from the earlier half of these steps to the later one
 class ReadyBatches:
     """The batches that are ready at the end of each step.
 
-    The loaders are found anew where all that were known have ended, as at an epoch's end.
+    The loaders are looked for where a process was started since the last look, as at an epoch's
+    begin: that goes through all objects of Python.
     """
 
     def __init__(self) -> None:
         self._found: list[weakref.ref[Any]] = []
+        self._children: frozenset[int | None] = frozenset()  # at the last look
         self.counts: list[int] = []  # at the ends of steps; all 0 without workers
 
     def note(self) -> int:
         """A step has ended: how many are ready now."""
+        if (children := _children()) != self._children:
+            self._children = children
+            self._found = [weakref.ref(found) for found in _live_iterators()]
         queues = [q for ref in self._found if (q := ref()) is not None and not _is_over(q)]
-        if not queues and _has_children():
-            queues = _live_iterators()
-            self._found = [weakref.ref(found) for found in queues]
         self.counts.append(sum(map(_ready_of, queues)))
         return self.counts[-1]
 
@@ -83,9 +85,10 @@ def used_up_text(counts: Sequence[int], times_ns: Sequence[int]) -> str:
     )
 
 
-def _has_children() -> bool:
-    """Does multiprocessing know of a process that this one has started?"""
-    return bool(getattr(sys.modules.get("multiprocessing.process"), "_children", ()))
+def _children() -> frozenset[int | None]:
+    """The processes that multiprocessing has started here, as far as it knows them."""
+    known = getattr(sys.modules.get("multiprocessing.process"), "_children", None)
+    return frozenset(child.pid for child in known.copy()) if isinstance(known, set) else frozenset()
 
 
 def _live_iterators() -> list[Any]:
@@ -94,7 +97,7 @@ def _live_iterators() -> list[Any]:
                    None)  # fmt: skip
     if kind is None:
         return []
-    return [x for x in gc.get_objects() if issubclass(type(x), kind) and not _is_over(x)]
+    return [x for x in gc.get_objects() if issubclass(type(x), kind)]
 
 
 def _is_over(iterator: Any) -> bool:

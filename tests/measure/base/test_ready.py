@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import kit
+from kit.measure.base import ready
 from kit.measure.base.ready import ReadyBatches, used_up_text
 from tests.waiting import until
 
@@ -118,3 +119,27 @@ def test_the_sentence_says_what_a_step_may_take_if_that_is_known() -> None:
     assert "up to" not in said
     assert used_up_text([3, 2, 3, 3, 2, 3, 2], times) == ""
     assert used_up_text([], []) == ""
+
+
+def test_loaders_are_looked_for_only_once_a_process_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To look goes through all objects of Python, and a step waits for it."""
+    looks: list[int] = []
+    find = ready._live_iterators
+    monkeypatch.setattr(ready, "_live_iterators", lambda: looks.append(1) or find())
+    forked = multiprocessing.get_context("fork")
+    over = forked.Event()
+    counted = ReadyBatches()
+    for _ in range(3):
+        counted.note()
+    before = len(looks)
+    child = forked.Process(target=over.wait)
+    child.start()
+    try:
+        for _ in range(5):
+            assert counted.note() == 0
+    finally:
+        over.set()
+        child.join()
+    assert len(looks) == before + 1
