@@ -183,7 +183,7 @@ class WithTorch:
     def tell(self, error: BaseException) -> None:
         """An error ends the script: call its own `sys.excepthook`, if it has put one there."""
         if sys.excepthook not in (self._excepthook, sys.__excepthook__):
-            with contextlib.suppress(Exception):  # of the hook: the script's error is told anyhow
+            with contextlib.suppress(Exception, SystemExit):  # the error is told anyhow
                 sys.excepthook(type(error), error, error.__traceback__)
 
     @property

@@ -110,7 +110,7 @@ def _keep(made: Run, options: argparse.Namespace) -> None:
         told = []
         if options.save:
             made.save(options.save)
-            told.append(f"\nsaved {safe_terminal(near(str(options.save)), WHOLE)}")
+            told.append(f"\nsaved {safe_terminal(near(str(options.save), options.folder), WHOLE)}")
         if options.report:
             told.append(written([made], near(str(options.report))))
         return told

@@ -233,10 +233,10 @@ def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
     return found
 
 
-def near(path: str) -> str:
-    """The same file, as one would write it here: without what leads to this folder."""
+def near(path: str, folder: str = os.curdir) -> str:
+    """The same file, as one would write it in a folder: without what leads to that."""
     try:
-        relative = os.path.relpath(path)
+        relative = os.path.relpath(path, folder)
     except (ValueError, OSError):  # on Windows no way leads to another drive; a folder may be gone
         relative = os.pardir
     return path if relative.startswith(os.pardir) else relative

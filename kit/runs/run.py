@@ -282,7 +282,7 @@ class Run:
         if (part := self.after_steps_fraction) >= MUCH:
             unseen = (
                 f"{format_percent(part)} of the kernels' time that the steps launched comes after "
-                "the last step: they are the host's, and the device is behind"
+                "the last step: a step is what the host did, and the device is behind it"
             )
         found = limited_by(self.timeline, self.limit_shares)
         compiled = self.measured.compiled_fraction

@@ -111,8 +111,8 @@ class LogTimes:
 def by_turns(old: Sequence[str], new: Sequence[str]) -> bool:
     """Did the runs of two sides take turns? False where one of them does not say when it ended.
 
-    They do where sides change as often as the smaller one has runs; those that ended at the same
-    time may have ended in any order.
+    They do where sides change as often as the smaller one has runs; one run against several has
+    some before it and some after. Those that ended at the same time may have ended in any order.
 
     Args:
         old, new: when each run ended, as a text that sorts by it; "" where that is not known.
@@ -128,7 +128,8 @@ def by_turns(old: Sequence[str], new: Sequence[str]) -> bool:
             side = side if left[side] else 1 - side
             changes, last = changes + (side != last), side
             left[side] -= 1
-    return "" not in ended and changes >= min(len(old), len(new))
+    fewer, more = sorted((len(old), len(new)))
+    return "" not in ended and changes >= max(fewer, min(more, 2))
 
 
 def _parts(run: Values, rerun: Rerun) -> Iterator[tuple[float, float]]:

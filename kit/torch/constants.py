@@ -93,6 +93,8 @@ def of_module(module: nn.Module) -> Watched:
     def bound() -> Any:
         if (modules := [*map(_THING, known)])[0] is None:
             return None
+        if None in modules:
+            return "a part is gone"
         return [
             *(id(vars(modules[i]).get(name)) for i, name in held),
             *map(id, chain.from_iterable(map(dict.values, map(_BUFFERS, modules)))),
@@ -132,7 +134,10 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> Watched:
     def bound() -> Any:
         if (alive := known()) is None:
             return None
-        states = chain.from_iterable(state.values() for state in alive.state.values())
+        states = chain.from_iterable(
+            state.values() if isinstance(state, dict) else (state,)
+            for state in alive.state.values()
+        )
         parameters = chain.from_iterable(group["params"] for group in alive.param_groups)
         return [*map(id, states), *map(id, map(_GRADIENT, parameters))]
 

@@ -97,7 +97,7 @@ class Dispatcher:
             "torch.inference_mode": torch.is_inference_mode_enabled(),
             "torch.autocast": is_lower and torch.get_autocast_dtype("kit"),
             "torch.get_default_dtype()": torch.get_default_dtype(),
-            "a hook of all modules": [*map(id, self.hooks())],
+            "a hook of all modules or optimizers": [*map(id, self.hooks())],
         }
 
     @staticmethod
@@ -112,7 +112,7 @@ class Dispatcher:
         )
 
     def hooks(self) -> list[Any]:
-        """The functions that torch calls for all modules."""
+        """The functions that torch calls for all modules and optimizers."""
         return [hook for hooks in _HOOKS_OF_ALL for hook in hooks.values()]
 
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -24,9 +25,15 @@ from torch.optim.optimizer import (
 )
 
 from kit.torch.scaling.scaler import count_for_fused
+from kit.torch.tensors.private import private
 from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["FOLLOWED", "OptimizerWatch", "makes_state", "prefer_fused", "step_around"]
+
+
+Function = Callable[..., None]
+# Torch's own, which loads dynamo where the function is called.
+_no_dynamo: Callable[[Function], Function] = private("torch._disable_dynamo")
 
 
 class OptimizerWatch:
@@ -50,9 +57,9 @@ class OptimizerSteps:
     """
 
     def __init__(self) -> None:
-        self._watches: dict[int, OptimizerWatch] = {}  # only by a dict's own, atomic methods
-        self._tell_before = torch.compiler.disable(self._before)
-        self._tell_after = torch.compiler.disable(self._after)
+        # Changed only by a dict's own methods, which are atomic.
+        self._watches: dict[int, OptimizerWatch] = {}
+        self._of_begins: dict[int, OptimizerWatch] = {}  # those of them that have something to do
         register_optimizer_step_pre_hook(self._begun)
         register_optimizer_step_post_hook(self._ended)
         if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
@@ -64,23 +71,28 @@ class OptimizerSteps:
     def follow(self, watch: OptimizerWatch) -> None:
         """Tell this watch of each step from now on."""
         self._watches[id(watch)] = watch
+        if type(watch).before_optimizer is not OptimizerWatch.before_optimizer:
+            self._of_begins[id(watch)] = watch
 
     def leave(self, watch: OptimizerWatch) -> None:
         """Call this watch no more, but perhaps for a step that begins or ends now."""
         self._watches.pop(id(watch), None)
+        self._of_begins.pop(id(watch), None)
 
     def _begun(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._watches:
-            self._tell_before(optimizer, args, kwargs)
+        if self._of_begins:
+            self._before(optimizer, args, kwargs)
 
     def _ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._watches:
-            self._tell_after(optimizer, args, kwargs)
+            self._after(optimizer, args, kwargs)
 
+    @_no_dynamo
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        for watch in list(self._watches.values()):
+        for watch in list(self._of_begins.values()):
             watch.before_optimizer(optimizer, args, kwargs)
 
+    @_no_dynamo
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         for watch in list(self._watches.values()):
             watch.after_optimizer(optimizer, args, kwargs)
@@ -89,6 +101,7 @@ class OptimizerSteps:
         for watch in list(self._watches.values()):
             watch.leave_behind()
         self._watches.clear()
+        self._of_begins.clear()
 
 
 FOLLOWED = OptimizerSteps()

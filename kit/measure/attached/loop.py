@@ -14,12 +14,10 @@ they may be called from anywhere: another thread, another cell, a signal handler
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from threading import Thread, current_thread
 from threading import enumerate as threads
-from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakSet
 
@@ -29,6 +27,13 @@ from kit.errors import SettingsError, words_of
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.device_kit import KitRecorder, StepMarks
 from kit.measure.attached.native import NativeRecorder
+from kit.measure.attached.optimizers import (
+    device_of,
+    index_of,
+    is_captured,
+    is_inner,
+    parameters_of,
+)
 from kit.measure.attached.recorder import EXPLICIT, Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
 from kit.measure.base.loss import detached
@@ -40,16 +45,6 @@ from kit.versions import warn_of_untried
 
 __all__ = ["LoopWatch", "watch"]
 
-
-def _code_around_steps() -> CodeType | None:
-    """Torch's function around the `step` of each class; None in a torch that has it otherwise."""
-    maker = getattr(torch.optim.Optimizer, "profile_hook_step", None)
-    parts = maker.__code__.co_consts if isinstance(maker, FunctionType) else ()
-    found = (x for x in parts if isinstance(x, CodeType) and x.co_name == "wrapper")
-    return next(found, None)
-
-
-_AROUND_STEPS = _code_around_steps()
 _BOUNDARY = "a step ends at `watch.step()`, or else at the `step()` of an optimizer of torch.optim"
 
 
@@ -117,6 +112,7 @@ class LoopWatch(OptimizerWatch):
         self._ended = ""
         self._is_explicit = False  # the loop calls `step`
         self._leader = (0, 0)  # the optimizer whose steps end a step, and its first parameter
+        self._groups: set[int] = set()  # with which it was stepped since
         self.strangers: Collection[Thread] = WeakSet(threads())  # that are not the loop's
         self._marks: StepMarks | None = None  # on device kit
         self._is_closed = False
@@ -280,14 +276,28 @@ class LoopWatch(OptimizerWatch):
             return
         if self._is_explicit:
             return
-        # One that is stepped group by group, as DeepSpeed does, has another first one each time.
-        one = id(optimizer), id(next(_parameters(optimizer), None))
-        if (self._recording is not None or not self._requests) and self._leader != one:
+        first = id(next(parameters_of(optimizer), None))
+        if (self._recording is not None or not self._requests) and not self._leads(
+            optimizer, first
+        ):
             return
-        if _is_inner(optimizer) or _is_captured():
+        if is_inner(optimizer) or is_captured():
             return
-        self._leader = one
+        self._leader = id(optimizer), first
+        self._groups.clear()
         self._step_ended(f"{type(optimizer).__name__}.step()", optimizer, None)
+
+    def _leads(self, optimizer: Any, first: int) -> bool:
+        """Does this optimizer end a step, where its groups begin with this parameter?
+
+        One that is stepped group by group, as DeepSpeed does, has another one each time. Where one
+        comes again before the leader has, the program has replaced that.
+        """
+        if self._leader == (id(optimizer), first) or first in self._groups:
+            return self._leader[0] == id(optimizer)
+        if self._leader[0] == id(optimizer):
+            self._groups.add(first)
+        return False
 
     def _step_ended(self, boundary: str, optimizer: Any, loss: Any) -> None:
         """Do what is due between two steps; whatever goes wrong, the loop goes on."""
@@ -331,11 +341,11 @@ class LoopWatch(OptimizerWatch):
                 self._end("the watch was closed")
 
     def _recorder(self, optimizer: Any) -> Recorder:
-        device = _device_of(optimizer)
+        device = device_of(optimizer)
         session = current_session()
         if device != "kit" or session is None:
             self._marks = None
-            return NativeRecorder(device, _index_of(optimizer))
+            return NativeRecorder(device, index_of(optimizer))
         if self._marks is None:
             self._marks = StepMarks(session)
             self._marks.end_step()
@@ -396,55 +406,3 @@ def _said(error: BaseException | None) -> str:
         return ""
     text = words_of(error)
     return f"{type(error).__name__}{': ' if text else ''}{text}"[:200]
-
-
-def _is_inner(optimizer: Any) -> bool:
-    """Is this the end of a `super().step()`, inside another `step` of the same optimizer?"""
-    around = 0
-    frame: Any = sys._getframe()
-    while frame is not None and around < 2:
-        if frame.f_code is _AROUND_STEPS:  # torch's, around the `step` of each class
-            around += frame.f_locals.get("self") is optimizer
-        frame = frame.f_back
-    return around > 1
-
-
-def _is_captured() -> bool:
-    """Is a graph of CUDA being captured here? Nothing may wait meanwhile, or mark the stream."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def _holds_cuda_memory() -> bool:
-    """Is there a tensor on CUDA? Something else may have started it, for a loop on the CPU."""
-    if not torch.cuda.is_initialized():
-        return False
-    try:
-        return any(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
-    except RuntimeError:  # an allocator of the program's own does not tell
-        return True
-
-
-def _index_of(optimizer: Any) -> int | None:
-    """Of the GPU that has its first parameters; None where none has."""
-    return next((p.device.index for p in _parameters(optimizer) if p.device.type == "cuda"), None)
-
-
-def _parameters(optimizer: Any) -> Iterator[Any]:
-    for group in getattr(optimizer, "param_groups", ()):
-        yield from group["params"]
-
-
-def _device_of(optimizer: Any) -> str:
-    """Where the loop trains: by its optimizer's parameters, or else by what is in use."""
-    kinds = {p.device.type for p in _parameters(optimizer)}
-    in_use = [name for name in ("kit", "cuda") if name in kinds]
-    if not kinds and current_session() is not None:
-        return "kit"
-    if not kinds:
-        return "cuda" if _holds_cuda_memory() else "cpu"
-    if in_use or "cpu" in kinds:
-        return in_use[0] if in_use else "cpu"
-    raise SettingsError(
-        f"the loop trains on {min(kinds)!r}: kit.watch records steps on the CPU, on CUDA, "
-        "and on device kit in an open session"
-    )

@@ -69,7 +69,7 @@ class NativeRecorder:
         self._launches = NOTHING
         self._traced = 0
         self._marks = 0  # the ends of steps that lie around the traced ones
-        self._ready, self._usual = ReadyBatches(), 0.0  # batches of a loader with workers
+        self._ready = ReadyBatches()  # of a loader with workers
         self._jax = _JaxArrays()
         self._uses_jax = False  # in the traced steps
 
@@ -92,7 +92,7 @@ class NativeRecorder:
     def begin_trace(self, ready: ReadyBatches) -> None:
         """First look for the lines, in steps of their own: the profiler has none."""
         _refuse_in_backward()
-        self._ready, self._usual = ready, ready.usual
+        self._ready = ready
         self._jax.note()
         self._look_at_lines()
 
@@ -124,7 +124,7 @@ class NativeRecorder:
 
     def _is_led_in(self) -> bool:
         """Is what a loader had prepared used up, while the profiler began and lines were noted?"""
-        is_usual = self._ready.note() < self._usual + 1
+        is_usual = self._ready.is_led_in()
         if is_last := self._traced - _LOOK >= MOST_LEAD_IN and not is_usual:
             self._lead_in_note = MORE_READY
         return is_usual or is_last

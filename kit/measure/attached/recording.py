@@ -14,7 +14,7 @@ from kit.measure.attached.capture import ranks_of_job
 from kit.measure.attached.recorder import Recorded, Recorder
 from kit.measure.base.machine import Watch as MachineWatch
 from kit.measure.base.provenance import provenance
-from kit.measure.base.ready import MOST_EMPTYING, ReadyBatches, used_up_text
+from kit.measure.base.ready import MOST_EMPTYING, MOST_LEAD_IN, ReadyBatches, used_up_text
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP, WINDOW, drift
 from kit.text import format_count
@@ -132,10 +132,11 @@ class Recording:
     def _too_short(self) -> str:
         """Why no step was traced, and what to ask for instead."""
         steps, skip = self._wanted.steps, self._wanted.skip
-        tail = self._recorder.trace_length
+        tail, has_workers = self._recorder.trace_length, any(self._ready.counts)
         ended = self.count + 1  # a recording begins after a first step
-        warm = f"{WINDOW} to {MOST_WARMUP}" if skip is None else f"{skip}"
-        need = 1 + (MOST_WARMUP if skip is None else skip) + steps + tail
+        most = MOST_EMPTYING if has_workers else MOST_WARMUP
+        warm = f"{WINDOW} to {most}" if skip is None else f"{skip}"
+        need = 1 + (most if skip is None else skip) + steps + tail + MOST_LEAD_IN * has_workers
         said = (
             f"no step was traced: the recording ended after {format_count(ended, 'step')}, and "
             f"needs {warm} to warm up, {steps} to measure and {tail} to trace. {need} are enough"
@@ -170,6 +171,8 @@ class Recording:
             self.recorded.losses.append(loss)
         if len(self.recorded.times) == self._wanted.steps:
             self._is_tracing = True
+            if ranks_of_job() == 1:  # else all lead in equally long, and trace the same steps
+                self._ready.end_measured(self._wanted.steps)
             self._trace(lambda: self._recorder.begin_trace(self._ready))
 
     def _begin_clock(self) -> None:

@@ -148,6 +148,7 @@ def timed_steps(
             if before - now > _LONG * (now - began):
                 pace.drain()  # meanwhile the device has worked: its next step would seem shorter
                 before = time.perf_counter_ns()
+    ready.end_measured(len(times))
     return Timed(times, kept[: settings.least_steps], i - len(times), ready)
 
 

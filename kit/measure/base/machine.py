@@ -123,12 +123,16 @@ def _own_cpus(own: Any) -> list[Any]:
 
 def _of_children(own: Any) -> Iterator[float]:
     """Such as a DataLoader's workers: part of the step."""
-    times = own.cpu_times()
-    yield getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    yield _of_ended(own.cpu_times())
     for child in own.children(recursive=True):
         with contextlib.suppress(*_UNREADABLE):
             taken = child.cpu_times()
             yield taken.user + taken.system
+
+
+def _of_ended(times: Any) -> float:
+    """What children took that have ended; a system may not tell."""
+    return float(getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0))
 
 
 def _of_siblings(own: Any) -> Iterator[float]:
@@ -146,7 +150,7 @@ def _of_siblings(own: Any) -> Iterator[float]:
         with contextlib.suppress(*_UNREADABLE):
             if sibling.pid not in counted and cores & _cores_of(sibling):
                 taken = sibling.cpu_times()
-                yield taken.user + taken.system
+                yield taken.user + taken.system + _of_ended(taken)
 
 
 def _cores_of(process: Any) -> set[int]:

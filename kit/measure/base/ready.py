@@ -10,13 +10,14 @@ The queue of a loader is torch's own matter: where it is kept otherwise, nothing
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import weakref
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
-from kit.runs.steady import ALIKE, WINDOW
+from kit.runs.steady import ALIKE, WINDOW, drift
 from kit.text import format_ms
 
 __all__ = ["MORE_READY", "MOST_EMPTYING", "MOST_LEAD_IN", "ReadyBatches", "used_up_text"]
@@ -42,6 +43,7 @@ class ReadyBatches:
     def __init__(self) -> None:
         self._found: list[weakref.ref[Any]] = []
         self._children: frozenset[int | None] = frozenset()  # at the last look
+        self._most = math.inf  # batches with which traced steps may begin
         self.counts: list[int] = []  # at the ends of steps; all 0 without workers
 
     def note(self) -> int:
@@ -60,10 +62,14 @@ class ReadyBatches:
         half = len(last) // 2
         return len(last) >= WINDOW and fmean(last[:half]) - fmean(last[half:]) > _FELL
 
-    @property
-    def usual(self) -> float:
-        """How many are ready at the end of a step, as of the last ones."""
-        return fmean(self.counts[-WINDOW:]) if self.counts else 0.0
+    def end_measured(self, steps: int) -> None:
+        """The last steps were measured: where they found no batch ready, traced ones shall not."""
+        last = self.counts[-steps - 1 :]
+        self._most = fmean(last) + 1 if last and not min(last) else math.inf
+
+    def is_led_in(self) -> bool:
+        """A step under the profiler has ended: are no more ready than in the measured steps?"""
+        return self.note() < self._most
 
 
 def used_up_text(counts: Sequence[int], times_ns: Sequence[int]) -> str:
@@ -74,9 +80,9 @@ def used_up_text(counts: Sequence[int], times_ns: Sequence[int]) -> str:
         times_ns: what they took.
     """
     steps, used = len(times_ns), (counts[0] - counts[-1] if counts else 0)
-    if used < _LEAST or used <= ALIKE * steps:
+    if used < _LEAST or used <= ALIKE * steps or drift(counts) >= 0:  # they go up and down
         return ""
-    step_ms = median(times_ns) / 1e6
+    step_ms = fmean(times_ns) / 1e6
     long = f", up to {format_ms(step_ms * steps / (steps - used))} a step" if used < steps else ""
     return (
         f"the measured steps used up {used} batches that workers of a DataLoader "

@@ -1,9 +1,9 @@
 """What torch's profiler saw, as a `Timeline`: steps, phases, kernels, and where the host waited.
 
 Pure: events in, a timeline out. An event is torch's `FunctionEvent`; of it this file reads name,
-time_range (microseconds), cpu_parent, device_type, device_index, device_resource_id, kernels and
-is_user_annotation. Steps are the regions named "kit step <n>"; what kit itself does at the end of
-one is inside "kit finish".
+time_range (microseconds), cpu_parent, device_type, device_index, device_resource_id, kernels, id,
+thread and is_user_annotation. Steps are the regions named "kit step <n>"; what kit itself does at
+the end of one is inside "kit finish".
 """
 
 from __future__ import annotations
@@ -316,14 +316,14 @@ def _waits(events: Iterable[Any], host: Iterable[Any]) -> list[tuple[Any, Any]]:
     copies = {e.id: e for e in events if e.device_type.name != "CPU" and way_of(e.name)}
     calls = [e for e in host if is_wait(e.name) or _is_waiting_copy(e, copies)]
     found: list[tuple[Any, Any]] = []
-    for e in sorted(calls, key=lambda e: e.time_range.start):
+    for e in sorted(calls, key=lambda e: (e.thread, e.time_range.start)):
         if any(a.name == FINISH for a in ancestors(e)):
             continue
         if found and _follows(e, found[-1][1]):
             found[-1] = found[-1][0], e
         else:
             found.append((e, e))
-    return found
+    return sorted(found, key=lambda wait: wait[0].time_range.start)
 
 
 def _is_waiting_copy(call: Any, copies: Mapping[int, Any]) -> bool:

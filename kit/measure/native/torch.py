@@ -71,7 +71,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             with look:
                 last()
         pace.finish()
-        lead_in = partial(_lead_in, last, settings.settling, timed.ready, timed.ready.usual)
+        lead_in = partial(_lead_in, last, settings.settling, timed.ready)
         profiler, early = _profile(last, lead_in, device, pace.finish, watch.end)
     looks = profiler.looks()
     events = profiler.events()
@@ -151,14 +151,12 @@ def _profile(
     return profiler, notes
 
 
-def _lead_in(
-    step: Callable[[], Any], settling: int, ready: ReadyBatches, usual: float
-) -> Sequence[str]:
+def _lead_in(step: Callable[[], Any], settling: int, ready: ReadyBatches) -> Sequence[str]:
     """Take what loaders have prepared meanwhile; notes, where that does not get less."""
     for _ in range(settling):
         step()
     for _ in range(MOST_LEAD_IN):
-        if ready.note() < usual + 1:
+        if ready.is_led_in():
             return ()
         step()
     return (MORE_READY,)

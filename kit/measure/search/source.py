@@ -80,7 +80,8 @@ def _led_to(roots: Sequence[Any]) -> Iterator[str]:
                 yield _source(thing)
                 todo += [*thing.__bases__, *_functions_of(thing)]
         elif not inspect.ismodule(thing):
-            todo += [type(thing), getattr(thing, "__wrapped__", None)]
+            wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # runs no code of its own
+            todo += [type(thing), wrapped]
 
 
 def _has_text(thing: Any) -> bool:

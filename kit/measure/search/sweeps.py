@@ -26,7 +26,7 @@ from concurrent.futures import (
     wait,
 )
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -143,6 +143,11 @@ class _Sweep:
     def where(self) -> str:
         return "" if self.folder is None else str(self.folder)
 
+    @cached_property
+    def source(self) -> str:
+        """That of the workload before its first cell: a builder may change what it names."""
+        return source_of(self.placement.workload)
+
     @property
     def pending(self) -> list[int]:
         return [i for i in range(len(self.cells)) if i not in self.runs]
@@ -151,9 +156,8 @@ class _Sweep:
         """Take over what an earlier call has saved."""
         if self.folder is None:
             return
-        source = source_of(self.placement.workload)
         for i, file in enumerate(_files(self.folder, self.placement, self.cells)):
-            run, why = _read(file, self.placement.name, self.cells[i], source)
+            run, why = _read(file, self.placement.name, self.cells[i], self.source)
             if run is not None:
                 self.runs[i] = run
                 self.saved.add(i)
@@ -257,7 +261,7 @@ class _Sweep:
         if i in self.runs:
             return
         if self.folder is not None:
-            noted = {**run.environment, SOURCE: source_of(self.placement.workload)}
+            noted = {**run.environment, SOURCE: self.source}
             run = replace(run, environment=noted)
         self.runs[i] = run
         self.save()

@@ -16,7 +16,8 @@ from kit.trace import SyncRow
 __all__ = ["SYNC_CURES", "Advice", "SyncCure", "in_a_step", "sync_cure"]
 
 APART = 0.1  # of a step: so much longer or shorter are the traced ones, that a reader is told
-_EACH = 0.7  # times a step: from there on, that is said of each
+_EACH = 2 / 3  # times a step: what comes more often is said of each
+_SELDOM = 1 / 50  # times a step: what comes no more often is seldom enough
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
         keep=keep if can_guess else "",
         hide=hide if can_guess else "",
         often=_how_often(row),
+        rather="Keep" if row.count_per_step <= _SELDOM else "Do it every 50th step, or keep",
     )
 
 
@@ -141,8 +143,7 @@ SYNC_CURES = (
     SyncCure(
         "logging",
         lambda cause, via: cause == "print" or via.startswith(("logging/", "tqdm/")),
-        "a number is printed or logged {often}. Do it every 50th step, or keep "
-        "loss.detach() and print it later{hide}.",
+        "a number is printed or logged {often}. {rather} loss.detach() and print it later{hide}.",
         _SPECULATE,
     ),
     SyncCure(

@@ -156,18 +156,21 @@ def forward_size(run: Run, wanted: Settings, views: Set[int], notes: list[str]) 
     """Ops a segment of the forward pass: of one without gradients, `bulk_inference` says it.
 
     Raises:
-        SettingsError: only a part of the run's forward pass was without gradients.
+        SettingsError: something else than these sizes has cut the forward pass of a training step.
     """
-    sizes, nodes = wanted.bulk_in_force, run.graphs[0].nodes
-    counted = [sum(i not in views for i in s.nodes) for s in run.segments if s.phase == "forward"]
-    goes_back = any(node.phase != "forward" for node in nodes if not node.is_variable)
-    is_larger = max(counted, default=0) > 2 * run.settings.bulk_in_force.forward
-    if is_larger and goes_back:
-        raise SettingsError(
-            "a part of the run's forward pass was cut as one without gradients, and which part is "
-            "not known: measure it"
-        )
-    if goes_back or not (is_larger or run.settings.mode == "lazy"):
+    sizes, own = wanted.bulk_in_force, run.settings.bulk_in_force.forward
+    segments = [s for s in run.segments if s.phase == "forward"]
+    largest = max((sum(i not in views for i in s.nodes) for s in segments), default=0)
+    is_bulked, is_larger = run.settings.mode == "bulked", largest > 2 * own  # a call is cut nowhere
+    if any(node.phase != "forward" for node in run.graphs[0].nodes if not node.is_variable):
+        if is_bulked and is_larger:
+            raise SettingsError(
+                f"a segment of the run's forward pass holds {largest:,} ops, and bulk_forward says "
+                f"{own:,}: it is of a kit.bulk scope, or of a part without gradients, and what "
+                "another size makes of that is not known: measure it"
+            )
+        return sizes.forward
+    if is_bulked and not is_larger and any(s.cut == "size" for s in segments):
         return sizes.forward
     notes.append("the step has a forward pass only, which is taken for one without gradients")
     return sizes.inference

@@ -94,14 +94,14 @@ class Hybrid(Generic[P, T]):
             traces = tape.programs.setdefault(self, {})
             kind = tuple(key)
             trace = traces.get(kind)
-            if isinstance(trace, Trace) and trace.known and trace.known.change(self._code):
+            if isinstance(trace, Trace) and trace.has_changed(self._code):
                 trace = self._changed(traces, kind)
             if trace is None and len(traces) >= MANY:
                 trace = _TOO_MANY
             if trace is None or isinstance(trace, int):
                 made = self._first(tape, traces, kind, args, kwargs, tensors, bases)
                 if isinstance(trace := traces.get(kind), Trace):
-                    trace.outside = outside
+                    trace.hold(outside)
                 return made
             if isinstance(trace, str):
                 return self._as_it_is(args, kwargs, trace)
@@ -231,11 +231,6 @@ def _told_apart(outside: Any) -> Any:
         items = outside.values() if kind is dict else outside
         if all(type(x) in _PLAIN for x in items):
             return kind, repr(outside)
-        if any(isinstance(x, torch.nn.Module) for x in items):  # as of a module's `_modules`
-            return kind, tuple(map(_told_apart, items))
-    if isinstance(outside, torch.nn.Module):  # torch's own code reads their numbers
-        return tuple((id(m), repr([x for x in vars(m).values() if type(x) in _PLAIN]))
-                     for m in outside.modules())  # fmt: skip
     return id(outside)
 
 

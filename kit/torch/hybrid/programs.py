@@ -9,6 +9,8 @@ from operator import itemgetter
 from sys import getrefcount
 from typing import Any
 
+import torch
+
 from kit.runtime.compiling.lower import InnerProgram
 from kit.runtime.recording.bulk import LISTED_REFERENCES, Bulk, Op, Value
 from kit.runtime.recording.sites import format_site
@@ -39,6 +41,26 @@ class Trace:
     result: Any = None  # what to return, with `Made` for tensors
     outside: list[Any] = field(default_factory=list)  # held, so that no other object gets their ids
     known: KnownFunction | None = None  # what it reaches for further away; None if nothing
+    layers: list[tuple[torch.nn.Module, Any]] = field(default_factory=list)  # with their numbers
+
+    def hold(self, outside: list[Any]) -> None:
+        """Hold what the function names; of modules, torch's own code reads the numbers."""
+        self.outside = outside
+        things = [x for one in outside for x in (one.values() if type(one) is dict else [one])]
+        self.layers = [(x, _numbers_of(x)) for x in things if isinstance(x, torch.nn.Module)]
+
+    def has_changed(self, function: Any) -> bool:
+        """Has anything that the function reaches for changed since?"""
+        if self.known is not None and self.known.change(function):
+            return True
+        return any(_numbers_of(layer) != seen for layer, seen in self.layers)
+
+
+def _numbers_of(layer: torch.nn.Module) -> Any:
+    kinds = (int, float, bool, str)
+    return [
+        (id(part), [x for x in vars(part).values() if type(x) in kinds]) for part in layer.modules()
+    ]
 
 
 @dataclass(frozen=True)

@@ -177,17 +177,17 @@ def with_fitting_numbers(recipe: Recipe, func: Any, args: Any, kwargs: Any) -> R
         RuntimeError: torch's own sentence.
     """
     numbers = list(_scalars(func, args, kwargs))
-    if not numbers or torch.Tag.nondeterministic_seeded in func.tags:
+    if not numbers or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
         return recipe
     kinds = {x for x in kwargs.values() if isinstance(x, torch.dtype)}
     kinds = kinds or {x.dtype for x in flat_tensors([*args, *kwargs.values()])}
-    bounds = [_bounds(kind) for kind in kinds]
+    floats = [kind for kind in kinds if kind.is_floating_point or kind.is_complex]
+    bounds = [_bounds(kind) for kind in floats or kinds]  # not of an index beside floats
     least = max((low for low, _ in bounds), default=-inf)
     most = min((high for _, high in bounds), default=inf)
-    has_floats = any(kind.is_floating_point or kind.is_complex for kind in kinds)
 
     def may_not_fit(number: Any) -> bool:
-        return not least <= number <= most and (isfinite(number) or not has_floats)
+        return not least <= number <= most and (isfinite(number) or not floats)
 
     if any(x.__class__ is complex or may_not_fit(x) for x in numbers):
         _refuse_overflow(func, args, kwargs)

@@ -24,7 +24,7 @@ from kit.torch.dispatch import tape_of
 from kit.torch.optimizers import FOLLOWED, OptimizerWatch
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.torch.parallel.reducer import check_reduced
-from kit.torch.parallel.replicas import SEED_STEP
+from kit.torch.parallel.replicas import seed_of
 from kit.torch.parallel.shards import Shards, detached, tensors_in
 
 __all__ = ["OwnStepParallel"]
@@ -77,7 +77,7 @@ class OwnStepParallel(DataParallel, OptimizerWatch):
             jobs[place] = lambda rank=rank: make(rank)  # type: ignore[misc]
             made.append(self._run(jobs)[place])
         for session in self.sessions:
-            session.reseed(session.seed + session.rank * SEED_STEP, session.random_calls)
+            session.reseed(seed_of(session.seed, session.rank), session.random_calls)
         self._steps = Shards(made)
 
     @property

@@ -38,9 +38,14 @@ from kit.torch.parallel.reducer import Reducer, check_tuning
 from kit.torch.parallel.shards import Shards
 from kit.torch.tensors.places import ProgramPlace
 
-__all__ = ["SEED_STEP", "Replicas"]
+__all__ = ["Replicas", "seed_of"]
 
-SEED_STEP = 7919  # between the random numbers of two replicas
+_SEED_STEP = 7919  # between the random numbers of two replicas
+
+
+def seed_of(seed: int, rank: int) -> int:
+    """Of a replica's random numbers, by that of all; below 2**32, as a session takes it."""
+    return (seed + rank * _SEED_STEP) % 2**32
 
 
 class Replicas:
@@ -174,7 +179,7 @@ class Replicas:
         """Other random numbers in each replica, by this seed; of a thread that did not open: no."""
         if get_ident() == self._opener:
             for session in self.sessions:
-                session.reseed(seed + session.rank * SEED_STEP)
+                session.reseed(seed_of(seed, session.rank))
 
     def __enter__(self) -> Self:
         return self.open()
@@ -184,7 +189,7 @@ class Replicas:
 
     def _set_up(self, place: int, module: nn.Module) -> Reducer:
         session = self.sessions[place]
-        session.reseed(session.seed + session.rank * SEED_STEP)
+        session.reseed(seed_of(session.seed, session.rank))
         tape = tape_of(session)
         self._places.append(tape.place)
         if self.count > 1:

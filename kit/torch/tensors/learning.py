@@ -65,8 +65,10 @@ def _of_tensor(tensor: Any) -> Watched:
         return tensor is not None and (True, tensor.requires_grad)
 
     def bound() -> Any:
-        tensor = held()
-        return None if tensor is None else id(tensor.grad)
+        if (tensor := held()) is None:
+            return None
+        has_grad = tensor.is_leaf or tensor.retains_grad  # torch warns who asks another one
+        return id(tensor.grad) if has_grad else 0
 
     return Watched(look, bound)
 

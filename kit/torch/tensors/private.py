@@ -31,6 +31,7 @@ NAMES = (
     "torch._C.DispatchKeySet",
     "torch._C._ExcludeDispatchKeyGuard",
     "torch._decomp.decomposition_table",
+    "torch._disable_dynamo",
     "torch.autograd._enable_profiler",
     "torch.autograd._enable_record_function",
     "torch.autograd._engine_run_backward",

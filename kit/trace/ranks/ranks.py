@@ -98,12 +98,17 @@ class Ranks:
         return (*self.problems, *self.compared.notes, *of_ranks)
 
     @property
+    def has_clock(self) -> bool:
+        """Are there two ranks whose times can be compared?"""
+        return sum(row.clock.is_known for row in self.ranks) > 1
+
+    @property
     def said(self) -> str:
         """Which rank is slow and why, in one sentence."""
         named = [row for row in self.steps if row.slowest >= 0]
         if not self.steps:
             return "No step is in the traces of two ranks: there is nothing to compare."
-        if sum(row.clock.is_known for row in self.ranks) < 2:
+        if not self.has_clock:
             return "The ranks have no common clock: which one is the slowest is not known."
         if not named:
             most = max(self.steps, key=lambda row: row.over_ms)

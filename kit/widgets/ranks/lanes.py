@@ -41,22 +41,17 @@ _UNPLACED = (
 
 def placed(ranks: Ranks) -> str:
     """Where the rows stand, in words: "on one clock", or, without one, where each begins."""
-    return "on one clock" if _has_clock(ranks) else "each from its first step"
-
-
-def _has_clock(ranks: Ranks) -> bool:
-    return sum(row.clock.is_known for row in ranks.ranks) > 1
+    return "on one clock" if ranks.has_clock else "each from its first step"
 
 
 def lanes_html(ranks: Ranks, attributes: list[str]) -> str:
     """The rows of all ranks; `attributes`: of each rank's label, see `row_attributes`."""
     picture = _Picture(ranks)
-    has_clock = _has_clock(ranks)
     rows = "".join(
         f'<div style="display:grid;grid-template-columns:72px minmax(0,1fr);align-items:start">'
         f'<div {attributes[i]} style="padding:3px 4px;white-space:nowrap">rank {trace.rank}</div>'
         f'<details><summary style="display:block;cursor:pointer" title="open its lanes">'
-        f"{'' if row.clock.is_known or not has_clock else _UNPLACED}"
+        f"{'' if row.clock.is_known or not ranks.has_clock else _UNPLACED}"
         f"{picture.rank(trace, row)}</summary>{picture.lanes(trace)}</details></div>"
         for i, (trace, row) in enumerate(zip(ranks.traces, ranks.ranks, strict=True))
     )

@@ -43,7 +43,7 @@ def ranks_drawn(ranks: Ranks) -> tuple[str, list[Selection]]:
     lanes = [rows.add(trace.rank) for trace in ranks.traces]
     parts = [
         f'<p style="margin:0 0 8px;font-size:15px"><b>{safe_html(ranks.said, 600)}</b></p>',
-        "".join(sentence(safe_html(problem, 400)) for problem in ranks.problems[:8]),
+        "".join(sentence(safe_html(problem, 400)) for problem in ranks.problems),
         section(f"Ranks, {placed(ranks)}", lanes_html(ranks, lanes) + sentence(_HINT)),
         _ranks(ranks, rows),
         _steps(ranks, rows),
@@ -51,7 +51,7 @@ def ranks_drawn(ranks: Ranks) -> tuple[str, list[Selection]]:
         _copies(ranks, rows),
     ]
     rest = ranks.notes[len(ranks.problems) :]
-    parts += [sentence(safe_html(note, 400)) for note in rest[:8]]
+    parts += [sentence(safe_html(note, 400)) for note in rest]
     return "".join(parts), rows.picks
 
 

@@ -130,6 +130,14 @@ def apply_timeline(
     sources["timeline"].data = flat(payload)
 
 
+# What a page may ask for -> what is said where that is not done.
+_WISHES = {
+    "pin": "the pin {!r} was not set",
+    "unpin": "no pin was taken away",
+    "step": "the range was not taken as the step",
+}
+
+
 def timeline_js_args(plot: figure, sources: Mapping[str, ColumnDataSource]) -> dict[str, Any]:
     """The models that the page's script asks for, by name."""
     return {"figure": plot, **sources}
@@ -329,9 +337,10 @@ class TimelineView(View):
         self._serial = serial
         with ErrorsIn(self._error, "timeline"):
             if not self._is_shown(new):
+                said = _WISHES[what].format(new["text"][0])
                 raise TimelineError(
-                    f"{what} {new['text'][0]!r}: not done, as it was asked of the run before, and "
-                    "another one was drawn meanwhile; mark a range of this one, or show that one"
+                    f"{said}: the picture was drawn anew meanwhile, perhaps of another run; ask "
+                    "again"
                 )
             if what == "unpin":
                 self.unpin(int(new["text"][0]))

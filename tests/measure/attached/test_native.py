@@ -20,8 +20,9 @@ import kit
 from kit.errors import SettingsError
 from kit.measure.attached import recording
 from kit.measure.attached.capture import Capture
-from kit.measure.attached.loop import LoopWatch, _index_of
+from kit.measure.attached.loop import LoopWatch
 from kit.measure.attached.native import NativeRecorder
+from kit.measure.attached.optimizers import index_of
 from kit.measure.attached.recording import Recording
 from kit.measure.base.loop import TRACED_STEPS
 from kit.runs.analysis.summary import summary
@@ -428,4 +429,4 @@ def test_a_loop_is_timed_on_the_gpu_that_has_its_parameters() -> None:
         params = [torch.empty(2, device=device) for device in ("cpu", "cuda:1")]
     for held, index in ((params, 1), (params[:1], None)):
         optimizer = SimpleNamespace(param_groups=[{"params": held}])
-        assert _index_of(optimizer) == index
+        assert index_of(optimizer) == index

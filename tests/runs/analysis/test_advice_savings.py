@@ -86,8 +86,10 @@ def test_a_script_is_offered_no_setting_of_a_builder(via: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"), [(1, "logged in each step."), (10, "logged once in 10 steps.")]
-)
+    ("steps", "said"),
+    [(1, "logged in each step. Do it every 50th step"), (10, "logged once in 10 steps. Do it"),
+     (100, "logged once in 100 steps. Keep loss.detach()")],
+)  # fmt: skip
 def test_what_is_logged_now_and_then_is_not_said_to_be_in_each_step(steps: int, said: str) -> None:
     syncs = (SyncPoint(0, 5 * MS, "print", "mine.py:3", ""),)
     run = synthetic([busy(0, 3), host("wait", 0, 5, "print")], sync_points=syncs)

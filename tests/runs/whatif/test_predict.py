@@ -393,6 +393,9 @@ def test_a_forward_pass_without_gradients_is_cut_by_the_size_for_inference():
     smaller = predict(run, run.settings.replace(bulk_inference=10))
     assert smaller.segments > 1
     assert any("without gradients" in text for text in smaller.assumptions)
+    short = forward_only(Settings(bulk_forward=15), 10**6)
+    assert 15 < len(short.segments[0].nodes) <= 30
+    assert predict(short, short.settings.replace(bulk_backward=50)).segments == 1
     training = forward_only(Settings(bulk_forward=3), 3)
     assert predict(training, training.settings.replace(bulk_inference=10)).segments > 5
 
@@ -400,7 +403,7 @@ def test_a_forward_pass_without_gradients_is_cut_by_the_size_for_inference():
 def test_a_step_that_validates_without_gradients_is_not_cut_again():
     run = measured(Settings(bulk_forward=3, bulk_backward=3), syncs=0)
     run = replace(run, segments=plan(OpStream.of(run.graphs[0], ()), 10**6, 3))
-    with pytest.raises(SettingsError, match="as one without gradients"):
+    with pytest.raises(SettingsError, match="a part without gradients"):
         predict(run, run.settings.replace(bulk_forward=10))
 
 

@@ -301,7 +301,7 @@ def test_what_the_page_said_of_the_run_before_is_not_done_to_this_one():
     asked = {"what": ["pin"], "text": ["slow"], "serial": [1], "can": ["pin"], "drawing": was}
     view.sources["asked"].data = asked
     assert (view.run, view.range_ns, view.selection) == (run, None, NOTHING)
-    assert "pin &#x27;slow&#x27;: not done" in view.children[-1].value
+    assert "pin &#x27;slow&#x27; was not set" in view.children[-1].value
     view.range_ns = (100, 900)  # of this run; the page had said the same of the one before
     now = view.sources["timeline"].data["drawing"]
     assert view.sources["marked"].data == {"start": [100], "stop": [900]}

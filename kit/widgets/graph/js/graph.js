@@ -444,7 +444,8 @@ export class KitGraph {
     if (message.open && message.open.join("\n") !== [...this.open].sort().join("\n")) {
       this.setOpen(message.open, {isSilent: true});
     }
-    const now = [...this.chosen].map((i) => this.scene?.rows.node[i]).sort((a, b) => a - b);
+    const numbers = [...this.chosen].map((i) => this.scene?.rows.node[i]); // -1: a removed op
+    const now = numbers.filter((n) => n >= 0).sort((a, b) => a - b);
     if (nodes && nodes.join() !== now.join()) this.highlight(chosen);
     this.draw();
   }
