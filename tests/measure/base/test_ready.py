@@ -15,7 +15,10 @@ from tests.waiting import until
 
 READY = 8  # what the worker prepares ahead
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_torch_thread"),
+    pytest.mark.filterwarnings("ignore:.*fork"),  # of jax, and of Python 3.12
+]
 
 
 class Gated(torch.utils.data.Dataset[torch.Tensor]):
