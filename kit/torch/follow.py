@@ -35,9 +35,9 @@ class Follower(OptimizerWatch):
             nn_module.register_module_forward_pre_hook(self._enter_module),
             nn_module.register_module_forward_hook(self._leave_module, always_call=True),
         ]
-        FOLLOWED.follow(self)
         self._unhook = finalize(session, _freed, self, hooks)
         self._unhook.atexit = False
+        FOLLOWED.follow(self)  # not before: it holds what follows
         # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
         # the process's first backward, which may have been before device "kit" was registered.
         self._threads = torch.autograd.set_multithreading_enabled(False)
@@ -69,10 +69,11 @@ class Follower(OptimizerWatch):
             stream.look()
 
     def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        prefer_fused(optimizer)
         session = self._session()
-        stream = None if session is None else session.here.stream
-        if session is not None and stream is not None:
+        if session is None or not session.is_open:
+            return
+        prefer_fused(optimizer)
+        if (stream := session.here.stream) is not None:
             session.stepper.watch(optimizer, of_optimizer)
             self._on_cpu.look(optimizer, session)
             has_closure = len(args) > 1 or "closure" in kwargs  # it makes values of its own

@@ -81,7 +81,7 @@ def test_files_on_two_drives_have_names(monkeypatch: pytest.MonkeyPatch) -> None
         windows.setattr(os, "path", ntpath)
         with pytest.raises(ValueError, match=r"drive|mount"):
             ntpath.relpath("D:\\code\\train.py")
-        shown = script._shown("D:\\code\\train.py")
+        shown = script.near("D:\\code\\train.py")
         files = [PureWindowsPath(f"{drive}:\\traces\\rank0.json") for drive in "CD"]
         windows.setattr(PureWindowsPath, "resolve", lambda self: self, raising=False)
         name = read._name(iter(files), files)  # type: ignore[arg-type]

@@ -163,8 +163,8 @@ class Session:
             undo.callback(_CURRENT.set, _CURRENT.get())
             _CURRENT.set(ref(self))  # a session that its program has dropped is freed
             for frontend in self.frontends:
+                undo.callback(frontend.close)  # first: also what is open in part is closed
                 frontend.open(self)
-                undo.callback(frontend.close)
             undo.push(watch_ends(self, self.interrupts.install))
             undo.callback(setattr, self, "is_open", False)
             self.is_open = True

@@ -164,8 +164,8 @@ def _fill(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(number, KitTensor):
         target.ref.write(tape, _cast(tape, number, target.spec))
         return target
-    if isinstance(number, torch.Tensor):  # asked as a number, whether it fits
-        return tape.dispatch(torch.ops.aten.fill_.Scalar, (target, number.item()), {})
+    if isinstance(number, torch.Tensor):  # cast like an element, where a number would be refused
+        number = number.to(target.dtype).item()
     target.ref.write(tape, tape.full(target.spec, number))
     return target
 

@@ -23,6 +23,7 @@ CALLS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
     "masked_fill": lambda x, n: x.masked_fill(x == 0, n),
     "masked_fill_": lambda x, n: x.masked_fill_(x == 0, n),
     "fill_": lambda x, n: x.fill_(n),
+    "fill_ by a tensor of the host": lambda x, n: x.fill_(torch.tensor(n)),
     "full": lambda x, n: torch.full((2,), n, dtype=x.dtype, device=x.device),
     "full_like": lambda x, n: torch.full_like(x, n),
     "full_like of another type": lambda x, n: torch.full_like(x.double(), n, dtype=x.dtype),

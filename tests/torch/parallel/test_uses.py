@@ -407,3 +407,6 @@ def test_torch_manual_seed_seeds_the_replicas_each_in_its_own_way() -> None:
         assert drawn() != [first, second]
         torch.manual_seed(5)
         assert drawn() == [first, second]
+        torch.manual_seed(-1)  # the largest of 32 bits
+        first, second = drawn()
+        assert first != second

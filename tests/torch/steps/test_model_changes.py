@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.session.session import current_session
 from kit.torch.device import open_session
 
 STEPS, CHANGED = 20, 9
@@ -386,3 +387,53 @@ def test_a_write_between_two_steps_counts_whoever_holds_what_was_there(kind: str
     (expected, _), (found, replayed) = run("retrace"), run("replay")
     assert found == expected
     assert replayed >= 3
+
+
+def test_a_step_that_swaps_a_part_of_its_model_and_one_with_odd_state_go_on() -> None:
+    """Layers that are dropped are freed within the step; torch lets `state` hold anything."""
+
+    class Odd(torch.optim.SGD):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.state["count"] = torch.tensor([0])  # type: ignore[index]
+
+    def losses(step_mode: str) -> Any:
+        with open_session(Settings(mode="lazy", step_mode=step_mode), cache=CACHE):
+            torch.manual_seed(0)
+            model = nn.Module()
+            model.layers = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
+            model.forward = lambda x: nn.Sequential(*model.layers)(x)  # type: ignore[assignment]
+            model.to("kit")
+            optimizer = Odd(model.parameters(), 0.01, foreach=True)
+            session, x = current_session(), torch.ones(2, 3, device="kit")
+
+            def step() -> Any:
+                whole = model.layers
+                model.layers = nn.ModuleList([whole[0], whole[2]])
+                loss = model(x).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                model.layers = whole
+                return loss.detach()
+
+            return [session.run_step(step).item() for _ in range(9)]
+
+    assert losses("replay") == losses("retrace")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_tensor_within_the_graph_is_not_asked_for_its_gradient() -> None:
+    """Torch warns who asks."""
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        w = torch.ones(3, device="kit", requires_grad=True)
+
+        def step() -> Any:
+            out = w * 2
+            out.register_hook(lambda grad: grad * 2)
+            out.sum().backward()
+            w.grad = None
+            return {"out": out}
+
+        for _ in range(6):
+            assert session.run_step(step)["out"].tolist() == [2.0] * 3
