@@ -280,9 +280,14 @@ def test_wait_all_tells_once_of_a_failure_that_nothing_later_depends_on() -> Non
 
 
 def test_a_front_end_that_fails_to_open_leaves_nothing_behind() -> None:
+    closed: list[bool] = []
+
     class Broken:
         def open(self, session: Session) -> None:
             raise ValueError("no torch")
+
+        def close(self) -> None:
+            closed.append(True)  # also what was opened in part
 
     with (
         leaves_no_thread(),
@@ -291,6 +296,7 @@ def test_a_front_end_that_fails_to_open_leaves_nothing_behind() -> None:
     ):
         pass
     assert current_session() is None
+    assert closed == [True]
 
 
 def test_sessions_that_close_in_the_wrong_order_are_refused() -> None:
