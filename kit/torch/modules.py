@@ -129,10 +129,11 @@ def _follow(module: nn.Module, moved: dict[int, tuple[Any, Any]]) -> None:
     """Hand the new parameters to the optimizers that hold the old ones."""
     if not _count_held(module, moved):
         return
-    optimizers = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
-    for optimizer in optimizers:
-        _hand_over(optimizer, moved)
-    for other in [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]:
+    kinds = (torch.optim.Optimizer, nn.Module)
+    for other in [o for o in gc.get_objects() if issubclass(type(o), kinds)]:
+        if isinstance(other, torch.optim.Optimizer):
+            _hand_over(other, moved)
+            continue
         for name, old in vars(other).get("_parameters", {}).items():
             if id(old) in moved:  # tied to one of another module, which is moved by itself
                 other._parameters[name] = moved[id(old)][1]

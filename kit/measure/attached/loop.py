@@ -277,9 +277,8 @@ class LoopWatch(OptimizerWatch):
         if self._is_explicit:
             return
         first = id(next(parameters_of(optimizer), None))
-        if (self._recording is not None or not self._requests) and not self._leads(
-            optimizer, first
-        ):
+        begins = self._recording is None and bool(self._requests)
+        if not begins and not self._leads(optimizer, first):
             return
         if is_inner(optimizer) or is_captured():
             return

@@ -96,7 +96,9 @@ def read_machine() -> Reading:
         found["busy_s"] = sum(getattr(cpu, name, 0.0) for cpu in cpus for name in _BUSY)
         found["steal_s"] = sum(getattr(cpu, "steal", math.nan) for cpu in cpus)
     with contextlib.suppress(*_UNREADABLE):
-        found["own_s"] = time.process_time() + sum(_of_children(own)) + sum(_of_siblings(own))
+        children = own.children(recursive=True)
+        others = sum(_of_children(own, children)) + sum(_of_siblings(own, children))
+        found["own_s"] = time.process_time() + others
     with contextlib.suppress(*_UNREADABLE):
         found["system_s"] = os.times().system
     if resource is not None:
@@ -121,10 +123,10 @@ def _own_cpus(own: Any) -> list[Any]:
     return every
 
 
-def _of_children(own: Any) -> Iterator[float]:
+def _of_children(own: Any, children: Sequence[Any]) -> Iterator[float]:
     """Such as a DataLoader's workers: part of the step."""
     yield _of_ended(own.cpu_times())
-    for child in own.children(recursive=True):
+    for child in children:
         with contextlib.suppress(*_UNREADABLE):
             taken = child.cpu_times()
             yield taken.user + taken.system
@@ -135,7 +137,7 @@ def _of_ended(times: Any) -> float:
     return float(getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0))
 
 
-def _of_siblings(own: Any) -> Iterator[float]:
+def _of_siblings(own: Any, children: Sequence[Any]) -> Iterator[float]:
     """What the other ranks of this host take on these cores: they are part of the job, too.
 
     `torchrun` starts them, and says how many there are. They are its children, and so is this one.
@@ -145,7 +147,7 @@ def _of_siblings(own: Any) -> Iterator[float]:
     if launcher is None:
         return
     cores = _cores_of(own)
-    counted = {own.pid, *(child.pid for child in own.children(recursive=True))}
+    counted = {own.pid, *(child.pid for child in children)}
     for sibling in launcher.children(recursive=True):
         with contextlib.suppress(*_UNREADABLE):
             if sibling.pid not in counted and cores & _cores_of(sibling):
