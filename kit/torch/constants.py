@@ -24,7 +24,7 @@ __all__ = ["of_module", "of_optimizer", "parts_of", "settings_of"]
 _NO_CHOICE = {
     *("training", "in_features", "out_features", "in_channels", "out_channels", "num_features"),
     *("num_embeddings", "embedding_dim", "elementwise_affine", "affine"),
-    *("embed_dim", "head_dim", "kdim", "vdim"),
+    *("embed_dim", "head_dim", "kdim", "vdim", "kernel_size", "normalized_shape"),
 }
 _TRAINS, _NEEDS, _GRADIENT = map(attrgetter, ("training", "requires_grad", "grad"))
 _FORWARD = attrgetter("forward")
@@ -54,7 +54,8 @@ def of_module(module: nn.Module) -> Watched:
     """Asks a module which tensors its buffers, attributes and gradients are; and for constants.
 
     These are which modules are in it and train, which parameters need or have a gradient, hooks,
-    the numbers and texts among the modules' attributes, such as `dropout.p`, and `forward`.
+    the numbers, texts and tuples of these among the modules' attributes, such as `dropout.p` and
+    `conv.stride`, and `forward`.
     """
     parts, trained = parts_of(module)
     known, weights = [*map(ref, parts)], [*map(ref, trained)]
@@ -62,7 +63,7 @@ def of_module(module: nn.Module) -> Watched:
         (i, name)
         for i, m in enumerate(parts)
         for name, value in vars(m).items()
-        if isinstance(value, Number | str)
+        if _is_constant(value)
         and not (name in _NO_CHOICE and type(m).__module__.startswith("torch."))
     ]
     owners, names = [i for i, _ in choices], [name for _, name in choices]
@@ -102,6 +103,12 @@ def of_module(module: nn.Module) -> Watched:
         ]
 
     return Watched(look, bound)
+
+
+def _is_constant(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_constant, value))
+    return isinstance(value, Number | str)
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer) -> Watched:

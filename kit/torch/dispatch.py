@@ -33,6 +33,10 @@ __all__ = ["Dispatcher", "tape_of"]
 
 _graph_task_id: Callable[[], int] = private("torch._C._current_graph_task_id")
 _default_dtype = torch.get_default_dtype
+_dispatch_modes: Callable[[], int] = private("torch._C._len_torch_dispatch_stack")
+_function_modes: Callable[[], list[Any]] = private(
+    "torch.overrides._get_current_function_mode_stack"
+)
 _HOOKS_OF_ALL: list[dict[int, Any]] = [
     private("torch.nn.modules.module._global_forward_pre_hooks"),
     private("torch.nn.modules.module._global_forward_hooks"),
@@ -45,6 +49,7 @@ MAX_RECIPES = 65_536  # kinds of calls that are remembered; then all are learned
 _PLAIN = frozenset({int, bool, type(None), str, torch.dtype})
 _INTEGERS = {int}
 _NONE: dict[str, Any] = {}
+_PLACING = ("torch.", "kit.")  # packages
 
 
 class Dispatcher:
@@ -73,9 +78,11 @@ class Dispatcher:
         self._recipes.clear()
 
     def mark_step(self) -> None:
-        """A new step begins."""
+        """A new step begins; where a mode sees each op, as `FlopCounterMode`, no replay follows."""
         self.tape.raise_kept()
         self.tape.place.mark_step()
+        if _modes():
+            self.tape.session.stepper.note_obstacle("a mode of torch's sees each op of the step")
 
     def is_inference(self) -> bool:
         """True in a network's forward pass without gradients; false in a loop over tensors."""
@@ -98,6 +105,7 @@ class Dispatcher:
             "torch.autocast": is_lower and torch.get_autocast_dtype("kit"),
             "torch.get_default_dtype()": torch.get_default_dtype(),
             "a hook of all modules or optimizers": [*map(id, self.hooks())],
+            "the modes of torch's that see each op": _modes(),
         }
 
     @staticmethod
@@ -245,3 +253,12 @@ def tape_of(session: Session) -> Tape:
     """The tape of a session; a session without a torch half gets one now."""
     dispatcher: Dispatcher = session.frontend(Dispatcher)
     return dispatcher.tape
+
+
+def _modes() -> list[Any]:
+    """The modes that see each op of this thread, one for each.
+
+    Not those of torch's and of the kit's that see functions: these say on which device tensors go.
+    """
+    seeing = [m for m in _function_modes() if not type(m).__module__.startswith(_PLACING)]
+    return [*map(id, seeing), *range(_dispatch_modes())]

@@ -46,6 +46,7 @@ NAMES = (
     "torch.nn.modules.module._global_backward_hooks",
     "torch.optim.optimizer._global_optimizer_pre_hooks",
     "torch.optim.optimizer._global_optimizer_post_hooks",
+    "torch.overrides._get_current_function_mode_stack",
     "torch.utils._python_dispatch._pop_mode",
     "torch.utils._python_dispatch._push_mode",
 )

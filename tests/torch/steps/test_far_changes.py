@@ -382,3 +382,17 @@ def test_an_equal_list_made_anew_is_the_same_and_an_equal_number_of_another_type
     assert known.change(step) == ""
     weights = [1, 2.0]
     assert known.change(step) == "what it holds has changed, between two steps: weights[1]"
+
+
+def test_the_stride_of_a_layer_of_torchs_counts_in_the_next_step() -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        layer, x = nn.Conv1d(1, 1, 3).to("kit"), torch.ones(1, 1, 9, device="kit")
+
+        def step() -> torch.Tensor:
+            return layer(x).detach()
+
+        for _ in range(9):
+            session.run_step(step)
+        assert session.stepper.counts["replay.steps"] > 0
+        layer.stride = (2,)
+        assert session.run_step(step).shape == (1, 1, 4)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import kit
 from kit.runs.settings import Settings
@@ -266,3 +268,43 @@ def test_an_array_that_is_reset_counts_in_the_next_step() -> None:
         kit.reset_arrays([made])
         session.run_step(step)
         assert made.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_mode_that_counts_ops_counts_those_of_each_step() -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        x = torch.ones(4, 4, device="kit")
+
+        def step() -> torch.Tensor:
+            return x @ x
+
+        for _ in range(9):
+            session.run_step(step)
+        with FlopCounterMode(display=False) as counted:
+            for _ in range(9):
+                session.run_step(step)
+        assert counted.get_total_flops() == 9 * 2 * 4**3
+        assert "a mode of torch's sees each op of the step" in session.explain()
+        before = session.stepper.counts["replay.steps"]
+        for _ in range(9):
+            session.run_step(step)
+        assert session.stepper.counts["replay.steps"] > before
+
+
+def test_a_mode_that_changes_functions_counts_in_the_next_step() -> None:
+    class Doubled(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
+            result = func(*args, **kwargs or {})
+            return result * 2 if func is torch.Tensor.add else result
+
+    with open_session(Settings(step_mode="replay")) as session, torch.device("kit"):
+        x = torch.ones(4)
+
+        def step() -> torch.Tensor:
+            return x.add(1)
+
+        for _ in range(9):
+            session.run_step(step)
+        assert session.stepper.counts["replay.steps"]  # though torch.device is such a mode
+        with Doubled():
+            assert session.run_step(step).tolist() == [4.0] * 4
+        assert session.run_step(step).tolist() == [2.0] * 4
