@@ -13,9 +13,9 @@ from kit.ir import Aval
 __all__ = ["Spec", "check_dtype", "dtype_name", "is_lifted", "reach_of"]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Spec:
-    """A tensor's geometry and dtype; a tape makes each one once, so that identity is equality."""
+    """A tensor's geometry and dtype; of equal ones a tape has one, so that identity is equality."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -55,7 +56,8 @@ class Tape:
         self.decomposing: Any = None
         self.on_backward: Callable[..., None] | None = None
         self._kept: BaseException | None = None  # the error of a backward pass
-        self._specs: dict[Any, Spec] = {}
+        # As long as a tensor or a recipe has one: a loop may slice at millions of offsets.
+        self._specs = WeakValueDictionary[Any, Spec]()
         self._owner = os.getpid()  # the process of the session
 
     # -- life ------------------------------------------------------------------------------------

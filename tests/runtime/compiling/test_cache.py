@@ -14,6 +14,7 @@ from kit.runtime.compiling import places, reasons
 from kit.runtime.compiling.cache import Compiling, ExecutableCache
 from kit.torch import dispatch
 from kit.torch.device import open_session
+from kit.torch.dispatch import tape_of
 
 
 def test_the_program_used_least_recently_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +59,7 @@ def test_a_loop_whose_shapes_change_keeps_so_many_programs_and_ops(
     monkeypatch.setattr(dispatch, "MAX_RECIPES", 8)
     monkeypatch.setattr(places, "MAX_FAMILIES", 2)
     monkeypatch.setattr(places, "MAX_KNOWN", 8)
-    cache, ops = ExecutableCache(), []
+    cache, ops, geometries = ExecutableCache(), [], []
     with open_session(kit.Settings(mode="lazy"), cache=cache) as session:
         row = torch.arange(40.0).to("kit")
         for size in [*range(2, 10), 3]:
@@ -69,9 +70,11 @@ def test_a_loop_whose_shapes_change_keeps_so_many_programs_and_ops(
             session.mark_step()
             session.issuer.forget()
             ops.append(len(cache.ops))
+            geometries.append(len(tape_of(session)._specs))
         (known,) = cache._places.values()
     assert len(cache.executables) <= 4
     assert max(ops[4:]) <= max(ops[:4])
+    assert max(geometries[4:]) <= max(geometries[:4])
     assert max(map(len, [known._families, known._known, known._kinds])) <= 16
 
 
