@@ -147,6 +147,33 @@ def _weights(weights: Array, **_: Any) -> list[Probe]:
     ]
 
 
+def _deviations(std: Array) -> list[Probe]:
+    says = "normal expects all elements of std >= 0.0"
+    return [Probe(~(std >= 0), std, BadValueError, says, "0 and up")]
+
+
+def _ends(x: Array, bins: int = 100, low: Any = 0, high: Any = 0) -> list[Probe]:
+    """Of a histogram: the numbers' own if none are given."""
+    if not x.size or not jnp.issubdtype(x.dtype, jnp.inexact):
+        return []
+    given = jnp.stack([jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype)])
+    ends = jnp.where(given[0] == given[1], jnp.stack([x.min(), x.max()]), given)
+    says = "torch.histc: range of [min, max] is not finite"
+    return [Probe(~jnp.isfinite(ends), ends, BadValueError, says, "finite numbers")]
+
+
+def _matrix(a: Array, *_: Any, **__: Any) -> list[Probe]:
+    """Of a batch, each; LAPACK takes infinities, and gives NaN."""
+    has_nan = jnp.any(jnp.isnan(a), (-2, -1))
+    element = "(Batch element {at}): " if a.ndim > 2 else ""
+    says = (
+        f"linalg.svd: {element}The algorithm failed to converge because the input matrix "
+        "contained non-finite values."
+    )
+    shown = jnp.where(has_nan, jnp.nan, 0.0)
+    return [Probe(has_nan, shown, BadValueError, says, "matrices without NaN")]
+
+
 def _divisor(x: Any, y: Any, *, rounding_mode: str | None = "floor") -> list[Probe]:
     """Integers divided by zero; floats give inf or NaN, as torch's do."""
     is_whole = all(jnp.issubdtype(jnp.result_type(v), jnp.integer) for v in (x, y))
@@ -211,6 +238,8 @@ PROBES: Mapping[str, ProbeOf] = MappingProxyType({
     "aten.binary_cross_entropy.default": _binary_cross_entropy,
     "aten.one_hot.default": _classes, "aten._ctc_loss.Tensor": _ctc,
     "kit.bernoulli": _probability, "kit.multinomial": _weights,
+    "kit.deviations": _deviations, "aten.histc.default": _ends,
+    "aten._linalg_svd.default": _matrix,
     "aten.masked_scatter.default": _taken_by_mask,
     **dict.fromkeys(_DIVISIONS, _divisor),
 })  # fmt: skip

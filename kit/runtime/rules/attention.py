@@ -18,7 +18,7 @@ from jax import Array
 
 from kit.runtime.rules.layers import layer_norm
 from kit.runtime.rules.math import wide
-from kit.runtime.rules.random import key_of
+from kit.runtime.rules.random import key_of, thinned
 from kit.runtime.rules.table import Rules
 
 __all__ = ["ATTENTION_RULES"]
@@ -83,7 +83,7 @@ def _attention(
     weights = weights / jnp.where(nowhere, 1, total)
     lse = jnp.where(nowhere, jnp.inf, top + jnp.log(total))[..., 0]
     if p is not None:
-        weights = jnp.where(_keep(weights.shape, p, seed, call), weights / (1 - p), 0)
+        weights = thinned(weights, _keep(weights.shape, p, seed, call), p)
     out = jnp.einsum("...ls,...se->...le", weights, wide(_spread(v, heads)))
     key = [] if p is None else [seed.astype(jnp.int64), call.astype(jnp.int64)]
     return [out, lse, *key]
@@ -113,7 +113,7 @@ def _attention_backward(
         assert seed is not None
         assert call is not None
         keep = _keep(weights.shape, p, seed, call)
-        used, d_weights = (jnp.where(keep, x / (1 - p), 0) for x in (weights, d_weights))
+        used, d_weights = (thinned(x, keep, p) for x in (weights, d_weights))
     dot = jnp.sum(weights * d_weights, -1, keepdims=True)
     d_scores = weights * (d_weights - dot)
     scaled = d_scores * _scale(q, scale)

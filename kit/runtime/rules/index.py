@@ -15,6 +15,7 @@ from jax import Array, lax
 
 from kit.runtime.rules.math import added_at, bound, cast
 from kit.runtime.rules.shape import along, scattered
+from kit.runtime.rules.special_functions import logaddexp
 from kit.runtime.rules.table import Rule, Rules
 
 __all__ = ["INDEX_RULES"]
@@ -63,7 +64,12 @@ def _median_dim(skip_nan: bool) -> Rule:
 
 
 def _median(skip_nan: bool) -> Rule:
-    return lambda x: _median_dim(skip_nan)(x.reshape(-1), 0)[0]
+    def rule(x: Array) -> Array:
+        if not x.size:
+            return cast(jnp.full((), jnp.nan), x.dtype)
+        return _median_dim(skip_nan)(x.reshape(-1), 0)[0]
+
+    return rule
 
 
 def _mode(x: Array, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
@@ -96,7 +102,7 @@ def _cumulative_extreme(larger: bool) -> Rule:
 
 
 def _logcumsumexp(x: Array, dim: int) -> Array:
-    return lax.associative_scan(jnp.logaddexp, x, axis=dim % x.ndim)
+    return lax.associative_scan(logaddexp, x, axis=dim % x.ndim)
 
 
 def _searchsorted(

@@ -112,6 +112,7 @@ def _nll_loss_backward(
 ) -> Array:
     w = _nll_weights(target, weight, ignore, logp.dtype)
     scale = -grad * w / total if reduction == 1 else -grad * w
+    scale = jnp.where(target == ignore, 0, scale)  # not 0 / 0, nor 0 * nan
     safe = jnp.where(target == ignore, 0, target)
     hot = jnp.expand_dims(safe, -1) == jnp.arange(logp.shape[-1])
     return jnp.where(hot, jnp.expand_dims(jnp.broadcast_to(scale, target.shape), -1), 0)

@@ -131,10 +131,6 @@ def _indefinite(a: Array) -> Array:
     return lax.fori_loop(0, size, eliminate, state)[1].astype(jnp.int32)
 
 
-def _cholesky(a: Array, upper: bool = False) -> Array:
-    return _cholesky_ex(a, upper=upper)[0]
-
-
 def _inv_ex(a: Array, *, check_errors: bool = False) -> tuple[Array, Array]:
     lu, pivots, _ = _pivots(a)
     whole = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
@@ -273,7 +269,7 @@ def _cross(x: Array, y: Array, *, dim: int = -1) -> Array:
 
 LINALG_RULES = Rules({
     "aten._grouped_mm.default": _grouped_mm,
-    "aten.linalg_cholesky_ex.default": _cholesky_ex, "aten.cholesky.default": _cholesky,
+    "aten.linalg_cholesky_ex.default": _cholesky_ex,
     "aten.linalg_inv_ex.default": _inv_ex, "aten.linalg_lu_factor_ex.default": _lu_factor_ex,
     "aten.linalg_lu_solve.default": _lu_solve, "aten.lu_unpack.default": _lu_unpack,
     "aten.linalg_solve_triangular.default": _solve_triangular,

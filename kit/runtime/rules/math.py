@@ -32,6 +32,7 @@ __all__ = [
     "var",
     "vector_norm",
     "wide",
+    "widened",
 ]
 
 Dims = int | Sequence[int] | None
@@ -42,8 +43,13 @@ def cast(x: Array, dtype: Any) -> Array:
 
     Floats become integers of 64 bits, or of 32 and then fewer: what those cannot hold, and NaN,
     becomes the smallest one, as x86 does it. XLA alone takes the nearest integer.
+
+    Truths become floats by a choice: XLA makes `choose(truth, x, 0)` of `x * convert(truth)`, and
+    so 0 of NaN and infinity, in those programs in which both ops are.
     """
     dtype = jnp.dtype(dtype)
+    if x.dtype == jnp.bool_ and jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.where(x, jnp.ones((), dtype), jnp.zeros((), dtype))
     if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
         x = x != 0 if dtype == jnp.bool_ else jnp.real(x)
     is_cut = jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer)
@@ -70,7 +76,12 @@ def bound(dtype: Any, *, least: bool) -> Any:
 def floating(x: Any) -> Array:
     """Torch computes float functions of integers in float32."""
     x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else cast(x, jnp.float32)
+
+
+def widened(x: Any, *others: Any) -> Any:
+    """An array in the type that it and the others have together; numbers stay what they are."""
+    return cast(x, jnp.result_type(x, *others)) if isinstance(x, Array) else x
 
 
 def _names(op: str, *overloads: str) -> list[str]:
@@ -163,13 +174,12 @@ UNARY = _table(
 
 def _times(alpha: Any, x: Any, *others: Any) -> Any:
     """Alpha times x, in the type that x and the others have together, as torch widens first."""
-    if isinstance(alpha, int) and alpha == 1:
-        return x
-    return alpha * (x.astype(jnp.result_type(x, *others)) if isinstance(x, Array) else x)
+    x = widened(x, *others)
+    return x if isinstance(alpha, int) and alpha == 1 else alpha * x
 
 
 def _add(x: Array, y: Any, alpha: Any = 1) -> Array:
-    return x + _times(alpha, y, x)
+    return widened(x, y) + _times(alpha, y, x)
 
 
 def _sub(x: Array, y: Any, alpha: Any = 1) -> Array:
@@ -180,13 +190,17 @@ def _rsub(x: Array, y: Any, alpha: Any = 1) -> Any:
     return y - _times(alpha, x, y)
 
 
+def _mul(x: Any, y: Any) -> Any:
+    return widened(x, y) * widened(y, x)
+
+
 def _addcmul(x: Array, a: Array, b: Array, *, value: Any = 1) -> Array:
-    product: Array = a.astype(jnp.result_type(x, a, b)) * b
-    return x + _times(value, product)
+    return x + _times(value, widened(a, x, b) * widened(b, x, a))
 
 
 def _floor_divide(x: Any, y: Any) -> Array:
     """A quotient of 0 has the sign of x / y, as torch's, and not that of what was rounded."""
+    x, y = widened(x, y), widened(y, x)
     found = jnp.floor_divide(x, y)
     if not jnp.issubdtype(found.dtype, jnp.floating):
         return found
@@ -195,6 +209,7 @@ def _floor_divide(x: Any, y: Any) -> Array:
 
 def div(x: Array, y: Any, *, rounding_mode: str | None = None) -> Array:
     """Torch's; to "trunc" is to round towards zero."""
+    x, y = widened(x, y), widened(y, x)
     if rounding_mode is None:  # XLA may multiply by a reciprocal, which halves would round, too
         return jnp.true_divide(_wide_half(x), _wide_half(y))
     if rounding_mode == "floor":
@@ -222,14 +237,16 @@ def _compare(function: Rule) -> Rule:
 
 def _lerp(x: Array, y: Array, w: Any) -> Array:
     """Source: torch's lerp kernel, which is exact at both ends."""
-    return jnp.where(w < 0.5, x + w * (y - x), y - (y - x) * (1 - w))
+    return jnp.where(jnp.abs(w) < 0.5, x + w * (y - x), y - (y - x) * (1 - w))
 
 
 def _pow(x: Any, y: Any) -> Array:
     if isinstance(y, float) and y == 0.5:  # torch's root of -inf is not a number
         return jnp.sqrt(floating(x))
     integers = all(jnp.issubdtype(jnp.result_type(v), jnp.integer) for v in (x, y))
-    return _integer_pow(x, y) if integers and isinstance(y, Array) else jnp.power(x, y)
+    if integers and isinstance(y, Array):
+        return _integer_pow(x, y)
+    return jnp.power(widened(x, y), y)
 
 
 def _integer_pow(x: Any, y: Array) -> Array:
@@ -248,7 +265,7 @@ def _integer_pow(x: Any, y: Array) -> Array:
 
 BINARY = _table(
     {
-        "add": _add, "sub": _sub, "rsub": _rsub, "mul": lambda x, y: x * y, "div": div,
+        "add": _add, "sub": _sub, "rsub": _rsub, "mul": _mul, "div": div,
         "eq": _compare(jnp.equal), "ne": _compare(jnp.not_equal), "lt": _compare(jnp.less),
         "le": _compare(jnp.less_equal), "gt": _compare(jnp.greater),
         "ge": _compare(jnp.greater_equal), "remainder": jnp.remainder,
@@ -284,7 +301,7 @@ def _gelu(x: Array, *, approximate: str = "none") -> Array:
 
 TERNARY = Rules({
     "aten.addcmul.default": _addcmul,
-    "aten.addcdiv.default": rounded_once(lambda x, a, b, *, value=1: x + value * (a / b)),
+    "aten.addcdiv.default": rounded_once(lambda x, a, b, *, value=1: x + value * div(a, b)),
     "aten.lerp.Scalar": rounded_once(_lerp),
     "aten.lerp.Tensor": rounded_once(_lerp),
     "aten.where.self": jnp.where,

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rules
 
-__all__ = ["RANDOM", "key_of"]
+__all__ = ["RANDOM", "key_of", "thinned"]
 
 
 def key_of(seed: Any, call: Any) -> Array:
@@ -31,9 +32,14 @@ def _bernoulli(p: Array, *, seed: Any, call: Any) -> Array:
     return jax.random.uniform(key_of(seed, call), p.shape, jnp.float32) < p
 
 
+def thinned(x: Array, keep: Array, p: Any) -> Array:
+    """What dropout makes of the numbers: 0 times NaN and infinity is NaN, as in torch."""
+    return jnp.where(keep, x / (1 - p), x * 0)
+
+
 def _dropout(x: Array, *, p: Any, seed: Any, call: Any) -> tuple[Array, Array]:
     keep = jax.random.bernoulli(key_of(seed, call), 1 - p, x.shape)
-    return jnp.where(keep, x / (1 - p), 0), keep
+    return thinned(x, keep, p), keep
 
 
 def _uniform(
@@ -90,5 +96,7 @@ RANDOM = Rules({
     "kit.normal": _normal, "kit.randint": _randint,
     "kit.log_normal": lambda **k: jnp.exp(_normal(**k)), "kit.exponential": _exponential,
     "kit.cauchy": _cauchy, "kit.geometric": _geometric, "kit.multinomial": _multinomial,
-    "aten.native_dropout_backward.default": lambda g, mask, scale: g * mask * scale,
+    "kit.deviations": lambda std: std,
+    "aten.native_dropout_backward.default": lambda g, mask, scale: (
+        g * cast(mask, g.dtype) * scale),
 })  # fmt: skip

@@ -107,8 +107,8 @@ def _gru_step_backward(
     return from_input, from_hidden, (grads[0] * z,)
 
 
-def _plain(activate: Callable[[Array], Array], slope: Callable[[Array], Array]) -> _Kind:
-    """A layer without gates; `slope` is the derivative, as a function of what `activate` gave."""
+def _plain(activate: Callable[[Array], Array], pull: Callable[[Array, Array], Array]) -> _Kind:
+    """A layer without gates; `pull` takes a gradient back, given what `activate` gave."""
 
     def forward(given: Array, from_hidden: Array, old: State) -> tuple[State, tuple[Array, ...]]:
         return (activate(given + from_hidden),), ()
@@ -116,7 +116,7 @@ def _plain(activate: Callable[[Array], Array], slope: Callable[[Array], Array]) 
     def backward(
         grads: State, old: State, new: State, gates: Sequence[Array]
     ) -> tuple[Array, Array, State]:
-        grad = grads[0] * slope(new[0])
+        grad = pull(grads[0], new[0])
         return grad, grad, (jnp.zeros_like(old[0]),)
 
     return _Kind(forward, backward)
@@ -125,8 +125,8 @@ def _plain(activate: Callable[[Array], Array], slope: Callable[[Array], Array]) 
 _KINDS = {
     "lstm": _Kind(_lstm_step, _lstm_step_backward),
     "gru": _Kind(_gru_step, _gru_step_backward),
-    "rnn_tanh": _plain(jnp.tanh, lambda y: 1 - y * y),
-    "rnn_relu": _plain(jax.nn.relu, lambda y: (y > 0).astype(y.dtype)),
+    "rnn_tanh": _plain(jnp.tanh, lambda grad, y: grad * (1 - y * y)),
+    "rnn_relu": _plain(jax.nn.relu, lambda grad, y: jnp.where(y <= 0, 0, grad)),
 }
 
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
-from kit.runtime.rules.math import floating, rounded_once
+from kit.runtime.rules.math import cast, floating, rounded_once
 from kit.runtime.rules.table import Rules
 
-__all__ = ["SPECIAL_RULES"]
+__all__ = ["SPECIAL_RULES", "logaddexp"]
 
 
 def _of_floats(function: Callable[..., Any]) -> Callable[..., Array]:
@@ -46,7 +46,22 @@ def _logit(x: Array, eps: float | None = None) -> Array:
 
 
 def _heaviside(x: Array, value: Array) -> Array:
-    return jnp.where(x == 0, value, (x > 0).astype(x.dtype))
+    return jnp.where(x == 0, value, cast(x > 0, x.dtype))
+
+
+def logaddexp(x: Array, y: Array) -> Array:
+    """log(exp(x) + exp(y)); of complex numbers, on the branch of the one with the larger real part.
+
+    Source: torch's kernel of logcumsumexp.
+    """
+    if not jnp.iscomplexobj(x):
+        return jnp.logaddexp(x, y)
+    is_less = jnp.real(x) < jnp.real(y)
+    least, most = jnp.where(is_less, x, y), jnp.where(is_less, y, x)
+    end = jnp.real(most)
+    ends = jnp.where(end < 0, least, jnp.log(jnp.exp(least) + jnp.exp(most)))
+    sums = most + jnp.log1p(jnp.exp(least - most))
+    return jnp.where(jnp.isinf(end) & (end == jnp.real(least)), ends, sums)
 
 
 def _gcd(x: Array, y: Array) -> Array:
@@ -116,7 +131,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "sinc": jnp.sinc,
 }  # fmt: skip
 _BINARY: dict[str, Callable[..., Any]] = {
-    "logaddexp": jnp.logaddexp, "logaddexp2": jnp.logaddexp2, "hypot": jnp.hypot,
+    "logaddexp": logaddexp, "logaddexp2": jnp.logaddexp2, "hypot": jnp.hypot,
     "igamma": lax.igamma, "igammac": lax.igammac,
     "copysign.Tensor": jnp.copysign, "copysign.Scalar": jnp.copysign,
     "special_zeta": _zeta, "special_zeta.self_scalar": _zeta,
@@ -151,7 +166,7 @@ def _cdist_backward(grad: Array, x: Array, y: Array, p: float) -> Array:
     if p == 1:
         part = jnp.sign(gap)
     elif p == jnp.inf:
-        part = jnp.sign(gap) * (size == jnp.max(size, -1, keepdims=True))
+        part = jnp.sign(gap) * cast(size == jnp.max(size, -1, keepdims=True), x.dtype)
     else:
         dist = _cdist(x, y, p)[..., None]
         safe = jnp.where(dist == 0, 1, dist)

@@ -17,10 +17,11 @@ from kit.torch.ops.losses import LOSSES
 from kit.torch.ops.out import resized, write_out
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.recurrent import RECURRENT_LAYERS
-from kit.torch.ops.schema import Special, recorded
+from kit.torch.ops.schema import Special, on_meta, recorded
 from kit.torch.ops.sequences import SEQUENCES
 from kit.torch.tensors.checks import check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
+from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
@@ -393,8 +394,27 @@ def _check_linalg(tape: Tape, func: Any, args: Any, kwargs: Any) -> None:
     func(to_host(args[0], cause="linalg error check"), *args[1:], **kwargs)
 
 
+def _linspace(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """Torch's own decomposition does not cast the ends of integers first, as torch does."""
+    ends, dtype = args[:2], kwargs.get("dtype") or torch.get_default_dtype()
+    if not (dtype.is_floating_point or dtype.is_complex):
+        ends = [x.to(dtype) if isinstance(x, torch.Tensor) else int(x) for x in ends]
+    known = private("torch._decomp.decomposition_table")
+    return known[func](*ends, *args[2:], **kwargs)  # type: ignore[no-any-return]
+
+
+def _cholesky(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    """A factor that is known to be one: programs catch the error of a matrix that has none."""
+    func(*on_meta(args), **kwargs)  # which looks at the shape, in its own words
+    upper = any((*args[1:], *kwargs.values()))
+    factor, info = torch.ops.aten.linalg_cholesky_ex.default(args[0], upper=upper)
+    torch.ops.aten._linalg_check_errors.default(info, "cholesky", is_matrix=args[0].dim() == 2)
+    return factor
+
+
 SPECIAL: dict[str, Special] = {
-    "aten._linalg_check_errors.default": _check_linalg, "aten.one_hot.default": _one_hot,
+    "aten._linalg_check_errors.default": _check_linalg, "aten.cholesky.default": _cholesky,
+    "aten.one_hot.default": _one_hot,
     "aten.native_batch_norm.default": _batch_norm,
     "aten._native_batch_norm_legit.default": _batch_norm,
     "aten.detach.default": _same_memory, "aten.alias.default": _same_memory,
@@ -413,6 +433,8 @@ SPECIAL: dict[str, Special] = {
     "aten.unbind.int": _unbind, "aten.as_strided.default": _as_strided,
     "aten.resize_.default": _no_resize, "aten.resize_as_.default": _no_resize,
     "aten.set_.source_Tensor": _set,
+    "aten.linspace.Tensor_Tensor": _linspace, "aten.linspace.Tensor_Scalar": _linspace,
+    "aten.linspace.Scalar_Tensor": _linspace,
     "aten._has_same_storage_numel.default": _same_numel, "aten.arange.start_out": _arange,
     "aten.as_strided_.default": _turn, "aten.as_strided_scatter.default": _as_strided_scatter,
     "aten.view.dtype": _view_dtype,

@@ -15,6 +15,7 @@ from kit.torch.ops.host import made_elsewhere
 from kit.torch.ops.schema import Special, recorded
 from kit.torch.ops.strict import check_draw
 from kit.torch.tensors.checks import check_writable
+from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
@@ -179,7 +180,17 @@ def _rrelu(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     return x.copy_(out) if str(func).startswith("aten.rrelu_with_noise_.") else out
 
 
+def _normal(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    """Torch's own decomposition, which takes any deviations: here they are checked."""
+    mean, std = args
+    if isinstance(std, KitTensor) and std.is_floating_point():
+        (std,) = recorded(tape, "kit.deviations", ((HOLE,), {}), [std], [], [std.spec])
+    return private("torch._decomp.decomposition_table")[func](mean, std, **kwargs)
+
+
 RANDOM: dict[str, Special] = {
+    "aten.normal.Tensor_Tensor": _normal,
+    "aten.normal.float_Tensor": _normal,
     "aten.uniform_.default": _random("kit.uniform", ("low", 0.0), ("high", 1.0)),
     "aten.normal_.default": _random("kit.normal", ("mean", 0.0), ("std", 1.0)),
     "aten.log_normal_.default": _random("kit.log_normal", ("mean", 1.0), ("std", 2.0)),

@@ -70,7 +70,32 @@ def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     """The recipe for calls of this kind; geometry and static arguments are as in `args`."""
     recipe = with_fitting_numbers(_uncounted(tape, func, args, kwargs), func, args, kwargs)
     is_list = func._schema.name.startswith("aten::_foreach_") and write_slots(func)
-    return _counted(recipe) if is_list else recipe
+    return _counted(_in_order(recipe, func)) if is_list else recipe
+
+
+def _in_order(recipe: Recipe, func: Any) -> Recipe:
+    """Torch goes through the lists tensor by tensor: a later one sees what was written before."""
+
+    def ordered(tape: Tape, args: Any, kwargs: Any, *rest: Any) -> Any:
+        if not _reads_what_it_wrote(args):
+            return recipe(tape, args, kwargs, *rest)
+        for i in range(len(args[0])):
+            one = [x[i : i + 1] if isinstance(x, list | tuple) else x for x in args]
+            tape.dispatch(func, one, kwargs)
+        return None
+
+    return ordered
+
+
+def _reads_what_it_wrote(args: Any) -> bool:
+    """Is a tensor of the first list in a list again, further on?"""
+    places = {tensor.ref: i for i, tensor in enumerate(args[0])}
+    return len(places) < len(args[0]) or any(
+        isinstance(x, KitTensor) and places.get(x.ref, i) < i
+        for others in args[1:]
+        if isinstance(others, list | tuple)
+        for i, x in enumerate(others)
+    )
 
 
 def _counted(recipe: Recipe) -> Recipe:

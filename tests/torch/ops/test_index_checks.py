@@ -75,6 +75,8 @@ BAD: dict[str, Case] = {
     "bernoulli of NaN": lambda to: torch.bernoulli(to(torch.tensor([0.5, NAN]))),
     "multinomial, negative": lambda to: torch.multinomial(to(torch.tensor([0.5, -1])), 1),
     "multinomial of zeros": lambda to: torch.multinomial(to(torch.zeros(2)), 1),
+    "normal, negative": lambda to: torch.normal(to(torch.zeros(2)), to(torch.tensor([1.0, -1.0]))),
+    "normal of NaN": lambda to: torch.normal(0.0, to(torch.tensor([1.0, NAN]))),
     "binary_cross_entropy, input": lambda to: functional.binary_cross_entropy(
         to(torch.tensor([0.5, 1.5])), to(torch.tensor([0.0, 1.0]))),
     "binary_cross_entropy, target": lambda to: functional.binary_cross_entropy(
@@ -104,6 +106,9 @@ GOOD: dict[str, Case] = {
         to(X.reshape(1, 10, 2, 2)), to(torch.tensor([[[0, -100], [9, 3]]]))),
     "all of its elements": lambda to: to(X).take(to(ids(-40, 39))),
     "the ends of probability": lambda to: torch.bernoulli(to(torch.tensor([0.0, 1.0]))),
+    "no deviation": lambda to: torch.normal(to(X), to(torch.zeros(4))),
+    "NaN beside a range": lambda to: torch.histc(to(torch.tensor([1.0, NAN])), 4, 0, 2),
+    "a matrix": lambda to: torch.linalg.svdvals(to(X)),
     "certain labels": lambda to: functional.binary_cross_entropy(
         to(torch.tensor([0.0, 1.0, 1.0])), to(torch.tensor([0.0, 1.0, 0.5]))),
     "classes": lambda to: functional.one_hot(to(ids(0, 9)), 10),
@@ -135,6 +140,33 @@ def test_a_bad_index_raises_torchs_error_with_the_line(name: str) -> None:
     assert isinstance(found.value, DeviceCheckError)
     said, _, _ = str(expected.value).partition("  (Could this error message")
     assert str(found.value).startswith(said)
+    assert found.value.site.startswith("test_index_checks.py:")
+
+
+WORDED: dict[str, tuple[str, Case]] = {
+    "a matrix with NaN": ("the input matrix contained non-finite values", lambda to: (
+        torch.linalg.svdvals(to(torch.tensor([[1.0, NAN], [2.0, 3.0]]))))),
+    "its rank": ("the input matrix contained non-finite values", lambda to: (
+        torch.linalg.matrix_rank(to(torch.tensor([[1.0, NAN], [2.0, 3.0]]))))),
+    "one of a batch": (r"^linalg.svd: \(Batch element 1\): The algorithm", lambda to: (
+        torch.linalg.matrix_norm(to(torch.tensor([[[1j, 0.0]], [[1j * NAN, 2.0]]])), 2))),
+    "a histogram up to infinity": (r"torch.histc: range of \[.*\] is not finite", lambda to: (
+        torch.histc(to(torch.tensor([1.0, INF])), 4))),
+    "a histogram of NaN": (r"torch.histc: range of \[.*\] is not finite", lambda to: (
+        torch.histc(to(torch.tensor([1.0, NAN])), 4))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDED)
+def test_a_number_that_torch_refuses_is_refused_in_nearly_its_words(name: str) -> None:
+    """Torch's CPU raises a LinAlgError, or prints two numbers."""
+    words, call = WORDED[name]
+    with pytest.raises(RuntimeError, match=words):
+        call(plain)
+    with kit.Session():
+        result = call(moved)
+        with pytest.raises(DeviceCheckError, match=words) as found:
+            result.cpu()
     assert found.value.site.startswith("test_index_checks.py:")
 
 

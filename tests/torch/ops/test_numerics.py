@@ -38,6 +38,32 @@ CASES: dict[str, Callable[[str], Any]] = {
         torch.full((4,), 300.0, dtype=torch.float16, device=d)),
     "ignored row with infinite logits": lambda d: functional.nll_loss(
         torch.tensor([[-inf, 0.0], [-1.0, -0.5]], device=d), torch.tensor([-100, 1], device=d)),
+    "a mask times NaN": lambda d: torch.tensor([nan, inf, 2.0], device=d) * torch.tensor(
+        [False, False, True], device=d),
+    "labels that are all ignored": lambda d: [_labelled(d, *given) for given in (
+        ((2, 3), {}), ((2, 3), {"label_smoothing": 0.1}), ((2, 3), {"reduction": "none"}),
+        ((2, 3), {"weight": torch.tensor([1.0, 2.0, 3.0], device=d)}), ((2, 3, 4), {}),
+        ((2, 3, 4), {"reduction": "none"}), ((3,), {}))],
+    "lerp by complex weights": lambda d: [
+        torch.lerp(*torch.tensor([[1 + 2j, 3, -1j], [-2, 1j, 5], [0.3 + 0.2j, 0.4 + 0.4j, 2j]],
+                                 device=d)),
+        torch.lerp(*torch.tensor([[1 + 2j, 3, -1j], [-2, 1j, 5]], device=d), 0.9 + 1j)],
+    "sums of complex exponentials": lambda d: [
+        torch.logaddexp(*_phases(d)), torch.logcumsumexp(_phases(d), 1),
+        torch.logaddexp(*torch.tensor([[-inf + 1j, nan, -inf], [-inf, 1, 2j]], device=d))],
+    "median of nothing": lambda d: [
+        median(torch.zeros(0, dtype=t, device=d)) for median in (torch.median, torch.nanmedian)
+        for t in (torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8)],
+    "integers between tensors": lambda d: [
+        torch.linspace(*ends, 5, dtype=t, device=d) for t in (torch.int64, torch.int8, torch.float)
+        for ends in ((torch.tensor(2.7, device=d), torch.tensor(9.3, device=d)),
+                     (2.7, torch.tensor(9.3, device=d)), (torch.tensor(2.7, device=d), 9.3))],
+    "lists that are written and read": lambda d: [
+        _written(d, lambda a, b: torch._foreach_add_([a, b], [b, a])),
+        _written(d, lambda a, b: torch._foreach_addcmul_([a, b], [b, a], [b, a], [2.0, 3.0])),
+        _written(d, lambda a, b: torch._foreach_mul_([a, a], [b, b])),
+        _written(d, lambda a, b: torch._foreach_add_([a, b], [a, b], alpha=2)),
+        _written(d, lambda a, b: torch._foreach_copy_([a, b], [b, a]))],
     "comparison in the tensor's own precision": lambda d: [
         torch.tensor([0.1, 0.2], dtype=t, device=d) == 0.1
         for t in (torch.bfloat16, torch.float16, torch.float32)],
@@ -143,6 +169,26 @@ CASES: dict[str, Callable[[str], Any]] = {
     "einsum": lambda d: torch.einsum("bij,bjk->bik", torch.ones(2, 3, 4, device=d),
                                      torch.arange(40.0, device=d).view(2, 4, 5)),
 }  # fmt: skip
+
+
+def _labelled(device: str, shape: tuple[int, ...], options: dict[str, Any]) -> list[torch.Tensor]:
+    """The loss, and a gradient that is not to depend on what comes in for rows without label."""
+    x = torch.arange(float(math.prod(shape)), device=device).sin().reshape(shape).requires_grad_()
+    labels = torch.full((*shape[:1], *shape[2:]) if len(shape) > 1 else (), -100, device=device)
+    loss = functional.cross_entropy(x, labels, **options)
+    (loss * nan).sum().backward()
+    return [loss.detach(), x.grad]
+
+
+def _phases(device: str) -> torch.Tensor:
+    angles = torch.arange(20.0, device=device).reshape(2, 10)
+    return torch.complex(angles.sin() * 3, angles * 1.7 - 15)
+
+
+def _written(device: str, write: Callable[..., Any]) -> list[torch.Tensor]:
+    a, b = torch.tensor([1.0, 2.0], device=device), torch.tensor([10.0, 20.0], device=device)
+    write(a, b)
+    return [a, b]
 
 
 def _solved(device: str, rows: list[list[float]]) -> list[torch.Tensor]:
