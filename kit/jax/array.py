@@ -70,7 +70,7 @@ def _method(name: str) -> Callable[..., Any]:
     """The method of `jax.Array` with that name; it records, and computes nothing."""
 
     def method(self: LazyArray, *args: Any, **kwargs: Any) -> Any:
-        call, operands = call_of(name, args, kwargs, LazyArray)
+        call, operands = call_of(name, args, kwargs, LazyArray, self.shape)
         return self._recorder.apply(call, self, *operands)
 
     method.__name__ = name
@@ -86,7 +86,8 @@ class LazyArray:
     """
 
     __array_priority__ = 100  # `array of numpy + x` is recorded, as `x + array of numpy` is
-    __slots__ = ("_host", "_of", "_recorder", "_value", "dtype", "session", "shape", "weak_type")
+    __slots__ = ("__weakref__", "_host", "_of", "_recorder", "_value", "dtype", "session", "shape",
+                 "weak_type")  # fmt: skip
 
     def __init__(self, recorder: Recorder, session: Session, value: Value, kind: Kind) -> None:
         self.session = session

@@ -20,6 +20,14 @@ class _Slice(NamedTuple):
     step: int | None
 
 
+class _Window(NamedTuple):
+    """A slice of so many elements, whose start is an array: another one is no other call."""
+
+    axis: int
+    length: int
+    start: _Operand
+
+
 class _List(NamedTuple):
     """A list with a hash: to jax it is no tuple."""
 
@@ -48,6 +56,8 @@ class _Call:
     named: Any
 
     def __call__(self, array: Any, *operands: Any) -> Any:
+        for axis, length, start in _windows(self.arguments):
+            array = jax.lax.dynamic_slice_in_dim(array, operands[start.number], length, axis)
         args = _filled(self.arguments, operands)
         return getattr(array, self.name)(*args, **dict(_filled(self.named, operands)))
 
@@ -57,12 +67,16 @@ class _Call:
 
 
 def call_of(
-    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lazy: type
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lazy: type, shape: tuple[int, ...]
 ) -> tuple[_Call, list[Any]]:
     """The call, and the arrays among its arguments, those of class `lazy` too.
 
-    A float is an array here, and so is an int in an index: another one is no other call. Other ints
-    (an axis, a shape) are no arrays, numpy's neither; an end of a slice that is one is read.
+    A float is an array here, and so are an int in an index and the start of `x[i:i + n]`: another
+    one is no other call. Other ints (an axis, a shape) are no arrays, numpy's neither; an end of a
+    slice that is one is read.
+
+    Args:
+        shape: of the array whose method is called.
     """
     operands: list[Any] = []
     arrays: tuple[type, ...] = (lazy, jax.Array, np.ndarray, np.inexact, float, complex)
@@ -79,9 +93,34 @@ def call_of(
             return _List(tuple(map(taken, x)))
         return tuple(map(taken, x)) if isinstance(x, tuple) else _Constant(type(x), x)
 
-    arguments = tuple(map(taken, args))
+    def window(x: Any, axis: int) -> Any:
+        if not isinstance(x, slice) or x.start is None or x.stop is None or x.step not in (None, 1):
+            return taken(x)
+        start, stop, _ = slice(index(x.start), index(x.stop)).indices(shape[axis])
+        operands.append(start)
+        return _Window(axis, max(stop - start, 0), _Operand(len(operands) - 1))
+
+    if name == "__getitem__":
+        arguments: Any = (_each_axis(args[0], len(shape), window, taken),)
+    else:
+        arguments = tuple(map(taken, args))
     named = tuple((name, taken(x)) for name, x in kwargs.items())
     return _Call(name, arguments, named), operands
+
+
+def _each_axis(key: Any, ndim: int, of_axis: Any, other: Any) -> Any:
+    """A key, changed: `of_axis(part, axis)` where the place of a part says its axis."""
+    parts = key if isinstance(key, tuple) else (key,)
+    count = next((i for i, x in enumerate(parts) if type(x) not in (int, slice)), len(parts))
+    made = [of_axis(x, i) for i, x in enumerate(parts[: min(count, ndim)])]
+    made += map(other, parts[len(made) :])
+    return tuple(made) if isinstance(key, tuple) else made[0]
+
+
+def _windows(arguments: Any) -> list[_Window]:
+    key = arguments[0] if arguments else None
+    parts = key if type(key) is tuple else (key,)
+    return [x for x in parts if isinstance(x, _Window)]
 
 
 def _ends(x: slice) -> tuple[Any, Any, Any]:
@@ -95,6 +134,8 @@ def _filled(x: Any, operands: tuple[Any, ...]) -> Any:
         return x.value
     if isinstance(x, _Slice):
         return slice(*x)
+    if isinstance(x, _Window):
+        return slice(None)  # the array has no more than that
     if isinstance(x, _List):
         return [_filled(y, operands) for y in x.items]
     return tuple(_filled(y, operands) for y in x) if isinstance(x, tuple) else x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Any
 
 import jax
@@ -71,6 +72,10 @@ class JaxFrontend:
     def value_of(self, thing: Any) -> Value | None:
         """The value of an array of a step; None of all else."""
         return thing._value if isinstance(thing, LazyArray) else None
+
+    def holds(self, thing: Any) -> int:
+        """How many references to an array of a step there are."""
+        return getrefcount(thing) if isinstance(thing, LazyArray) else 0
 
     def run(self, function: TracedFunction, args: Any, kwargs: Any) -> Any:
         """Record one call of a function; its results are arrays that may not have been computed."""
@@ -145,6 +150,6 @@ def device_put(tree: Any) -> Any:
     return jax.tree.map(put, tree)
 
 
-@functools.cache
+@functools.lru_cache(1024)
 def _small_step(function: Callable[..., Any]) -> TracedFunction:
     return TracedFunction(function)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -34,6 +35,9 @@ __all__ = ["Dispatcher", "tape_of"]
 _graph_task_id: Callable[[], int] = private("torch._C._current_graph_task_id")
 _default_dtype = torch.get_default_dtype
 _dispatch_modes: Callable[[], int] = private("torch._C._len_torch_dispatch_stack")
+_hooks_of_saved: Callable[[bool], tuple[Any, Any] | None] = private(
+    "torch._C._autograd._top_saved_tensors_default_hooks"
+)
 _function_modes: Callable[[], list[Any]] = private(
     "torch.overrides._get_current_function_mode_stack"
 )
@@ -103,6 +107,8 @@ class Dispatcher:
             "whether gradients are recorded": torch.is_grad_enabled(),
             "torch.inference_mode": torch.is_inference_mode_enabled(),
             "torch.autocast": is_lower and torch.get_autocast_dtype("kit"),
+            "torch.autograd.set_detect_anomaly": torch.is_anomaly_enabled(),
+            "torch.autograd.graph.saved_tensors_hooks": [*map(id, _hooks_of_saved(False) or ())],
             "torch.get_default_dtype()": torch.get_default_dtype(),
             "a hook of all modules or optimizers": [*map(id, self.hooks())],
             "the modes of torch's that see each op": _modes(),
@@ -149,6 +155,12 @@ class Dispatcher:
     def value_of(self, thing: Any) -> Value | None:
         """The value that a tensor of this device shows, or shows a part of; None of all else."""
         return thing.ref.base.value if isinstance(thing, KitTensor) else None
+
+    def holds(self, thing: Any) -> int:
+        """How many references to a tensor of this device there are, and to its memory."""
+        if not isinstance(thing, KitTensor):
+            return 0
+        return getrefcount(thing) + getrefcount(thing.ref) + getrefcount(thing.ref.base)
 
     # -- one call --------------------------------------------------------------------------------
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from sys import getrefcount
 from typing import Any
+from weakref import ref
 
 from kit.runtime.recording.bulk import Cell, Value
+from kit.runtime.steps.reach import Part
 
-__all__ = ["Arrays"]
+__all__ = ["ANEW", "Arrays", "BoundAnew"]
+
+ANEW = "the step makes anew each time, from between two steps; keep its .clone()"
 
 
 class Arrays:
@@ -40,7 +45,44 @@ class Arrays:
                 return "a batch"
         return ""
 
+    def holds(self, array: Any) -> int:
+        """How many references to an array there are, and to the memory behind it."""
+        return sum(frontend.holds(array) for frontend in self._frontends())
+
     def _values_of(self, array: Any) -> Iterator[Value]:
         for frontend in self._frontends():
             if (value := frontend.value_of(array)) is not None:
                 yield value
+
+
+class BoundAnew:
+    """How often the program holds what a step binds anew, as the step has ended.
+
+    A replay binds nothing: it puts its numbers into the arrays that are there. The program would
+    see them in an array of an earlier step that it has kept since.
+
+    Args:
+        arrays: those of the step, by name.
+        boxes: lists and dicts around these. It keeps them alive.
+        holds: counts the references to an array.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[tuple[str, ref[Any]]],
+        boxes: Sequence[Part],
+        holds: Callable[[Any], int],
+    ) -> None:
+        self._arrays, self._boxes, self._holds = arrays, boxes, holds
+        self._counts = self._count()
+
+    def kept(self) -> str:
+        """The name of the first one that is held more often than then; "" if none is."""
+        names = (name for things in (self._arrays, self._boxes) for name, _ in things)
+        counts = zip(names, self._count(), self._counts, strict=True)
+        return next((name for name, now, before in counts if now > before), "")
+
+    def _count(self) -> list[int]:
+        alive = (array() for _, array in self._arrays)
+        counts = [0 if array is None else self._holds(array) for array in alive]
+        return counts + [getrefcount(box) for _, box in self._boxes]

@@ -36,12 +36,14 @@ from kit.runtime.steps.names import (
     MISSING,
     SPACES,
     attributes,
+    called_by_libraries,
     codes_in,
     is_of_kit,
     is_of_users,
     line_of,
     module_of,
     named,
+    reads_any_attribute,
     words_in,
     wrapped_by,
 )
@@ -52,10 +54,9 @@ __all__ = ["Link", "Search", "Shape"]
 
 _LIMIT = 5000  # things that are compared before each step
 _MOST_MB = _LIMIT * BYTES_A_THING // 10**6
-_CALLED = {"forward", "__getattribute__"}  # by no name, as special methods are
+_CALLED = {"forward", "__getattribute__"}  # by no name, whether or not a class has them yet
 _SELDOM = vars(object).keys() | MAKERS | {"__del__"}  # they name all that an object has
 _TEXTS = {"__repr__", "__str__", "__format__"}
-_DYNAMIC = {"getattr", "vars", "dir", "__dict__", "globals", "eval", "exec"}  # read any attribute
 _READERS = {
     getattr, vars, dir, eval, exec, dataclasses.asdict, dataclasses.astuple, copy.copy,
     copy.deepcopy, pickle.dump, pickle.dumps, json.dump, json.dumps, inspect.getmembers,
@@ -142,6 +143,7 @@ class Search:
         self._known: set[tuple[int, Any]] = set()
         self._without, self._watched = without, set(watched)
         self._words: set[str] = set()
+        self._reads_any = False  # attribute, by a name that is not among the words
         self._functions: list[FunctionType] = []
         self._owners: list[Part] = []
         self._seen: dict[int, Any] = {}  # by ids, which stay those of these things
@@ -157,16 +159,20 @@ class Search:
 
     def _go_from(self, step: Any) -> None:
         before = -1
-        while before != (before := len(self._words) + len(self._owners) + len(self._functions)):
+        while before != (before := self._progress()):
             for one in self._functions:
                 self._go_on(one, is_first=one is step)
             for name, owner in self._owners:
                 self._go_through(name, owner)
         self._note_shapes(step)
 
+    def _progress(self) -> int:
+        found = len(self._words) + len(self._owners) + len(self._functions)
+        return found + self._reads_any
+
     def _note_shapes(self, step: Any) -> None:
         """Of all that was found; a loop may make the step's own function anew for each call."""
-        words, is_dynamic = self._words | _CALLED, self._is_dynamic()
+        words, is_dynamic = self._words | _CALLED, self._reads_any
         things: list[Part] = [(x.__name__, x) for x in self._functions if x is not step]
         for name, owner in self._owners:
             kind = type(owner)
@@ -180,9 +186,6 @@ class Search:
             if not is_other and id(thing) not in known:
                 known.add(id(thing))
                 self.links.append(Shape(name, thing, words, is_dynamic=is_dynamic))
-
-    def _is_dynamic(self) -> bool:
-        return not self._words.isdisjoint(_DYNAMIC)
 
     def _hold(self, name: str, thing: Any) -> Held:
         """What the thing is compared with; the search goes on from where it leads.
@@ -208,7 +211,7 @@ class Search:
         if id(thing) in self._seen:
             return
         if kind in _CODE and thing in _READERS:
-            self._words.add("getattr")
+            self._reads_any = True
         elif kind in (attrgetter, methodcaller):
             self._words.update(_WORD.findall(repr(thing)))
         elif issubclass(kind, type) and module_of(thing) == "decimal":
@@ -239,6 +242,7 @@ class Search:
         """From a function; what the step's own has around it is compared as it is."""
         code = function.__code__
         self._words |= words_in(code) | _unnamed_in(code)
+        self._reads_any |= reads_any_attribute(code)
         around = [*named(function)]
         texts = [*_texts_in(code), *(x for _, x in around if type(x) is str)]
         for text in texts if self._words & {"format", "format_map"} else ():
@@ -259,10 +263,10 @@ class Search:
         """Through what is named of an object, or of a class or module."""
         own, kind = _own(owner), type(owner)
         is_module, is_class = issubclass(kind, ModuleType), issubclass(kind, type)
-        is_all = (self._is_dynamic() and not is_module) or _is_box(kind)
+        is_all = (self._reads_any and not is_module) or _is_box(kind)
         words = self._words
         if is_class:  # an object may be made of it
-            words = words | MAKERS | _CALLED | _special(owner)
+            words = words | MAKERS | _unnamed_of(owner)
         for key in own.keys() if is_all else words & own.keys():
             if not (issubclass(type(own[key]), _WATCHED) and id(owner) in self._watched):
                 self._link(f"{name}.{key}", owner, key, own[key])
@@ -278,7 +282,8 @@ class Search:
             for key in self._words & vars(kind).keys():  # a setting of a package's
                 self._link(f"{name}.{key}", owner, key, _look_up(owner, key))
         for base in () if is_module else filter(is_of_users, kind.__mro__):
-            for key in (words | _CALLED | _special(base)) & vars(base).keys():
+            own = vars(base)
+            for key in own.keys() if is_all else (words | _unnamed_of(base)) & own.keys():
                 self._go_to_class(f"{name}.{key}", owner, base, key)
 
     def _go_to_class(self, name: str, owner: Any, kind: type, key: str) -> None:
@@ -331,10 +336,11 @@ def _is_box(kind: type) -> bool:
     )
 
 
-def _special(kind: type) -> frozenset[str]:
-    """The methods of a class that are called without their names, as by `with` or `*`."""
+def _unnamed_of(kind: type) -> set[str]:
+    """What of a class the program need not name: libraries call it, or `with` and `*` do."""
     names = {name for name, thing in vars(kind).items() if type(thing) is FunctionType}
-    return frozenset(name for name in names - _SELDOM if name[:2] == "__" == name[-2:])
+    special = {name for name in names - _SELDOM if name[:2] == "__" == name[-2:]}
+    return special | called_by_libraries(kind) | _CALLED
 
 
 @lru_cache(maxsize=1024)

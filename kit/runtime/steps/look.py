@@ -19,7 +19,15 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from kit.runtime.recording.sites import is_kits, is_standard, is_users
-from kit.runtime.steps.names import SPACES, attributes, is_of_kit, is_of_users, module_of, unbound
+from kit.runtime.steps.names import (
+    SPACES,
+    attributes,
+    called_by_libraries,
+    is_of_kit,
+    is_of_users,
+    module_of,
+    unbound,
+)
 from kit.runtime.steps.reach import (
     LOCKS,
     PLAIN,
@@ -43,6 +51,7 @@ BYTES_A_THING = 2000  # of an array of the host, likewise
 _INTO, _TO, _SETTINGS, _BOTH, _THING = range(5)
 _READERS = (BuiltinFunctionType, attrgetter, methodcaller)  # who calls these may reach for more
 _VALUES = (int, float, complex, str, np.generic)
+_BOXES = (list, tuple, dict)
 _STOPS = (FunctionType, type, ModuleType)
 # Packages of Python's whose objects change by the work of other threads.
 _BUSY = {"threading", "logging", "concurrent", "multiprocessing", "asyncio", "socket", "subprocess"}
@@ -61,8 +70,10 @@ class Look:
     Attributes:
         unseen: a thing whose state cannot be compared, in words; "" if there is none.
         functions: those of the user's that were reached, the nearest first.
+        by_libraries: names of methods of the user's that libraries call; but of a near look.
         stops: where a near look has stopped, with the names there.
         arrays: those of the device, but of a near look. It keeps them alive: take them.
+        boxes: lists, tuples and dicts, likewise.
         count: things that were compared; 50 numbers in a list are one, as are 2 kB of an array.
     """
 
@@ -83,8 +94,10 @@ class Look:
         """
         self.unseen = ""
         self.functions: list[FunctionType] = []
+        self.by_libraries: set[str] = set()
         self.stops: list[Part] = []
         self.arrays: list[Part] = []
+        self.boxes: list[Part] = []
         self.count = 0
         self._without = unbound(without) if without else ()
         self._is_near = is_near
@@ -133,6 +146,8 @@ class Look:
                 continue
             if kind is FunctionType and is_users(thing.__code__.co_filename):
                 self.functions.append(thing)
+            if not is_near and issubclass(kind, type) and is_of_users(thing):
+                self.by_libraries |= called_by_libraries(thing)
             try:
                 if is_near and kind is GeneratorType and not is_kits(thing.gi_code.co_filename):
                     raise Unseen
@@ -145,6 +160,8 @@ class Look:
             seen.append((name, content))
             if is_of_kit(kind) and hasattr(kind, "__array__"):
                 self.arrays += [(name, thing)] * (not is_near)
+            elif not is_near and issubclass(kind, _BOXES) and type(content) is not Items:
+                self.boxes.append((name, thing))
             elif type(content) is Items:
                 self.count += len(content) // _PLAIN_A_THING
             elif is_near and hasattr(kind, "__array__"):
@@ -179,6 +196,7 @@ class Batch:
             if id(cell) not in own
         ]
         self._look.arrays.clear()
+        self._look.boxes.clear()
 
     def change(self, after: Batch) -> str:
         """What the next one brings that this one did not, in words; "" if it brings the same."""

@@ -15,8 +15,9 @@ from weakref import WeakKeyDictionary
 from kit.runtime.recording.sites import format_site, is_users
 
 __all__ = [
-    "MAKERS", "MISSING", "SPACES", "attributes", "codes_in", "is_of_kit", "is_of_users", "line_of",
-    "module_of", "named", "unbound", "words_in", "wrapped_by",
+    "MAKERS", "MISSING", "SPACES", "attributes", "called_by_libraries", "codes_in", "is_of_kit",
+    "is_of_users", "line_of", "module_of", "named", "reads_any_attribute", "reads_any_global",
+    "unbound", "words_in", "wrapped_by",
 ]  # fmt: skip
 
 MAKERS = frozenset({"__init__", "__new__", "__post_init__"})  # called by no name of their own
@@ -26,6 +27,9 @@ SPACES = (SimpleNamespace, Namespace)  # of Python's own, where a program keeps 
 _OWN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 _CALLABLE = (FunctionType, MethodType, dict)  # a dict may hold functions, as of `singledispatch`
 _BUILT_IN = frozenset(sys.builtin_module_names)
+# Python's functions that reach a thing whose name the code need not have.
+_OF_GLOBALS = frozenset({"globals", "eval", "exec"})
+_OF_ATTRIBUTES = _OF_GLOBALS | {"getattr", "vars", "dir"}
 
 
 def named(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -82,6 +86,23 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 def words_in(code: CodeType) -> frozenset[str]:
     """The names of variables around it, of attributes and of modules that a code has."""
     return frozenset(x for one in codes_in(code) for x in (*one.co_names, *one.co_freevars))
+
+
+def reads_any_global(code: CodeType) -> bool:
+    """May it read a global that it does not name? `model.eval()` is no call of Python's."""
+    return not _OF_GLOBALS.isdisjoint(_globals_of(code))
+
+
+def reads_any_attribute(code: CodeType) -> bool:
+    """May it read an attribute that it does not name?"""
+    return "__dict__" in words_in(code) or not _OF_ATTRIBUTES.isdisjoint(_globals_of(code))
+
+
+def called_by_libraries(kind: type) -> set[str]:
+    """What a class of the program's has in place of a library's, whose code names it."""
+    others = [base for base in kind.__mro__ if base is not object and not is_of_users(base)]
+    own = {name for name in vars(kind) if name[:2] != "__"}
+    return {name for name in own if any(name in vars(base) for base in others)}
 
 
 def line_of(name: str, functions: Collection[FunctionType]) -> str:

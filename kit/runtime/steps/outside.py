@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import datetime
 import dis
+import glob
 import io
 import os
+import pathlib
+import random
 import secrets
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import lru_cache
+from itertools import pairwise
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
+
+import numpy as np
 
 from kit.runtime.recording.sites import format_site
 from kit.runtime.steps.names import MAKERS, codes_in, named, words_in
 
 __all__ = ["answers", "asked"]
 
-_FILES = {"exists", "isfile", "isdir", "getmtime", "getsize"}
+_FILES = {"exists", "lexists", "isfile", "isdir", "islink", "getmtime", "getctime", "getatime",
+          "getsize"}  # fmt: skip
 _ASKED: list[tuple[Any, set[str]]] = [
     (time, {name for name in vars(time) if "time" in name or name in ("perf_counter", "monotonic")}
      - {"strftime", "strptime", "struct_time", "mktime", "ctime", "asctime"}
      | {"perf_counter_ns", "monotonic_ns"}),
     (datetime.datetime, {"now", "utcnow", "today"}),
     (datetime.date, {"today"}),
-    (os, {"urandom", "stat", "listdir", "scandir", "times", "getloadavg"}),
+    (os, {"urandom", "stat", "lstat", "access", "walk", "listdir", "scandir", "times",
+          "getloadavg"}),
     (os.path, _FILES),
     (io, {"open"}),
+    (glob, {"glob", "iglob"}),
+    (random, {"Random", "SystemRandom"}),
+    (np.random, {"default_rng", "RandomState", "SeedSequence"}),
     (uuid, {"uuid1", "uuid4"}),
     (secrets, set(secrets.__all__)),
 ]  # fmt: skip
@@ -47,19 +58,26 @@ _ANSWERS = {
         "is_deterministic_algorithms_warn_only_enabled", "is_inference_mode_enabled",
     ],
 }  # fmt: skip
-_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+_FILLING = {"PUSH_NULL", "PRECALL", "CACHE", "EXTENDED_ARG", "RESUME"}  # between word and argument
+_NAMED = {id(vars(owner)[word]): (owner, word)
+          for owner, asking in _ASKED for word in asking & vars(owner).keys()}  # fmt: skip
+_SEEDED = {"Random", "default_rng", "RandomState", "SeedSequence"}  # draw the same from one seed
 _METHODS = {"read_text", "read_bytes"}  # of a path
+_OF_PATHS = {"exists", "is_file", "is_dir", "is_symlink", "open", "stat", "lstat", "iterdir",
+             "glob", "rglob", "walk"}  # fmt: skip
 _BUILTIN = {"global open", "global input"}
 _UNNAMED = MAKERS | {"__del__"}
-_BY_ITSELF = {"forward", "backward", "<lambda>"}  # called by a library, whoever names it
 
 
-def asked(functions: Sequence[FunctionType]) -> str:
+def asked(functions: Sequence[FunctionType], by_libraries: Set[str] = frozenset()) -> str:
     """The clock or file that the first of these functions asks, or one that it calls by name.
 
     In words, with its line; "" if there is none.
+
+    Args:
+        by_libraries: names of methods that are called without being named.
     """
-    for function in _called(functions):
+    for function in _called(functions, {"<lambda>", *by_libraries}):
         for word, shown in _asked_by(function):
             return f"{shown} at {_site(function, word)}"
     return ""
@@ -95,11 +113,10 @@ def _attributes_in(code: CodeType) -> frozenset[str]:
     )
 
 
-def _called(functions: Sequence[FunctionType]) -> Iterator[FunctionType]:
+def _called(functions: Sequence[FunctionType], reached: set[str]) -> Iterator[FunctionType]:
     """The first function, and what it may call: a method that nobody names is no part of a step."""
     words = [(function, words_in(function.__code__)) for function in functions]
     all_words = set().union(*(names for _, names in words))
-    reached = set[str]()
     waiting = words[1:]
     ready = words[:1]
     while ready:
@@ -114,7 +131,7 @@ def _is_called(function: FunctionType, reached: set[str], all_words: set[str]) -
     name, around = function.__name__, function.__qualname__.split(".")[-2:-1]
     if name in _UNNAMED:
         return not reached.isdisjoint(around)  # the class is named
-    if name in reached or name in _BY_ITSELF or name.startswith("__"):
+    if name in reached or name.startswith("__"):
         return True
     is_method = bool(around) and around != ["<locals>"]
     return not is_method and name not in all_words  # it lies in a list of callbacks
@@ -123,7 +140,7 @@ def _is_called(function: FunctionType, reached: set[str], all_words: set[str]) -
 def _asked_by(function: FunctionType) -> Iterator[tuple[str, str]]:
     """Each word of its code that asks something outside, and how that is called."""
     words = _attributes_in(function.__code__)
-    for method in words & _METHODS:
+    for method in words & (_METHODS | _OF_PATHS if _knows_paths(function) else _METHODS):
         yield method, method
     for name, thing in named(function):
         if name in _BUILTIN and type(thing) is object:  # no global of the program's
@@ -132,7 +149,43 @@ def _asked_by(function: FunctionType) -> Iterator[tuple[str, str]]:
         for owner, asking in _ASKED:
             if any(owner is one for one in (thing, *inner)):
                 for word in words & asking:
-                    yield word, f"{owner.__name__}.{word}"
-            elif type(thing) in _FUNCTIONS and thing.__module__ == owner.__name__:
-                for word in asking & {thing.__name__}:
-                    yield name.removeprefix("global "), f"{owner.__name__}.{word}"
+                    if not _is_seeded(function, word, word):
+                        yield word, f"{owner.__name__}.{word}"
+        if (found := _NAMED.get(id(_plain(thing)))) is not None:
+            plain, (owner, word) = name.removeprefix("global "), found
+            if not _is_seeded(function, plain, word):
+                yield plain, f"{owner.__name__}.{word}"
+
+
+def _plain(thing: Any) -> Any:
+    """What a class has of a method of its own, as of `now = datetime.now`."""
+    if type(thing) is BuiltinFunctionType and type(thing.__self__) is type:
+        return vars(thing.__self__).get(thing.__name__)
+    return thing
+
+
+def _is_seeded(function: FunctionType, word: str, asking: str) -> bool:
+    """Is a generator made with a seed wherever the function has this word?"""
+    after = [part for code in codes_in(function.__code__) for part in _after(code, word)]
+    is_seeded = [part.opname.startswith("LOAD_") and part.argval is not None for part in after]
+    return asking in _SEEDED and bool(after) and all(is_seeded)
+
+
+def _after(code: CodeType, word: str) -> Iterator[dis.Instruction]:
+    """What comes after the word, wherever it is: the first argument of its call."""
+    parts = [part for part in dis.get_instructions(code) if part.opname not in _FILLING]
+    for part, following in pairwise(parts):
+        if part.argval == word and part.opname.startswith(("LOAD_", "IMPORT_FROM")):
+            yield following
+
+
+def _knows_paths(function: FunctionType) -> bool:
+    """Does it name something of pathlib's, or stand in a module that does?"""
+    around = (*function.__globals__.values(), *(thing for _, thing in named(function)))
+    return any(_is_of_pathlib(thing) for thing in around)
+
+
+def _is_of_pathlib(thing: Any) -> bool:
+    if type(thing) is ModuleType:
+        return thing is pathlib
+    return issubclass(thing if issubclass(type(thing), type) else type(thing), pathlib.PurePath)

@@ -11,12 +11,14 @@ import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import MethodType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
 from kit.runtime.steps.look import Look
 from kit.runtime.steps.names import line_of
 from kit.runtime.steps.outside import asked
+from kit.runtime.steps.reach import Part
 
 __all__ = ["Looks", "OwnState", "host_draws"]
 
@@ -32,6 +34,7 @@ class OwnState:
 
     Attributes:
         draws_beside: a loader's thread may draw at any time.
+        anew: the arrays of the device that it has bound anew, and lists and dicts around these.
     """
 
     def __init__(self, step: Any, *, without: Collection[Any], frontends: Sequence[Any]) -> None:
@@ -44,7 +47,12 @@ class OwnState:
         self._step, self._without, self._frontends = step, without, frontends
         self.draws_beside = False
         self._change = ""
+        self.anew: tuple[list[tuple[str, ref[Any]]], list[Part]] = ([], [])
         self._look()
+        arrays = self._seen.arrays
+        before = [*arrays, *(grad for part in arrays for grad in _gradient_of(*part))]
+        self._before = [ref(array) for _, array in before]
+        self._drop()
 
     def fetch(self, load: Callable[[], Any]) -> Any:
         """Ask a loader for a batch: what that changes and draws does not count."""
@@ -53,6 +61,7 @@ class OwnState:
             return load()
         finally:
             self._look()
+            self._drop()
 
     def change(self, keeps: Callable[[Any], str] = lambda array: "") -> str:
         """What the step has changed since it began, in words; "" if nothing.
@@ -70,19 +79,32 @@ class OwnState:
         if now.unseen:
             where = line_of(now.unseen.partition(" ")[0], now.functions)
             return f"the step reaches {now.unseen}{where}, and whether it changes cannot be seen"
-        if what := asked(now.functions):
+        if what := asked(now.functions, now.by_libraries):
             return f"the step asks {what}, and a replay would not"
         for name, array in now.arrays:
             if what := keeps(array):
                 where = line_of(name, now.functions)
                 return f"the step keeps {what} as {name}{where}; keep its .clone()"
+        self._note_anew(now)
         return ""
+
+    def _note_anew(self, now: Look) -> None:
+        before = {id(array) for one in self._before if (array := one()) is not None}
+        found = [*now.arrays, *(grad for part in now.arrays for grad in _gradient_of(*part))]
+        arrays = [(name, array) for name, array in found if id(array) not in before]
+        starts = {name[:i] for name, _ in arrays for i in range(len(name)) if name[i] in ".["}
+        boxes = [box for box in now.boxes if box[0] in starts]
+        self.anew = [(name, ref(array)) for name, array in arrays], boxes
 
     def _look(self) -> None:
         if not self._change:
             self._seen = self._look_around()
-            self._seen.arrays.clear()
         self._drawn = self._draws()
+
+    def _drop(self) -> None:
+        """Let go of the arrays, which the step would keep otherwise."""
+        self._seen.arrays.clear()
+        self._seen.boxes.clear()
 
     def _look_around(self) -> Look:
         name = "self" if type(self._step) is MethodType else ""
@@ -114,6 +136,12 @@ class Looks:
         self.why = why
         self._pause = min(2 * self._pause + 1, _LONGEST) if why else 0
         self._left = self._pause
+
+
+def _gradient_of(name: str, array: Any) -> list[Part]:
+    """Not compared with an earlier one: a step may zero it before or after it fetches."""
+    grad = array.grad if getattr(array, "is_leaf", False) else None
+    return [] if grad is None else [(f"{name}.grad", grad)]
 
 
 def host_draws(frontends: Sequence[Any]) -> Any:

@@ -38,6 +38,7 @@ from kit.runtime.steps.names import (
     is_of_users,
     module_of,
     named,
+    reads_any_global,
     words_in,
     wrapped_by,
 )
@@ -56,7 +57,6 @@ PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), type(...),
 _LARGE = 1 << 24  # bytes of a host array, of which more are not compared
 _POINTER = struct.calcsize("P")
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
-_DYNAMIC = {"globals", "eval", "exec"}  # a function that names them may reach any global
 _VALUES = (int, float, complex, str, bytes)  # a class of these may have attributes, too
 _LISTS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -181,7 +181,7 @@ def _of_modules(function: FunctionType) -> Iterator[Part]:
                 yield f"{module.__name__}.{name}", (thing := vars(module)[name])
                 if type(thing) is ModuleType and not any(thing is one for one in modules):
                     modules.append(thing)
-    if names & _DYNAMIC:
+    if reads_any_global(function.__code__):
         yield from [(name, thing) for name, thing in space.items() if name[:2] != "__"]
     if names & {"environ", "getenv"}:
         yield "os.environ", os.environ

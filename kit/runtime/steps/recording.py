@@ -13,7 +13,7 @@ from numbers import Number
 from typing import Any, NamedTuple
 from weakref import ref
 
-from kit.runtime.recording.bulk import Cell, Op, Task, Value, pending
+from kit.runtime.recording.bulk import Cell, Op, Task, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.steps.look import Batch
 from kit.text import format_count
@@ -22,6 +22,7 @@ __all__ = [
     "FRESH",
     "OTHER_CONSTANTS",
     "OTHER_TENSORS",
+    "Ahead",
     "Draw",
     "Draws",
     "Fetch",
@@ -31,14 +32,13 @@ __all__ = [
     "Watched",
     "alike",
     "difference",
-    "fill",
-    "hand_over",
     "is_held",
     "is_read",
     "leaf_of",
     "numbers_in",
     "reads_of",
     "source_of",
+    "take",
     "type_of",
 ]
 
@@ -58,6 +58,14 @@ OTHER_TENSORS = (
 
 Fetch = Callable[[], Any]
 Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
+
+
+class Ahead(NamedTuple):
+    """A batch that a loader was asked for before the step that has it, and the arrays in it."""
+
+    fetch: Fetch
+    batch: Any
+    cells: list[Cell]
 
 
 class Reasons(Counter[str]):
@@ -138,6 +146,11 @@ class Recording:
     _known: int = 0  # how many inputs are in there
     _outputs: dict[int, dict[int, int]] = field(default_factory=dict)  # task -> slot -> output
 
+    @property
+    def called(self) -> list[Fetch]:
+        """What a replay calls, too: its loaders, and what the kit has noted."""
+        return [*self.fetches, *(call for _, call in self.calls)]
+
     def has_made(self, value: Value | None) -> bool:
         """Is this the result of an op of the step?"""
         return value is not None and (value.cell is None or id(value.cell.task) in self.numbers)
@@ -161,6 +174,12 @@ class Recording:
             wanted = self.tasks[number].cut.wanted
             known = self._outputs[number] = {slot: i for i, slot in enumerate(wanted)}
         return known[slot]
+
+
+def take(waiting: list[Ahead], fetch: Fetch) -> Ahead | None:
+    """The first batch of this loader's, which waits no longer then; None if none waits."""
+    found = (i for i, one in enumerate(waiting) if one.fetch == fetch)
+    return None if (i := next(found, None)) is None else waiting.pop(i)
 
 
 def numbers_in(batch: Any) -> Iterator[Any]:
@@ -285,52 +304,6 @@ def _origin(task: Task, number: int, count: Callable[[Op], int]) -> tuple[str, s
         if number < 0:
             return format_site(frame[0]) or "an unknown line", op.name
     return "an unknown line", ""
-
-
-def hand_over(
-    last: Recording,
-    inputs: list[Cell],
-    tasks: list[Task],
-    made: list[list[Cell]],
-    renew: Callable[[Any, Callable[[Value], Value]], Any],
-) -> Any:
-    """The program has the replayed step from now on; gives what the step returns.
-
-    Args:
-        renew: gives a result with each array over another value.
-    """
-    fill(last, made)
-    given = last.batch_cells()
-
-    def renewed(value: Value) -> Value:
-        cell = value.cell
-        if (i := given.get(id(cell))) is not None:
-            return pending(inputs[i], value.aval)
-        number = None if cell is None else last.numbers.get(id(cell.task))
-        if cell is None or number is None:
-            return value
-        output = last.tasks[number].cut.wanted.index(cell.slot)
-        return pending(made[number][output], value.aval)
-
-    result = renew(last.result, renewed)
-    last.inputs = inputs
-    last.tasks, last.numbers = tasks, {id(task): i for i, task in enumerate(tasks)}
-    last.result = result
-    return result
-
-
-def fill(last: Recording, made: list[list[Cell]]) -> None:
-    """The program's values are what a replay of this step has made; twice is as good as once.
-
-    Args:
-        made: by each task; by the first ones only, if an error has come in the middle.
-    """
-    for holder, number, i in last.alive:
-        if (value := holder()) is not None and number < len(made):
-            value.cell = made[number][i]
-    for read in last.reads:
-        if read.number < len(made):
-            read.cell = made[read.number][read.output]
 
 
 def source_of(leaf: Cell, now: Recording, last: Recording | None) -> Source:

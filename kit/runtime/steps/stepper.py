@@ -14,16 +14,16 @@ All three run the same executables on the same arrays: the numbers are the same 
 from __future__ import annotations
 
 import time
-from collections import ChainMap, Counter, deque
+from collections import ChainMap, Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 from weakref import ref
 
-from kit.runtime.recording.bulk import Cell, Task, Value, same_task, twin
+from kit.runtime.recording.bulk import Cell, Task, Value
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.guesses import Guesses
-from kit.runtime.steps.kept import Arrays
+from kit.runtime.steps.kept import ANEW, Arrays, BoundAnew
 from kit.runtime.steps.look import Batch
 from kit.runtime.steps.own_state import Looks, OwnState
 from kit.runtime.steps.payoff import Payoff
@@ -32,6 +32,7 @@ from kit.runtime.steps.recording import (
     FRESH,
     OTHER_CONSTANTS,
     OTHER_TENSORS,
+    Ahead,
     Draw,
     Draws,
     Fetch,
@@ -40,15 +41,14 @@ from kit.runtime.steps.recording import (
     Watched,
     alike,
     difference,
-    fill,
-    hand_over,
     is_held,
     is_read,
-    leaf_of,
     reads_of,
     source_of,
+    take,
     type_of,
 )
+from kit.runtime.steps.replaying import fill, hand_over, issue_again, own_value
 from kit.runtime.steps.said import said_of
 
 __all__ = ["CONFIRM", "STOPPED", "VERIFY_EVERY", "Stepper"]
@@ -84,35 +84,41 @@ class Stepper:
         self._step: KnownFunction | None = None  # at the end of its last recorded call
         self._own: OwnState | None = None  # as this step began, where a replay may follow
         self._looks = Looks()
-        self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
+        self._anew: BoundAnew | None = None  # by the last recorded step
+        self._ahead: list[Ahead] = []  # batches that no step has had yet
         self.payoff = Payoff()
         self._guesses = Guesses(issuer, self.payoff, self.counts)
 
     def run(self, step: Callable[[], Any]) -> Any:
         """Run one step and end it; gives what the step returns."""
         self.has_run = True
+        if self._now is not None:  # a step within a step: a part of that one
+            return self._run_recorded(step)
         if self.mode == "retrace" or (self.mode == "speculate" and not self.payoff.begin_step()):
             self._last, self._guesses.most = None, 0
-            result = step()
-            self._program.end_step()
-            return result
+            return self._run_recorded(step)
         if self.mode == "replay":
             if self._step is not None and (why := self._step.change(step)):
                 self.forget(why)
             if self._may_replay():
                 return self._replay(step)
-        self._step = None  # it may hold the dict of state that this step puts another one for
+        self._step = self._anew = None  # they may hold a dict that this step puts another one for
         try:
             self._begin(step)
-            result = step()
-            self._program.end_step()
+            result = self._run_recorded(step)
             self._finish(step, result)
-            self.payoff.end_step()
-            if self.payoff.stopped:
-                self.counts[STOPPED] = 1
+            if self.mode == "speculate":
+                self.payoff.end_step()
+                if self.payoff.stopped:
+                    self.counts[STOPPED] = 1
         except BaseException:
             self.drop()
             raise
+        return result
+
+    def _run_recorded(self, step: Callable[[], Any]) -> Any:
+        result = step()
+        self._program.end_step()
         return result
 
     def drop(self, *, for_good: bool = False) -> None:
@@ -125,7 +131,7 @@ class Stepper:
         self._now = self._own = None
         self.forget()
         if for_good:
-            self._step, self._ahead = None, []
+            self._step, self._anew, self._ahead = None, None, []
 
     @property
     def is_between(self) -> bool:
@@ -177,10 +183,10 @@ class Stepper:
         """Ask a loader for a batch; what it copies to the device is the step's input."""
         now = self._now
         first = 0 if now is None else len(now.inputs)
-        if self._ahead and self._ahead[0][0] == fetch:
-            _, batch, cells = self._ahead.pop(0)
+        if (ahead := take(self._ahead, fetch)) is not None:
+            batch = ahead.batch
             if now is not None:
-                now.inputs += cells
+                now.inputs += ahead.cells
         else:
             batch = fetch() if now is None or self._own is None else self._own.fetch(fetch)
         if now is None:
@@ -258,8 +264,8 @@ class Stepper:
         self._own = None
         if self._last is not None and self.mode == "replay" and self._equal >= CONFIRM - 2:
             if self._looks.is_due():
-                called = [*self._last.fetches, *(call for _, call in self._last.calls)]
-                self._own = OwnState(step, without=called, frontends=self._program.frontends())
+                frontends = self._program.frontends()
+                self._own = OwnState(step, without=self._last.called, frontends=frontends)
             else:
                 self.note_obstacle(self._looks.why)
         self._guesses.begin(draws)
@@ -278,7 +284,7 @@ class Stepper:
             cell = value.cell
             if cell and id(cell) not in given and id(cell.task) not in now.numbers:
                 now.fixed.setdefault(id(value), (ref(value), cell))  # a replay returns it again
-            return value if cell is None else twin(value, cell)
+            return own_value(value)
 
         result = self._arrays.renew(result, note)  # without the program's graph of gradients
         own = set(map(id, returned))
@@ -300,7 +306,8 @@ class Stepper:
         elif self._equal and self.mode == "replay":
             now.reads = reads_of(now)
             now.seen += [(one.bound, one.bound(), OTHER_TENSORS) for _, one in now.watched.values()]
-            self._step = known if self._equal >= CONFIRM - 1 else None
+            if self._equal >= CONFIRM - 1 and self._own is not None:
+                self._step, self._anew = known, BoundAnew(*self._own.anew, self._arrays.holds)
         self._replayed = 0
         self._now, self._own, self._last = None, None, now
         self.payoff.cost(start)
@@ -314,7 +321,7 @@ class Stepper:
         if not (why := own.change(kept_as)):
             known = KnownFunction(
                 step,
-                without=[*now.fetches, *(call for _, call in now.calls)],
+                without=now.called,
                 watched=now.watched.keys(),
                 hooks=[hook for one in self._program.frontends() for hook in one.hooks()],
             )
@@ -346,6 +353,9 @@ class Stepper:
             if look() not in (None, seen):
                 self.forget(why)
                 return False
+        if self._anew is not None and (name := self._anew.kept()):
+            self.forget(f"the program keeps {name}, which {ANEW}")
+            return False
         return self._replayed < VERIFY_EVERY
 
     def _modes(self) -> dict[str, Any]:
@@ -364,7 +374,8 @@ class Stepper:
         tasks: list[Task] = []
         made: list[list[Cell]] = []
         try:
-            self._again(last, inputs, tasks, made)
+            self._program.settle()
+            issue_again(last, inputs, tasks, made, issuer=self._issuer, draws=self._random)
         except BaseException:
             if tasks and not self._issuer.has(tasks[-1]):
                 del tasks[-1], made[-1]
@@ -385,57 +396,35 @@ class Stepper:
 
     def _fetch_again(self, last: Recording, step: Callable[[], Any]) -> list[Cell] | None:
         """The inputs of the next step: fresh batches, and the small constants of the last one."""
-        for fetch in last.fetches[len(self._ahead) :]:  # less, if one has failed the last time
-            self._now = fresh = Recording()
-            self.is_fetching = True
-            try:
-                batch = fetch()
-            finally:
-                self._now, self.is_fetching = None, False
-            self._ahead.append((fetch, batch, fresh.inputs))
-        for known, (_, batch, cells) in zip(last.brought, self._ahead, strict=True):
-            if why := known.change(Batch(batch, cells, self._arrays.cells_of)):
+        waiting, found = [*self._ahead], list[Ahead]()  # some wait if one has failed the last time
+        for fetch in last.fetches:
+            if (ahead := take(waiting, fetch)) is None:
+                ahead = self._ask(fetch)
+                self._ahead.append(ahead)
+            found.append(ahead)
+        for known, ahead in zip(last.brought, found, strict=True):
+            if why := known.change(Batch(ahead.batch, ahead.cells, self._arrays.cells_of)):
                 self.reasons.note(why)
                 return None
         if last.fetches and self._step is not None and self._step.change(step):
             return None  # by a loader: the step that is recorded now says so
-        batches = [cell for _, _, cells in self._ahead for cell in cells]
+        batches = [cell for ahead in found for cell in ahead.cells]
         old = [c for c, data in zip(last.inputs, last.contents, strict=True) if data is FRESH]
         is_pending = self._program.is_pending()
         if is_pending or list(map(type_of, batches)) != list(map(type_of, old)):
             self.reasons.note("the batch has another shape, or computes on the device")
             return None
-        self._ahead = []
+        self._ahead = waiting
         rest = iter(batches)
         return [
             next(rest) if data is FRESH else cell
             for cell, data in zip(last.inputs, last.contents, strict=True)
         ]
 
-    def _again(
-        self, last: Recording, inputs: list[Cell], tasks: list[Task], made: list[list[Cell]]
-    ) -> None:
-        """Issue the tasks of the last step once more; appends the new ones, and what they make."""
-        issuer = self._issuer
-        calls = deque(last.calls)
-        self._program.settle()
-        start = time.perf_counter_ns()
-        for number, old in enumerate([*last.tasks, None]):
-            while calls and calls[0][0] == number:
-                issuer.note_replay(start)
-                calls.popleft()[1]()
-                start = time.perf_counter_ns()
-            if old is None:
-                break
-            leaves = [leaf_of(last, source, inputs, made) for source in last.sources[number]]
-            if old.again is not None:
-                task, cells = old.again(leaves)
-            else:
-                scalars = [self._random.next() if x.__class__ is Draw else x for x in old.scalars]
-                task, cells = same_task(old, issuer.next_segment(), leaves, scalars)
-                issuer.place(task)
-            tasks.append(task)  # known before it can run, so that no error can come between
-            made.append(cells)
-            if old.again is None:
-                issuer.issue(task)
-        issuer.note_replay(start)
+    def _ask(self, fetch: Fetch) -> Ahead:
+        self._now = fresh = Recording()
+        self.is_fetching = True
+        try:
+            return Ahead(fetch, fetch(), fresh.inputs)
+        finally:
+            self._now, self.is_fetching = None, False

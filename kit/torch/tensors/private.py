@@ -24,6 +24,7 @@ NAMES = (
     "torch._C._current_graph_task_id",
     "torch._C._current_autograd_node",
     "torch._C._autograd._get_sequence_nr",
+    "torch._C._autograd._top_saved_tensors_default_hooks",
     "torch._C._disabled_torch_function_impl",
     "torch._C._get_overrideable_sdp_enabled",
     "torch._C._len_torch_dispatch_stack",
@@ -32,6 +33,7 @@ NAMES = (
     "torch._C._ExcludeDispatchKeyGuard",
     "torch._decomp.decomposition_table",
     "torch._disable_dynamo",
+    "torch.amp.autocast_mode._cast",
     "torch.autograd._enable_profiler",
     "torch.autograd._enable_record_function",
     "torch.autograd._engine_run_backward",
@@ -47,6 +49,7 @@ NAMES = (
     "torch.optim.optimizer._global_optimizer_pre_hooks",
     "torch.optim.optimizer._global_optimizer_post_hooks",
     "torch.overrides._get_current_function_mode_stack",
+    "torch.utils._device.DeviceContext",
     "torch.utils._python_dispatch._pop_mode",
     "torch.utils._python_dispatch._push_mode",
 )
