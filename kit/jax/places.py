@@ -9,43 +9,27 @@ from __future__ import annotations
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
 from jax.extend import source_info_util
 
 from kit.files import in_packages
 from kit.runtime.recording.bulk import Frame, Site
-from kit.runtime.recording.sites import format_site, is_kits, is_shipped_step
+from kit.runtime.recording.sites import format_site, is_kits, is_users
 
-__all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of", "user_line"]
+__all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of"]
 
-_LIBRARIES = (
-    os.path.dirname(jax.__file__) + os.sep,
-    sysconfig.get_path("stdlib") + os.sep,
-    sysconfig.get_path("purelib") + os.sep,
-    sysconfig.get_path("platlib") + os.sep,
-)
 _LINE = re.compile(r"^(.+?):(\d+)(?::\d+)? \(.*\)$")
 _TRANSFORMATION = re.compile(r"[a-zA-Z_]+\(|\)")
 _NOWHERE: Site = ("", 0)
 DEEP = 200  # frames that are looked at
 
 
-def _is_library(name: str) -> bool:
-    if is_kits(name):
-        return True
-    if is_shipped_step(name):
-        return False
-    return name.startswith(("<frozen", *_LIBRARIES)) or in_packages(name) != ""
-
-
 def frame_of(source: Any, outer: Frame, names: str) -> Frame:
     """The frame of an equation; `outer` is that of the call that it was found in."""
     site, via = _pick(_lines(source))
-    if site == _NOWHERE or (_is_library(site[0]) and outer[0] != _NOWHERE):
+    if site == _NOWHERE or (not is_users(site[0]) and outer[0] != _NOWHERE):
         site, via = outer[0], outer[1]
     return site, via, scope_of(names)
 
@@ -64,7 +48,7 @@ def _pick(lines: Iterable[Site]) -> tuple[Site, str]:
     """
     first: Site = _NOWHERE
     for site in lines:
-        if not _is_library(site[0]):
+        if is_users(site[0]):
             return site, "" if first == _NOWHERE else _via(first)
         if first == _NOWHERE and not is_kits(site[0]):
             first = site
@@ -91,17 +75,6 @@ def here() -> str:
     """` (at train.py:12)`, for the end of a message; empty if the user's line is unknown."""
     where = format_site(caller()[0])
     return f" (at {where})" if where else ""
-
-
-def user_line(error: BaseException) -> str:
-    """The user's line where an error was raised, `train.py:12`; empty if there is none."""
-    lines = []
-    trace = error.__traceback__
-    while trace is not None:
-        lines.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
-        trace = trace.tb_next
-    own = [site for site in lines if not _is_library(site[0])]
-    return f"{os.path.basename(own[-1][0])}:{own[-1][1]}" if own else ""
 
 
 def names_of(source: Any, outer: str) -> str:

@@ -28,6 +28,7 @@ from kit.runtime.session.session import Session
 __all__ = ["Bound", "Equation", "Program", "key_kind", "numbers_aval"]
 
 _NOWHERE: Frame = (("", 0), "", "")
+_PLACING = ("sharding_constraint", "device_put")  # say where arrays are: here is one device
 
 
 @dataclass(slots=True)
@@ -154,7 +155,10 @@ class _Flattener:
             frame = frame_of(equation.source_info, outer, inner)
             atoms = [self._atom(v, known) for v in equation.invars]
             body = body_of(equation)
-            if body is None:
+            if equation.primitive.name in _PLACING:
+                made = atoms
+            elif body is None:
+                _check_placing(equation, equation, frame)
                 made = self._append(equation, atoms, frame, inner)
             else:
                 called, consts = body
@@ -249,6 +253,28 @@ def _check(equation: Any, aval: Any, frame: Frame) -> None:
         f"kit.jax cannot record {equation.primitive.name!r} at {format_site(frame[0])}: "
         f"it works on {aval}, which is no array of numbers"
     )
+
+
+def _check_placing(outer: Any, equation: Any, frame: Frame) -> None:
+    """What stands within `outer`, such as in the body of a scan, runs as it is."""
+    name, params = equation.primitive.name, equation.params
+    placed = [params.get("sharding"), params.get("mesh"), *(params.get("devices") or ())]
+    if any(_is_spread(x) for x in placed if x is not None):
+        inside = "" if equation is outer else f" within {outer.primitive.name!r}"
+        where = f" at {format_site(frame[0])}" if frame[0][0] else ""
+        raise LoweringError(
+            f"kit.jax cannot record {name!r}{inside}{where}: it spreads arrays over several "
+            "devices, and a session has one. Give it a mesh of one device"
+        )
+    for value in params.values():
+        for leaf in jax.tree.leaves(value):
+            body = getattr(leaf, "jaxpr", leaf)
+            for inner in getattr(body, "eqns", ()):
+                _check_placing(outer, inner, frame)
+
+
+def _is_spread(place: Any) -> bool:
+    return getattr(place, "num_devices", getattr(place, "size", 1)) > 1
 
 
 def _template(equation: Any, atoms: Sequence[Any], keys: tuple[str | None, ...]) -> Any:

@@ -10,7 +10,7 @@ import jax
 
 from kit.errors import SessionError, SettingsError
 from kit.ir import PHASES
-from kit.jax.array import LazyArray
+from kit.jax.array import TRACING, LazyArray
 from kit.jax.frontend import JaxFrontend
 from kit.jax.places import here
 from kit.jax.tracing import Trace, TracedFunction
@@ -24,7 +24,8 @@ class Step:
     """A jax function; inside `with kit.Session(...)` a call records it and returns at once.
 
     Arguments and results are pytrees of arrays. Results are `LazyArray`s, which may be given to the
-    next call as they are. Outside of a session a call is `jax.jit` of the same function.
+    next call as they are. Outside of a session, in another step and under a transformation of jax,
+    a call is `jax.jit` of the same function.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class Step:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         session = current_session()
+        if TRACING.function or any(map(_is_traced, jax.tree.leaves((args, kwargs)))):
+            return self._jitted(*args, **kwargs)  # part of another step, or within jax.grad
         if session is None:
             return self._plain(args, kwargs)
         frontend: JaxFrontend = session.frontend(JaxFrontend)
@@ -80,6 +83,10 @@ class Step:
                 leaf.kit_value()  # says it if its session is closed
                 raise SessionError(f"no kit session is open in this thread{here()}")
         return self._jitted(*args, **kwargs)
+
+
+def _is_traced(leaf: Any) -> bool:
+    return isinstance(leaf, jax.core.Tracer)
 
 
 def step(function: Callable[..., Any], *args: Any, static_argnames: str | Sequence[str] = (),

@@ -30,6 +30,7 @@ INLINED = frozenset(
 )  # fmt: skip
 _MESH = jax.sharding.AbstractMesh
 LONG = 400  # characters; a longer text is cut and ends with its digest
+_LASTING = {"builtins", "jax", "jaxlib", "ml_dtypes", "numpy"}  # modules that nobody redefines
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -126,13 +127,16 @@ def primitive_text(value: Any) -> str:
 
 
 def _opaque(value: Any) -> str:
-    """A function or class of a module by its name there; anything else by its identity."""
+    """A function or class of jax's own modules by its name there; all else by its identity.
+
+    A notebook's cell that runs again gives a function of the user's another body under its name.
+    """
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     name = getattr(value, "__qualname__", "")
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
-    if name and found is value:
+    if name and found is value and value.__module__.partition(".")[0] in _LASTING:
         return f"{value.__module__}.{name}"
     return f"{_name(type(value))}@{id(value):x}"
 

@@ -12,9 +12,9 @@ import jax
 
 from kit.jax.arguments import Signature, difference, kind_of, paths_of, settings_of_jax
 from kit.jax.array import TRACING, Kind
-from kit.jax.places import caller, here, user_line
+from kit.jax.places import caller, here
 from kit.jax.program import Program
-from kit.runtime.recording.sites import format_site
+from kit.runtime.recording.sites import format_site, line_of
 from kit.text import format_count
 
 __all__ = ["Trace", "Traced", "TracedFunction"]
@@ -99,10 +99,9 @@ class TracedFunction:
             closed, results = trace(*shaped_args, **shaped_kwargs)
         except Exception as error:
             code = getattr(self.function, "__code__", None)
-            start = format_site((code.co_filename, code.co_firstlineno)) if code else ""
-            where = user_line(error) or start
+            start = f", at {format_site((code.co_filename, code.co_firstlineno))}" if code else ""
             error.add_note(
-                f"kit: while {self.name} was traced{f', at {where}' if where else ''}: {reason}. "
+                f"kit: while {self.name} was traced{line_of(error) or start}: {reason}. "
                 "A step is traced with arrays that have no numbers yet, as by jax.jit"
             )
             raise

@@ -139,6 +139,33 @@ def test_another_index_is_no_other_program_but_another_type_is() -> None:
         assert [x[1].shape, x[True].shape, x[None].shape] == [(), (1, 5), (1, 5)]
 
 
+def test_another_place_of_a_slice_is_no_other_program() -> None:
+    x = np.arange(40).reshape(10, 4)
+    with Session(Settings(mode="lazy")) as session:
+        lazy = kit.jax.device_put(x)
+        for i in range(0, 9, 3):
+            np.testing.assert_array_equal(np.asarray(lazy[i : i + 3]), x[i : i + 3])
+            np.testing.assert_array_equal(np.asarray(lazy[i, 1:3]), x[i, 1:3])
+        assert session.metrics()["compile.count"] == 2
+        for key in (
+            np.s_[-3:-1],
+            np.s_[8:20],
+            np.s_[5:2],
+            np.s_[1:3, 2],
+            np.s_[..., 1:2],
+            np.s_[None, 1:4],
+            np.s_[:, 1:2],
+            np.s_[1:9:2],
+            np.s_[True, 1:3],
+            np.s_[1:2, ..., 0:3],
+            np.s_[np.array([1, 2]), 1:3],
+            np.s_[9:1:-1],
+            np.s_[np.int64(1) : np.int64(3)],
+            (),
+        ):
+            np.testing.assert_array_equal(np.asarray(lazy[key]), x[key], str(key))
+
+
 def test_what_a_result_lacks_says_where_it_can_be_done() -> None:
     with Session():
         x = kit.jax.device_put(np.ones(2))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from contextvars import copy_context
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 import kit
-from kit.errors import LoweringError, SessionError, SettingsError
+from kit.errors import ExecutionError, LoweringError, SessionError, SettingsError
 from kit.runs.settings import Settings
 from kit.runtime.session.session import Session
 
@@ -46,10 +51,11 @@ def test_an_argument_that_is_no_array_is_named_with_its_path_and_line(bad: Any, 
     assert e.match("static_argnames")
 
 
-def test_a_step_inside_jax_jit_is_refused() -> None:
-    inner = kit.jax.step(lambda x: x + 1)
-    with Session(), pytest.raises(TypeError, match="another jax transformation"):
-        jax.jit(lambda x: inner(x))(X)
+def test_an_array_of_a_session_meets_none_of_another_transformation() -> None:
+    with Session():
+        lazy = kit.jax.device_put(X)
+        with pytest.raises(TypeError, match="another jax transformation"):
+            jax.jit(lambda x: lazy + x)(X)
 
 
 def test_what_is_no_function_is_refused() -> None:
@@ -324,3 +330,71 @@ def test_changing_jaxs_default_float_is_a_new_trace() -> None:
         with jax.enable_x64(True):
             assert step(np.ones(2)).dtype == np.float64
     assert "changed from float32 to float64" in step.explain()
+
+
+@pytest.mark.parametrize("bulk", [1000, 1])
+def test_a_callback_with_an_effect_runs_once_though_what_follows_fails(bulk: int) -> None:
+    seen = []
+
+    def act(x: Any) -> Any:
+        seen.append(float(x))
+        return np.float32(x)
+
+    def fail(x: Any) -> Any:
+        raise ValueError("no such place")
+
+    def run(x: Any) -> Any:
+        shape = jax.ShapeDtypeStruct((), np.float32)
+        return jax.pure_callback(fail, shape, io_callback(act, shape, x))
+
+    with Session(Settings(mode="bulked", bulk_forward=bulk)):
+        y = kit.jax.step(run)(np.float32(3))
+        with pytest.raises(ExecutionError, match="no such place"):
+            y.item()
+    assert seen == [3]
+
+
+SPREAD = """
+import jax, numpy as np, kit
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from kit.errors import LoweringError
+from kit.runtime.session.session import Session
+assert jax.device_count() == 2
+mesh = Mesh(np.array(jax.devices()), ("data",))
+spread, x = NamedSharding(mesh, P("data")), np.arange(4, dtype=np.float32)
+
+def scan(x):
+    return jax.lax.scan(lambda c, _: (constrain(c), None), x, None, length=2)[0]
+
+def constrain(x):
+    return jax.lax.with_sharding_constraint(x, spread)
+
+def mapped(x):
+    return jax.shard_map(lambda x: x, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+
+with Session():
+    for place in (constrain, lambda x: jax.device_put(x, spread)):
+        step = kit.jax.step(lambda x: place(2 * x) + 1)
+        print(np.asarray(step(x)).tolist(), np.asarray(step(jax.device_put(x, spread))).tolist())
+    for function in (scan, mapped):
+        try:
+            kit.jax.step(function)(x)
+        except LoweringError as error:
+            print(error)
+"""
+
+
+def test_the_one_device_takes_what_a_step_would_spread_or_says_where_it_cannot(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "spread.py").write_text(SPREAD, encoding="utf-8")
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run(
+        [sys.executable, "spread.py"], cwd=tmp_path, env=os.environ | flags,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *same, scan, mapped = done.stdout.splitlines()
+    assert same == ["[1.0, 3.0, 5.0, 7.0] [1.0, 3.0, 5.0, 7.0]"] * 2
+    assert "'sharding_constraint' within 'scan' at spread.py:" in scan
+    assert "'shard_map' at spread.py:" in mapped

@@ -156,3 +156,24 @@ def test_a_setting_that_changes_the_numbers_is_in_the_text() -> None:
     with jax.threefry_partitionable(False):
         other = text_of(drawn())
     assert now != other
+
+
+def test_a_function_that_was_defined_again_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a notebook's cell that runs again: the name and the module are the same."""
+
+    def double(x: Any) -> Any:
+        return np.asarray(x) * 2
+
+    def triple(x: Any) -> Any:
+        return np.asarray(x) * 3
+
+    results = []
+    with Session() as session:
+        for host in (double, triple):
+            host.__qualname__ = "called_back"
+            monkeypatch.setitem(globals(), "called_back", host)
+            shape = jax.ShapeDtypeStruct((), np.float32)
+            step = kit.jax.step(lambda x, f=host, s=shape: jax.pure_callback(f, s, x))
+            results.append(float(step(np.float32(1))))
+        assert session.is_open
+    assert results == [2, 3]

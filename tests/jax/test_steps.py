@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kit
+from kit.jax.array import LazyArray
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.settings import Settings
 from kit.runtime.rules.default import DEFAULT_RULES
@@ -344,3 +345,14 @@ def test_torch_and_jax_share_one_session() -> None:
         assert session.metrics().get("execute.count", 0) == 0
         assert (a.cpu().tolist(), b.tolist()) == ([2.0, 2.0], [3.0, 3.0])
         assert session.metrics()["segment.count"] == 1
+
+
+def test_a_step_in_another_step_or_transformation_is_jax_jit() -> None:
+    inner = kit.jax.step(lambda x: (x * x).sum())
+    outer = kit.jax.step(lambda x: inner(x) + inner(np.ones(2, np.float32)))
+    x = np.array([1, 2], np.float32)
+    with Session():
+        assert float(outer(x)) == 7
+        assert jax.grad(inner)(x).tolist() == [2, 4]
+        assert float(jax.jit(inner)(x)) == 5
+        assert isinstance(inner(x), LazyArray)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kit.errors import SettingsError
-from kit.ir import Graph, Node
+from kit.ir import Aval, Graph
 from kit.runs.ceilings import Ceilings
 from kit.runs.device.flops import node_flops
 from kit.runs.device.shapes import call_cost
@@ -25,7 +25,7 @@ from kit.trace.kinds import ON_DEVICE
 __all__ = ["KernelCost", "kernel_table"]
 
 Value = tuple[int, int]
-_OTHER_FLOATS = frozenset({"bfloat16", "float16", "float64", "complex64", "complex128"})
+_OTHER_DTYPES = frozenset({"bfloat16", "float16", "float64", "complex64", "complex128", "int8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,8 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
     ns = _took_ns(row, devices) / times
     gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
     nodes = [graph.nodes[i] for i in sorted(members)]
-    is_held = not flops or (flops > 0 and all(map(_is_float32, nodes)))  # as the ceilings are
+    avals = (aval for node in nodes for aval in node.avals)
+    is_held = not flops or (flops > 0 and _are_float32(avals))  # as the ceilings are
     share, limit = _of_ceiling(gb_s, gflop_s, ceilings if is_held and members else None)
     ops, sites, scopes = (_once(getattr(n, name) for n in nodes) for name in _TEXTS)
     return KernelCost(
@@ -173,8 +174,10 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
     )
 
 
-def _is_float32(node: Node) -> bool:
-    return not {a.dtype for a in node.avals} & _OTHER_FLOATS
+def _are_float32(avals: Iterable[Aval]) -> bool:
+    """Or of another type in which no device computes faster, or slower."""
+    dtypes = {aval.dtype for aval in avals}
+    return not (dtypes & _OTHER_DTYPES or any(x.startswith("float8") for x in dtypes))
 
 
 def _took_ns(row: KernelRow, devices: int) -> float:
@@ -210,6 +213,8 @@ def _launched(
         )
         ns = _took_ns(row, devices) / steps
         gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
+        avals = (aval for caller in callers for aval in caller.inputs)
+        is_held = not flops > 0 or _are_float32(avals)  # nan: of ops of which the bytes count alone
         yield KernelCost(
             row,
             nodes,
@@ -217,7 +222,7 @@ def _launched(
             _once(caller.site for caller in callers),
             _once("/".join(caller.module) for caller in callers),
             *(read, written, flops, gb_s, gflop_s),
-            *_of_ceiling(gb_s, gflop_s, ceilings),
+            *_of_ceiling(gb_s, gflop_s, ceilings if is_held else None),
         )
 
 

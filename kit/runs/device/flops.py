@@ -2,8 +2,8 @@
 
 Counted are matrix products, convolutions, attention and recurrent layers, where the arithmetic of a
 training step is. An addition and a multiplication are two operations. Everything else counts 0: it
-is bound by memory on any device. What a hybridized function or a loop of jax computes is not known:
-it is one node.
+is bound by memory on any device. What a hybridized function, or a loop, a solver or a kernel of
+jax, computes is not known: it is one node.
 """
 
 from __future__ import annotations
@@ -14,21 +14,25 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 
-from kit.ir import RECURRENT, Graph
+from kit.ir import RECURRENT, Graph, Node
 
-__all__ = ["COUNTED", "PROGRAMS", "node_flops"]
+__all__ = ["COUNTED", "node_flops", "runs_program"]
 
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape]
-PROGRAMS = frozenset({"kit.hybrid", "jax.scan", "jax.while", "jax.cond"})  # ops with ops inside
 _KERNEL = re.compile(r"rhs_spec=\((\d+), (\d+)")
 _LEFT = re.compile(r"\(\(\(([\d, ]*)\)")
+_RAGGED = re.compile(
+    r"=\(\(\(([\d, ]*)\), \([\d, ]*\)\), \(\(([\d, ]*)\).*lhs_ragged_dimensions=\((\d+)\)"
+)
+_LOOPS = ("jax.scan", "jax.while", "jax.cond")  # also where all that they carry is single numbers
+_ARRAY_INSIDE = re.compile(r"\b\d+:\w+\[\d")  # "0:float32[8, 8]": a jaxpr names an array so
 
 
 def node_flops(graph: Graph, node: int) -> float:
     """Floating-point operations of a node; 0 if its op is not in `COUNTED`, or its shapes are odd.
 
-    nan for one of `PROGRAMS`.
+    nan for one that `runs_program`, and for a ragged product that is ragged along its batch.
 
     mm, bmm, addmm, ...   2 M K N for (M, K) times (K, N), for each matrix of the batch
     linear                2 |out| K; backward: the same for each of the two gradients that is made
@@ -40,13 +44,14 @@ def node_flops(graph: Graph, node: int) -> float:
     lstm, gru, rnn_*      2 T B |weights| for inputs (T, B, I); backward: the same for the gradients
                           of the weights, of the inputs and of the states, each by its own weights
     jax.dot_general       2 |out| (product of the contracted dimensions)
+    jax.ragged_dot_..     the same; ragged along a contracted dimension, that of all groups together
     jax.conv_general_..   as convolution; with a dilated input, which is full of zeros, transposed
 
     Source:
         the same counts as torch.utils.flop_counter
     """
     n = graph.nodes[node]
-    if n.op in PROGRAMS:
+    if runs_program(n):
         return math.nan
     count = COUNTED.get(".".join(n.op.split(".")[:2]))
     if count is None:
@@ -56,6 +61,16 @@ def node_flops(graph: Graph, node: int) -> float:
         return count(inputs, [a.shape for a in n.avals], dict(n.attrs))
     except (IndexError, KeyError, ValueError, ZeroDivisionError):
         return 0  # not the op that its name says: a file from elsewhere
+
+
+def runs_program(node: Node) -> bool:
+    """True for an op with ops inside, which are no nodes of the graph.
+
+    What a scatter or a reduction combines two numbers by is none.
+    """
+    if node.op in ("kit.hybrid", *_LOOPS):
+        return True
+    return node.op.startswith("jax.") and any(_ARRAY_INSIDE.search(text) for _, text in node.attrs)
 
 
 def _product(at: int) -> Callable[[Shapes, Shapes, Mapping[str, str]], int]:
@@ -129,8 +144,23 @@ def _dot_general(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> i
     found = _LEFT.match(attrs.get("dimension_numbers", ""))
     if not found:
         return 0
-    contracted = [int(x) for x in re.findall(r"\d+", found.group(1))]
-    return 2 * prod(outputs[0]) * prod(inputs[0][d] for d in contracted)
+    return 2 * prod(outputs[0]) * prod(inputs[0][d] for d in _numbers(found.group(1)))
+
+
+def _ragged_dot(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> float:
+    """Each row belongs to one group; a product along the rows gives a matrix for each group."""
+    found = _RAGGED.search(attrs["ragged_dot_dimension_numbers"])
+    if not found:
+        return 0
+    contracted, batch, (ragged,) = map(_numbers, found.groups())
+    if ragged in batch:
+        return math.nan
+    made = outputs[0][1:] if ragged in contracted else outputs[0]
+    return 2 * prod(made) * prod(inputs[0][d] for d in contracted)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(x) for x in re.findall(r"\d+", text)]
 
 
 def _jax_convolution(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
@@ -160,6 +190,7 @@ COUNTED = MappingProxyType(
         **{f"kit.{kind}": _recurrent(count) for kind, count in RECURRENT.items()},
         **{f"kit.{kind}_backward": _recurrent_backward(count) for kind, count in RECURRENT.items()},
         "jax.dot_general": _dot_general,
+        "jax.ragged_dot_general": _ragged_dot,
         "jax.conv_general_dilated": _jax_convolution,
     }
 )

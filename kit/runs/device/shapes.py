@@ -71,7 +71,7 @@ def _bytes(avals: tuple[Aval, ...]) -> int:
 
 
 def _product(
-    caller: Caller, count: Callable[..., int], at: int, result: Callable[[Shape, Shape], Shape]
+    caller: Caller, count: Callable[..., float], at: int, result: Callable[[Shape, Shape], Shape]
 ) -> CallCost:
     """A product of two matrices, which are the arguments at this place and after it."""
     left, right = _shapes(caller, at, 2)

@@ -35,7 +35,7 @@ try:
 except ImportError:  # then what is compiled ahead is found in its own process only
     jax_config = None  # type: ignore[assignment]
 
-__all__ = ["counting_hits", "use_disk_cache", "without_lines"]
+__all__ = ["counting_hits", "use_disk_cache", "with_nodes", "without_lines"]
 
 _HIT = "/jax/compilation_cache/cache_hits"
 _counter = threading.local()
@@ -43,8 +43,6 @@ _counter = threading.local()
 
 def use_disk_cache() -> None:
     """Switch jax's persistent cache on, unless the user has decided otherwise."""
-    # Else a program of equal arithmetic but other node numbers would be taken for ours.
-    jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
     if jax.config.values.get("jax_compilation_cache_dir") is not None:
         return
     chosen = chosen_folder()
@@ -90,6 +88,19 @@ def without_lines() -> AbstractContextManager[object]:
     limit: Any = getattr(jax_config, "traceback_in_locations_limit", None)
     no_lines: AbstractContextManager[object] = nullcontext() if limit is None else limit(0)
     return no_lines
+
+
+def with_nodes() -> AbstractContextManager[object]:
+    """While a program is compiled: its nodes' numbers are in the key, and not in the user's keys.
+
+    Else a program of equal arithmetic but other numbers would be taken for it.
+    """
+    in_key: Any = getattr(jax_config, "compilation_cache_include_metadata_in_key", None)
+    if in_key is None:
+        jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
+        return nullcontext()
+    numbered: AbstractContextManager[object] = in_key(True)
+    return numbered
 
 
 @contextmanager

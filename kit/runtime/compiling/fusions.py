@@ -21,7 +21,8 @@ __all__ = ["Instructions"]
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", re.M)
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.*)$", re.M)
-_SCOPE = re.compile(r"/n(\d+)(?=[/\"])")
+# The first scope only: those inside are a user's names, or the ops of a hybridized function.
+_SCOPE = re.compile(r'op_name="[^"]*?/n(\d+)(?=[/"])')
 _CALLED = re.compile(
     r"(?:calls|to_apply|body|condition|branch_computations)=\{?([^,}\s]+(?:, %[\w.\-]+)*)"
 )

@@ -23,7 +23,7 @@ from kit.errors import LoweringError, words_of
 from kit.ir import Aval
 from kit.runs.settings import GPUS
 from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
-from kit.runtime.compiling.disk_cache import without_lines
+from kit.runtime.compiling.disk_cache import with_nodes, without_lines
 from kit.runtime.compiling.forget import forget
 from kit.runtime.compiling.fusions import Instructions
 from kit.runtime.compiling.precision import Precision, precise
@@ -186,7 +186,8 @@ def compile_segment(
     with without_lines():
         lowered = traced.lower()
     middle = time.perf_counter_ns()
-    compiled = lowered.compile(dict(options) if options else None)
+    with with_nodes():
+        compiled = lowered.compile(dict(options) if options else None)
     stop = time.perf_counter_ns()
     forget(traced.jaxpr)
     order = [0] * len(returned)

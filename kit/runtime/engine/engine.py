@@ -112,7 +112,7 @@ class Engine:
                 as another engine. No thread is kept busy by that.
 
         Raises:
-            EngineError: the engine is closed, a variable has been freed, or this is a forked child.
+            EngineError: the engine is closed, or this is a forked child.
         """
         op = Operation(function, reads, writes, priority, name, site, device)
         self.submit(op, is_held=is_held)
@@ -125,12 +125,6 @@ class Engine:
         with self._lock:
             if self._is_closed:
                 raise EngineError(f"the engine is closed; {op!r} cannot run")
-            for variable in op.reads:
-                if variable.is_freed:
-                    raise EngineError(f"{op!r} reads {variable!r}, which has been freed")
-            for variable in op.writes:
-                if variable.is_freed:
-                    raise EngineError(f"{op!r} writes {variable!r}, which has been freed")
             lane = self._lane(op.device)  # if no thread can start, nothing has happened yet
             before = [(v, v.readers, len(v.queue), v.last_write) for v in (*op.reads, *op.writes)]
             try:
@@ -183,15 +177,6 @@ class Engine:
                 lane = self._lane(op.device)
                 lane.put(op)
                 lane.wake()
-
-    def free(self, variable: Variable) -> None:
-        """Nobody will use this variable again; using it then is an error. Pending uses still run.
-
-        Raises:
-            EngineError: it has been freed already, or the engine is closed.
-        """
-        self.push(_nothing, (), (variable,), name="free")
-        variable.is_freed = True
 
     def cancel(self, op: Operation) -> bool:
         """Do not run it, if it has not begun; what it would have written is poisoned.
@@ -252,11 +237,8 @@ class Engine:
         """Block until the last write of the variable that was pushed has ended.
 
         Raises:
-            EngineError: the variable has been freed.
             ExecutionError: it is poisoned; at every wait until it is overwritten whole.
         """
-        if variable.is_freed:
-            raise EngineError(f"{variable!r} has been freed: there is nothing to wait for")
         if variable.last_write is not None:
             self.wait(variable.last_write)
         if (error := variable.error) is not None:
@@ -438,10 +420,6 @@ class Engine:
 
 
 _State = tuple[Variable, int, int, Operation | None]  # readers, length of the queue, last write
-
-
-def _nothing() -> None:
-    pass
 
 
 _INSIDE = (

@@ -14,13 +14,12 @@ __all__ = ["CANCELLED", "DONE", "RUNNING", "WAITING", "Operation", "Variable", "
 class Variable:
     """A tag with a version, and the operations that wait to read or write what it stands for."""
 
-    __slots__ = ("error", "is_freed", "last_write", "name", "queue", "readers", "version")
+    __slots__ = ("error", "last_write", "name", "queue", "readers", "version")
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.version = 0  # writes that have ended
         self.error: BaseException | None = None  # what poisoned it; a whole overwrite heals it
-        self.is_freed = False
         self.readers = 0  # operations that may read it now; -1: one may write it
         self.queue: deque[Operation] = deque()  # in program order; those that write come alone
         self.last_write: Operation | None = None

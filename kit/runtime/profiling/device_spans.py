@@ -20,8 +20,9 @@ import jax
 
 from kit.runtime.profiling.clocks import DayClock
 from kit.runtime.profiling.cupti import TAKEN, is_taken
-from kit.runtime.profiling.launches import number_runs
+from kit.runtime.profiling.launches import Issue, issues_of, number_runs
 from kit.runtime.recording.bulk import Task
+from kit.text import format_count
 from kit.trace import Span
 from kit.trace.communication import kind_on_device
 from kit.trace.planes import DeviceEvent, device_events
@@ -41,11 +42,12 @@ class Profile:
     def kernels(self, tasks: Sequence[Task], nodes: dict[int, list[int]]) -> list[Span]:
         """One span for each kernel, in `perf_counter_ns` time, with segment and graph node.
 
-        A kernel belongs to the task that ran its module for the same n-th time.
+        Runs that no task has issued, as of another session in another thread, are noted; their
+        kernels have neither.
         """
         if self._data is None:
             return []
-        by_module: dict[str, list[tuple[Task, Any, int]]] = defaultdict(list)
+        by_module: dict[str, list[Issue]] = defaultdict(list)
         for task in tasks:
             for executable, offset in task.seen.issued:
                 by_module[f"jit_{executable.name}"].append((task, executable, offset))
@@ -55,17 +57,16 @@ class Profile:
                 "ignore", "builtin type .* has no __module__", DeprecationWarning
             )
             events = self._module_events({name: len(issues) for name, issues in by_module.items()})
-        runs: dict[str, dict[Any, int]] = defaultdict(dict)
-        for event in events:
-            if event.run is not None:
-                runs[event.module].setdefault(event.run, len(runs[event.module]))
+        issued_by, foreign = issues_of(events, by_module)
+        if foreign:
+            runs = format_count(foreign, "more run")
+            self.notes = (*self.notes, f"{runs} of the same programs, by another session: its "
+                          "kernels are shown as of no segment")  # fmt: skip
         spans = []
         for event in events:
-            issues = by_module.get(event.module, [])
-            number = runs[event.module].get(event.run, len(issues))
             segment, node = -1, -1
-            if number < len(issues):
-                task, executable, offset = issues[number]
+            if (issue := issued_by.get((event.module, event.run))) is not None:
+                task, executable, offset = issue
                 segment, ids = task.index, nodes.get(task.index, [])
                 own = ids[offset:]
                 local = executable.instructions.root(event.name)

@@ -1,20 +1,26 @@
-"""Which run of a program each kernel of a GPU belongs to: its profile does not say it.
+"""Which run of a program each kernel belongs to, and which task has issued that run.
 
-A kernel names its module, and shares a number, the correlation, with the call on the host that
-launched it. XLA notes on the host from when to when it ran which module.
+A kernel on a CPU names its module and its run. One of a GPU names its module, and shares a number,
+the correlation, with the call on the host that launched it. XLA notes on the host from when to when
+it ran which module.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
+from kit.runtime.recording.bulk import Task
 from kit.trace.planes import HOST_PLANE, DeviceEvent
 
-__all__ = ["number_runs"]
+__all__ = ["Issue", "issues_of", "number_runs"]
+
+Issue = tuple[Task, Any, int]  # what ran an executable, the executable, the first of its ops
+_Times = tuple[int, int]  # from when to when
 
 _RAN = ":XLA GPU module"  # after the module's name, as `GpuExecutable` of XLA writes it
 
@@ -108,3 +114,49 @@ def _equal_parts(kernels: int, runs: int) -> list[int | None]:
     if not runs or kernels % runs:
         return [None] * kernels
     return [i * runs // kernels for i in range(kernels)]
+
+
+def issues_of(
+    kernels: Sequence[DeviceEvent], issued: Mapping[str, Sequence[Issue]]
+) -> tuple[dict[tuple[str, Any], Issue], int]:
+    """(module, run) -> what has issued it; and how many runs of these modules nothing has issued.
+
+    Another session, in another thread, may run the same program. On a CPU, where the worker waits
+    for the end, a run is of the task that it lies in. Elsewhere the n-th run is the n-th issued.
+    """
+    runs: dict[str, dict[Any, _Times]] = defaultdict(dict)
+    on_cpu = False
+    for kernel in kernels:
+        if kernel.module in issued and kernel.run is not None:
+            known = runs[kernel.module]
+            start, stop = known.get(kernel.run, (kernel.start_ns, kernel.stop_ns))
+            known[kernel.run] = min(start, kernel.start_ns), max(stop, kernel.stop_ns)
+            on_cpu = " thread " in kernel.lane
+    found: dict[tuple[str, Any], Issue] = {}
+    for module, mine in runs.items():
+        issues = issued[module]
+        has_foreign = len(mine) > len(issues)
+        in_turn = _in_time(mine, issues) if on_cpu and has_foreign else mine
+        pairs = zip(in_turn, issues, strict=False)
+        found.update(((module, run), issue) for run, issue in pairs if run is not None)
+    return found, sum(map(len, runs.values())) - len(found)
+
+
+def _in_time(runs: Mapping[Any, _Times], issues: Sequence[Issue]) -> list[Any]:
+    """The run of each issue, None if there is none: one that lies in the time of its task.
+
+    Of more than a task has issued, the longest are taken: they fill its time.
+    """
+    counts = Counter(id(task) for task, _, _ in issues)
+    windows = sorted((*task.seen.dispatch_ns, id(task)) for task, _, _ in issues)
+    near: dict[int, list[tuple[int, int, Any]]] = defaultdict(list)
+    for run, (start, stop) in runs.items():
+        after = bisect_right(windows, start, key=itemgetter(0))
+        beside = windows[max(after - 1, 0) : after + 1]
+        apart, key = min((max(w[0] - start, stop - w[1], 0), w[2]) for w in beside)
+        near[key].append((apart, start - stop, run))
+    own = {}
+    for key, count in counts.items():
+        best = [run for _, _, run in sorted(near[key], key=itemgetter(0, 1))[:count]]
+        own[key] = iter(sorted(best, key=lambda run: runs[run]))
+    return [next(own[id(task)], None) for task, _, _ in issues]

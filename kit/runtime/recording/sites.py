@@ -88,7 +88,12 @@ def line_of_frame(frame: Any) -> Site:
 
 
 def is_users(path: str) -> bool:
-    """True for a file that is neither kit's nor Python's own nor of an installed package."""
+    """True for a file that is neither kit's nor Python's own nor of an installed package.
+
+    The shipped steps count as the user's code, wherever kit is installed.
+    """
+    if is_shipped_step(path):
+        return True
     return not (is_standard(path) or is_kits(path) or in_packages(path))
 
 

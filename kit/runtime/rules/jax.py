@@ -14,7 +14,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from kit.runtime.rules.table import Rules
 
-__all__ = ["JAX", "OneEquation", "Static"]
+__all__ = ["JAX", "OneEquation", "Static", "has_effects"]
 
 
 class Static:
@@ -39,6 +39,11 @@ class OneEquation:
 
     jaxpr: Any
     keys: tuple[str | None, ...]
+
+
+def has_effects(equation: object) -> bool:
+    """True if running this argument of an op once more would be noticed: it calls back, say."""
+    return isinstance(equation, Static) and bool(equation.value.jaxpr.effects)
 
 
 def evaluate(equation: Static, *operands: Any, **params: Static) -> list[Any]:

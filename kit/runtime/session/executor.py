@@ -31,6 +31,7 @@ from kit.runtime.engine.operations import Operation
 from kit.runtime.profiling.locks import UNKNOWN_NS, processor_ns
 from kit.runtime.recording.bulk import Op, Origin, Task
 from kit.runtime.recording.sites import format_site
+from kit.runtime.rules.jax import has_effects
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.compiler import Compiler
 from kit.runtime.session.findings import Findings, Flags, raise_found, spoiled_by
@@ -184,6 +185,10 @@ class Executor:
             jax.enable_x64(True),
             jax.numpy_dtype_promotion("standard"),
             jax.numpy_rank_promotion("allow"),
+            jax.default_prng_impl("threefry2x32"),
+            jax.threefry_partitionable(True),
+            jax.disable_jit(False),
+            jax.transfer_guard("allow"),
             jax.default_device(self.device),
         ):
             yield
@@ -201,7 +206,8 @@ class Executor:
                 except Exception as error:  # noqa: BLE001
                     self._salvage(task, error)
         except BaseException as error:  # noqa: BLE001 - the reader gets it, the thread lives
-            self._poison(task, {slot: _explained(task, error) for slot in task.cut.wanted})
+            why = _explained(task, error)
+            self._poison(task, dict.fromkeys(task.cut.wanted, why), [why])
         finally:
             task.leaves = []  # whoever keeps the task shall not keep arrays: that costs page faults
 
@@ -303,7 +309,11 @@ class Executor:
 
         The segment's inputs are immutable, so its ops can be run again: those before the culprit
         keep their values, those that do not depend on it get theirs, the others get its error.
+        Where one that may have run has an effect, as a callback, none is run: once is enough.
         """
+        may_have_run = task.seen.dispatch_ns[0] > 0
+        if failure is not None and may_have_run and any(map(_has_effects, task.cut.bulk.ops)):
+            raise failure
         if any(a is not None and a.is_deleted() for a in (leaf.array for leaf in task.leaves)):
             assert failure is not None
             raise failure  # their memory was given to the results
@@ -367,6 +377,10 @@ class Executor:
             task.guessed = []  # as of a guess that was wrong
             for error in task.failures:
                 self.engine.forgive(error)
+
+
+def _has_effects(op: Op) -> bool:
+    return op.name.startswith("jax.") and has_effects(op.template[0][0])
 
 
 def _explained(task: Task, error: BaseException, culprit: int | None = None) -> BaseException:

@@ -17,7 +17,7 @@ import numpy as np
 from kit.ir import RECURRENT, ROLES, Graph
 from kit.runs.analysis.memory import Holder, MemoryReport, memory
 from kit.runs.analysis.nodes import node_ns
-from kit.runs.device.flops import PROGRAMS
+from kit.runs.device.flops import runs_program
 from kit.runs.labels import is_on_cpu
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count, format_ns, format_percent, safe_label
@@ -41,10 +41,8 @@ HOLDS = {
     "temporary": "#b07fd0",
 }
 _VARIABLE, _KEPT, _TEMPORARY = HOLDS
-# Ops that run a program of their own: what such a program makes is no value of the graph.
-_INSIDE = frozenset(
-    PROGRAMS | {f"kit.{kind}{way}.default" for kind in RECURRENT for way in ("", "_backward")}
-)
+# Their rules are loops: what these make is no value of the graph.
+_LAYERS = frozenset(f"kit.{kind}{way}.default" for kind in RECURRENT for way in ("", "_backward"))
 _AREA = ("left", "right", "variables", "kept", "live", "shade", "color", "op", "site", "scope",
          "phase", "all", "own", "written", "time", "nodes")  # fmt: skip
 _NO_BANDS: dict[str, list[Any]] = {"x": [], "variables": [], "kept": [], "live": []}
@@ -134,7 +132,7 @@ def counted_text(run: Run) -> str:
 
 def unseen_inside(graph: Graph) -> list[str]:
     """Ops of the graph that make values inside, which no model of the graph can count."""
-    return sorted({node.op for node in graph.nodes} & _INSIDE)
+    return sorted({n.op for n in graph.nodes if n.op in _LAYERS or runs_program(n)})
 
 
 def _area(

@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -224,3 +226,51 @@ def test_a_product_of_another_type_is_not_held_against_float32() -> None:
         (row,) = kernel_table(run, ceilings=Ceilings(4.0, 100.0))
         assert row.flops == 2 * 8**3
         assert math.isnan(row.of_ceiling) != is_held
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_held"),
+    [("float32", True), ("bfloat16", False), ("float16", False), ("float8_e4m3fn", False),
+     ("int8", False)],
+)  # fmt: skip
+def test_nor_is_a_native_product_of_another_type(dtype: str, is_held: bool) -> None:
+    """Of a native run `aten::mm` of bfloat16 was said to reach 1,100% of the ceiling."""
+    launched = Caller("aten::mm", inputs=(Aval((8, 8), dtype),) * 2, calls=1, kernels=1)
+    native = replace(run_of(kernel("gemm", 0, 80, 0)), graphs=(), callers=(launched,))
+    (row,) = kernel_table(native, ceilings=Ceilings(4.0, 100.0))
+    assert row.flops == 2 * 8**3
+    assert math.isnan(row.of_ceiling) != is_held
+    relu = replace(launched, op="aten::relu", inputs=launched.inputs[:1])
+    (row,) = kernel_table(replace(native, callers=(relu,)), ceilings=Ceilings(4.0, 100.0))
+    assert row.limit == "memory"
+
+
+def of_step(function: Any, *arrays: Any) -> dict[str, float]:
+    """What is counted of each op of a step of jax's."""
+    with kit.Session() as session:
+        graph = session.plan(lambda: kit.jax.step(function)(*arrays)).graph
+    return {node.op: node_flops(graph, i) for i, node in enumerate(graph.nodes)}
+
+
+def test_a_product_by_groups_of_rows_counts_each_row_once_in_each_direction() -> None:
+    x, w = np.ones((6, 3), np.float32), np.ones((2, 3, 5), np.float32)
+    rows = np.array([2, 4], np.int32)
+    product = jax.lax.ragged_dot
+    ragged = "jax.ragged_dot_general"
+    assert of_step(lambda x, w: product(x, w, rows), x, w)[ragged] == 2 * 6 * 3 * 5
+    for argument in (0, 1):
+        gradient = jax.grad(lambda x, w: product(x, w, rows).sum(), argument)
+        assert of_step(gradient, x, w)[ragged] == 2 * 6 * 3 * 5
+    numbers = "=(((1), (2)), ((0), (0))), lhs_ragged_dimensions=(0), rhs_group_dimensions=()"
+    batched = {"ragged_dot_dimension_numbers": numbers}
+    assert math.isnan(flops(ragged, [(2, 6, 3), (2, 5, 3), (2,)], (2, 6, 5), **batched))
+
+
+def test_an_op_of_jax_with_ops_inside_is_not_said_to_do_nothing() -> None:
+    m, x, at = np.eye(3, dtype=np.float32), np.ones(3, np.float32), np.arange(2)
+
+    def solve(m: Any, x: Any) -> Any:
+        return jax.scipy.sparse.linalg.cg(lambda v: m @ v, x)[0]
+
+    assert math.isnan(of_step(solve, m, x)["jax.custom_linear_solve"])
+    assert of_step(lambda x, i: x.at[i].add(1), x, at)["jax.scatter-add"] == 0

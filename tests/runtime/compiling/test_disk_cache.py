@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import pytest
 
 from kit.runtime.compiling import disk_cache
@@ -181,3 +182,16 @@ def test_programs_that_were_put_in_each_others_places_are_not_run(tmp_path: Path
     assert fresh_process(TINY, KIT_CACHE_DIR=str(folder)) == [found, compiles, 0]
     sealed = SealedFolder(str(folder))
     assert all(sealed.get(entry.stem) is not None for entry in entries)  # they were replaced
+
+
+def test_the_keys_of_the_users_own_cache_stay_as_they_are() -> None:
+    before = jax.config.jax_compilation_cache_include_metadata_in_key
+    jax.config.update("jax_compilation_cache_include_metadata_in_key", False)
+    try:
+        disk_cache.use_disk_cache()
+        assert not jax.config.jax_compilation_cache_include_metadata_in_key
+        with disk_cache.with_nodes():
+            assert jax.config.jax_compilation_cache_include_metadata_in_key
+        assert not jax.config.jax_compilation_cache_include_metadata_in_key
+    finally:
+        jax.config.update("jax_compilation_cache_include_metadata_in_key", before)

@@ -145,3 +145,14 @@ def test_a_kernels_time_is_shared_equally_among_its_nodes() -> None:
     assert run.nodes_of(0, "dot", 1) == (1,)
     assert run.nodes_of(0, "other") == ()
     assert np.isclose(sum(node_ns(run).values()), 90.0)
+
+
+def test_scopes_inside_of_a_nodes_are_no_nodes() -> None:
+    """A module named n1, and the ops of a hybridized function, have names like those of nodes."""
+    inner = HLO.replace("n2/mul", "n2/jvp(Net)/n1/mul").replace("n3/add", "n3/n0/add")
+    assert inner != HLO
+    found = Instructions(inner)
+    known = Instructions(HLO)
+    for name in re.findall(r"%([\w.]+) = ", HLO):
+        assert found.members(name) == known.members(name)
+        assert found.root(name) == known.root(name)

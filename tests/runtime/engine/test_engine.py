@@ -343,22 +343,6 @@ def test_close_can_cancel_what_has_not_begun() -> None:
     assert ran == [0]
 
 
-def test_a_freed_variable_cannot_be_used(engine: Engine) -> None:
-    x, ran = engine.variable("x"), []
-    engine.push(lambda: ran.append(1), (), (x,))
-    engine.free(x)
-    for use in (
-        lambda: engine.wait_to_read(x),
-        lambda: engine.push(fail, (x,)),
-        lambda: engine.push(fail, (), (x,)),
-        lambda: engine.free(x),
-    ):
-        with pytest.raises(EngineError, match="freed"):
-            use()
-    engine.wait_all()
-    assert ran == [1]
-
-
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True, "2"])
 def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
     with pytest.raises(EngineError, match="whole number of at least 1"):

@@ -14,7 +14,7 @@ import pytest
 
 import kit
 from kit.runtime.profiling.device_spans import Profile
-from kit.runtime.profiling.launches import _Ran, number_runs
+from kit.runtime.profiling.launches import _Ran, issues_of, number_runs
 from kit.trace.planes import DeviceEvent, device_events
 from tests.runtime.profiling.test_tracing import traced
 from tests.trace.test_planes import plane
@@ -120,3 +120,18 @@ def test_each_of_many_runs_is_found_by_its_time_without_going_through_all(
     number_runs(kernels, [plane("/host:CPU", **{"Host Threads/9": calls})], {"m": count})
     assert len({kernel.run for kernel in kernels}) == count
     assert asked <= 2 * count
+
+
+def test_of_runs_in_the_time_of_one_launch_its_own_is_the_one_that_fills_it() -> None:
+    """Two sessions run the same program at once: a run's number says nothing of whose it is."""
+    tasks = [
+        SimpleNamespace(seen=SimpleNamespace(dispatch_ns=times)) for times in ((0, 90), (200, 290))
+    ]
+    issued = [(task, "executable", 0) for task in tasks]
+    times = {"a": (-50, -10), "b": (20, 60), "c": (10, 80), "d": (205, 280), "e": (100, 150)}
+    kernels = [
+        DeviceEvent("device/0 thread 1", "k", "m", run, *times) for run, times in times.items()
+    ]
+    found, foreign = issues_of(kernels, {"m": issued})  # type: ignore[dict-item]
+    assert found == {("m", "c"): issued[0], ("m", "d"): issued[1]}
+    assert foreign == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -136,3 +137,33 @@ def test_launch_and_sync_overheads_are_measured_and_kept_with_the_run() -> None:
     for name in ("overhead.launch_ns", "overhead.sync_ns"):
         assert 0 < run.metrics[name] < 1e9
     assert "launching next to nothing takes" in segments_html(run)
+
+
+def test_kernels_of_another_session_with_the_same_program_are_not_taken_for_the_traced_ones() -> (
+    None
+):
+    def compute() -> None:
+        x = torch.ones(400, 400, device="kit")
+        (x @ x).tanh().sum().item()
+
+    def other() -> None:
+        with kit.Session(kit.Settings(mode="lazy")):
+            compute()
+
+    def steps(end_step: Callable[[], None]) -> None:
+        for _ in range(3):
+            threads.submit(other).result()
+            compute()
+            end_step()
+
+    with ThreadPoolExecutor(1) as threads, kit.Session(kit.Settings(mode="lazy")) as session:
+        compute()
+        timeline = session.trace(steps).timeline
+    launches = [s for s in timeline.spans if s.kind == "dispatch"]
+    own = [s for s in timeline.spans if s.kind == "kernel" and s.segment >= 0]
+    assert own
+    for kernel in own:
+        middle = (kernel.start_ns + kernel.stop_ns) / 2
+        assert any(s.start_ns < middle < s.stop_ns for s in launches)
+    (note,) = timeline.notes
+    assert note.startswith("3 more runs of the same programs, by another session")

@@ -58,3 +58,15 @@ def test_the_packages_of_debians_python_and_of_colab_are_no_users_files():
         assert not is_users(f"{folder}/torch/nn/modules/linear.py")
         assert places._installed(f"{folder}/torchmetrics/metric.py") == "torchmetrics/metric.py"
     assert is_users("/home/anna/dist-packages.py")
+
+
+def test_a_shipped_step_is_the_users_wherever_kit_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "kit", "")
+    step = os.path.join(installed, "workloads", "")
+    monkeypatch.setattr("kit.runtime.recording.sites._KIT", installed)
+    monkeypatch.setattr("kit.runtime.recording.sites._WORKLOADS", step)
+    assert is_users(step + "mlp.py")
+    assert not is_users(installed + "api.py")
+    assert not is_users(torch.__file__)

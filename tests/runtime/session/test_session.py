@@ -7,12 +7,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kit
 from kit.errors import ExecutionError, LoweringError, SessionError, SettingsError
 from kit.ir import Aval
 from kit.runs.bulk_sizes import UNLIMITED
@@ -334,3 +337,23 @@ def test_two_threads_that_wait_for_one_check_take_back_its_write_alone() -> None
         assert numbers(session, bad) == [0, 1, 2, 3]
         assert numbers(session, good) == [0, 2, 4, 6]
         assert session.metrics()["redo.count"] == 1
+
+
+@pytest.mark.parametrize(("setting", "value"), [
+    ("jax_transfer_guard", "disallow"), ("jax_disable_jit", True),
+    ("jax_threefry_partitionable", False), ("jax_default_prng_impl", "rbg"),
+])  # fmt: skip
+def test_the_users_own_settings_of_jax_change_no_step_of_torch(setting: str, value: Any) -> None:
+    def step() -> list[float]:
+        rules = kit.DEFAULT_RULES | kit.Rules({})  # so that it is compiled each time
+        with kit.Session(kit.Settings(mode="lazy"), rules=rules):
+            torch.manual_seed(1)
+            numbers: list[float] = (torch.rand(3, device="kit") * 1.5 + 0.3).tolist()
+            return numbers
+
+    expected, before = step(), getattr(jax.config, setting)
+    jax.config.update(setting, value)
+    try:
+        assert step() == expected
+    finally:
+        jax.config.update(setting, before)
