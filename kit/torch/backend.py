@@ -38,6 +38,10 @@ _NO_STREAMS = (
     "device kit has no streams to choose from: a session orders its segments by what they read and "
     "write, and copies run beside them. Leave the stream out; instead of FSDP, use kit.DataParallel"
 )
+_NO_POOL = (
+    "XLA keeps the device's memory and says nothing of its pool. torch.kit.memory_allocated() "
+    "counts the arrays that are there, kit.MemoryView(kit.run(...)) shows a step's"
+)
 _NO_EVENTS = (
     "an event would time the recording, not the device. kit.run(...) has each step's time, and its "
     "timeline each kernel's; by hand, call torch.kit.synchronize() before time.perf_counter()"
@@ -162,12 +166,26 @@ class Backend:
         _missing("reset_peak_memory_stats", "XLA's peak counts from the start of the process")
     )
 
+    memory_stats = staticmethod(_missing("memory_stats", _NO_POOL))
+    memory_reserved = staticmethod(_missing("memory_reserved", _NO_POOL))
+    max_memory_reserved = staticmethod(_missing("max_memory_reserved", _NO_POOL))
+    mem_get_info = staticmethod(_missing("mem_get_info", _NO_POOL))
+    reset_accumulated_memory_stats = staticmethod(
+        _missing("reset_accumulated_memory_stats", _NO_POOL)
+    )
+
     # -- what device kit does not have -----------------------------------------------------------
 
     Stream = staticmethod(_missing("Stream", _NO_STREAMS))
     stream = staticmethod(_missing("stream", _NO_STREAMS))
     current_stream = staticmethod(_missing("current_stream", _NO_STREAMS))
     Event = staticmethod(_missing("Event", _NO_EVENTS))
+    get_device_properties = staticmethod(
+        _missing(
+            "get_device_properties",
+            "XLA tells a device's name only: torch.kit.get_device_name()",
+        )
+    )
 
     # -- what torch itself asks ------------------------------------------------------------------
 
@@ -179,37 +197,48 @@ class Backend:
     def device(self, index: int) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        """XLA computes in bfloat16 on every device."""
+        return True
+
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
 
 
-# Torch asks the allocator of C++ for these, which a device in Python cannot have.
-_OF_ACCELERATORS = (
-    "synchronize",
-    "empty_cache",
-    "memory_allocated",
-    "max_memory_allocated",
-    "reset_peak_memory_stats",
-)
+# Torch asks the allocator of C++ for these, which a device in Python cannot have: the name in
+# `torch.accelerator` -> that in `torch.cuda` and `torch.kit`.
+_OF_ACCELERATORS = {"get_memory_info": "mem_get_info"} | {
+    name: name
+    for name in (
+        "synchronize",
+        "empty_cache",
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "max_memory_reserved",
+        "memory_stats",
+        "reset_peak_memory_stats",
+        "reset_accumulated_memory_stats",
+    )
+}
 
 
 def complete_torch(backend: Backend) -> None:
     """Make the functions of torch that work with any accelerator work with device kit."""
-    for name in _OF_ACCELERATORS:
+    for name, known_as in _OF_ACCELERATORS.items():
         if (original := getattr(torch.accelerator, name, None)) is not None:
-            setattr(torch.accelerator, name, _of_session_or_cuda(original, getattr(backend, name)))
+            setattr(torch.accelerator, name, _of_session_or_cuda(original, backend, known_as))
     _pin_memory()
     torch.serialization.register_package(9, lambda storage: None, _load)
 
 
-def _of_session_or_cuda(original: Any, of_kit: Any) -> Any:
+def _of_session_or_cuda(original: Any, backend: Backend, name: str) -> Any:
     """Asks device kit where a session is open, and else CUDA, if the program uses it."""
 
     @functools.wraps(original)
     def ask(*args: Any, **kwargs: Any) -> Any:
-        if current_session() is None and torch.cuda.is_initialized():
-            return getattr(torch.cuda, original.__name__)(*args, **kwargs)
-        return of_kit(*args, **kwargs)
+        is_cudas = current_session() is None and torch.cuda.is_initialized()
+        return getattr(torch.cuda if is_cudas else backend, name)(*args, **kwargs)
 
     return ask
 

@@ -17,9 +17,9 @@ from kit.torch.optimizers import (
     FOLLOWED,
     OptimizerWatch,
     makes_state,
-    prefer_fused,
     step_around,
 )
+from kit.torch.scaling.fused import prefer_fused
 from kit.torch.trainers import CpuTraining
 
 __all__ = ["Follower"]
@@ -79,7 +79,7 @@ class Follower(OptimizerWatch):
             has_closure = len(args) > 1 or "closure" in kwargs  # it makes values of its own
             is_new = not has_closure and makes_state(optimizer)
             around = step_around() if is_new else None
-            stream.makes_state = None if around is None else partial(_is_running, around)
+            stream.makes_state = None if around is None else partial(_is_running, around.f_code)
 
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         session = self._session()

@@ -28,10 +28,12 @@ from kit.runtime.recording.sites import is_kits
 from kit.text import format_count
 from kit.torch import mixed_precision, modules
 from kit.torch.mixed_precision import mixed_precision_follows
+from kit.torch.tensors.private import private
 from kit.torch.threads import threads_follow
 
 __all__ = ["DeviceNames", "named_devices"]
 
+_DeviceBlock: Any = private("torch.utils._device.DeviceContext")  # of `with torch.device(...)`
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _ACCELERATORS = ("cuda", "mps", "xpu")
 _DEVICE_OF = torch.Tensor.device.__get__
@@ -40,6 +42,7 @@ _DRAWN = (torch.rand, torch.randn, torch.randint, torch.randperm)
 _BETWEEN = (  # the files of a call that passes the user's "cpu" on
     __file__,
     os.path.join(_TORCH, "nn", "modules", "module.py"),
+    os.path.join(_TORCH, "utils", "_device.py"),
     modules.__file__,
     os.path.join(_TORCH, "cpu", "amp", "autocast_mode.py"),
     mixed_precision.__file__,
@@ -58,8 +61,9 @@ def named_devices() -> Iterator[DeviceNames]:
     name. What torch's own files, kit's and installed packages say of the CPU is left, and so is
     `x.device` of a tensor there, which names no device. A module goes to one place, whole.
 
-    `torch.load`, `torch.compile`, `torch.set_default_device`, `nn.Module.to`, autocast and
-    GradScaler are no functions that a mode sees: they are replaced inside the block. What is
+    `torch.load`, `torch.compile`, `torch.set_default_device`, `with torch.device(...)`,
+    `nn.Module.to`, autocast and GradScaler are no functions that a mode sees: they are replaced
+    inside the block. What is
     compiled there runs as it is written: torch would trace this mode with it, and device kit, which
     compiles by itself, gains nothing. A warning that torch gives of a call that the mode has seen
     would name the mode's line: it names the program's.
@@ -73,6 +77,7 @@ def named_devices() -> Iterator[DeviceNames]:
             (torch, "compile", functools.partial(names.compiling, undo)),
             (torch, "set_default_device", names.defaulting),
             (nn.Module, "to", names.moving),
+            (_DeviceBlock, "__init__", names.entering),
         ):
             undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, stand_in(getattr(owner, name)))
@@ -200,6 +205,17 @@ class DeviceNames(TorchFunctionMode):
 
         return set_default_device
 
+    def entering(self, make: Any) -> Any:
+        """The function that stands in for this one, which `with torch.device(...)` calls."""
+
+        @functools.wraps(make)
+        def __init__(block: Any, device: Any) -> None:
+            make(block, self._mapped(device) if os.getpid() == self._process else device)
+            if block.device == _ITS_CPU:
+                block.device = _ITS_CPU  # it stays: what is made in the block asks no more
+
+        return __init__
+
     def _loaded(
         self, load: Any, file: Any, map_location: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
@@ -319,25 +335,36 @@ def _users_frame() -> Any:
 def _device_name(frame: Any) -> str:
     """The variable that a call gives as its device, as it is written: `args.device`; "" of none."""
     positions = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
-    call = _calls(frame.f_code.co_filename).get(positions)
-    if call is None:
-        return ""
-    named = [keyword.value for keyword in call.keywords if keyword.arg == "device"]
-    given = next(iter((*named, *call.args)), None)
+    given = _given(frame.f_code.co_filename).get(positions)
     if not isinstance(given, ast.Name | ast.Attribute | ast.Subscript):
         return ""
     return ast.unparse(given)
 
 
 @functools.lru_cache(maxsize=64)
-def _calls(file: str) -> dict[Any, ast.Call]:
-    """The calls of a file, by where they begin and end, as `co_positions` tells that."""
+def _given(file: str) -> dict[Any, ast.expr | None]:
+    """What calls of a file give as a device, by where they begin and end (see `co_positions`).
+
+    So do blocks, `with torch.device(name):`, of which Python 3.11 tells the whole statement.
+    """
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {_positions(call): call for call in calls}
+    nodes = list(ast.walk(tree))
+    found = {_positions(node): _of_call(node) for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
+        if isinstance(node, ast.With) and len(node.items) == 1:
+            entered = node.items[0].context_expr
+            given = _of_call(entered) if isinstance(entered, ast.Call) else entered
+            for at in (node, entered):
+                found[at.lineno, at.end_lineno, at.col_offset, at.end_col_offset] = given
+    return found
+
+
+def _of_call(call: ast.Call) -> ast.expr | None:
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "device"]
+    return next(iter((*named, *call.args)), None)
 
 
 def _positions(call: ast.Call) -> tuple[int | None, ...]:

@@ -12,8 +12,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.amp import autocast_mode
+
+from kit.torch.tensors.private import private
 
 __all__ = ["mixed_precision_follows"]
+
+
+# What `custom_fwd(cast_inputs=...)` does to each argument.
+_cast: Callable[[Any, str, torch.dtype], Any] = private("torch.amp.autocast_mode._cast")
 
 
 @contextmanager
@@ -36,6 +43,8 @@ def mixed_precision_follows(
         (scaler, "__init__", _scaler(scaler.__init__, accelerators)),
         (torch, "is_autocast_enabled", _asked(torch.is_autocast_enabled, accelerators)),
         (torch, "get_autocast_dtype", _asked(torch.get_autocast_dtype, accelerators)),
+        (torch, "get_autocast_gpu_dtype", _asked(torch.get_autocast_dtype, accelerators)),
+        (autocast_mode, "_cast", _casting(_cast, accelerators)),
     ]
     with ExitStack() as undo:
         for owner, name, ours in replaced:
@@ -99,3 +108,11 @@ def _asked(original: Any, accelerators: Collection[str]) -> Callable[..., Any]:
         return original("kit" if device_type in accelerators else device_type)
 
     return asked
+
+
+def _casting(original: Any, accelerators: Collection[str]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def cast(value: Any, device_type: str, dtype: torch.dtype) -> Any:
+        return original(value, "kit" if device_type in accelerators else device_type, dtype)
+
+    return cast

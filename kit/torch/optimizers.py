@@ -1,13 +1,8 @@
-"""Optimizers of a torch program: who follows their steps, and which implementation of them runs.
+"""Optimizers of a torch program: who follows their steps, and which of these make state.
 
 Torch goes through its tables of hooks in each thread that steps, and the program's step fails where
 a hook comes or goes meanwhile. So the kit puts in one before and one after a step, once a process,
 and never takes them out.
-
-Torch chooses its multi-tensor ("foreach") implementation on CUDA when a program says neither
-`foreach=` nor `fused=`. On device "kit" Adam and AdamW are better off with the fused one: it is one
-op to record, and it counts its steps in a tensor. The others compute Python numbers from a Python
-count, new ones in each step, so that no step could be replayed or guessed.
 """
 
 from __future__ import annotations
@@ -15,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,11 +19,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from kit.torch.scaling.scaler import count_for_fused
 from kit.torch.tensors.private import private
-from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["FOLLOWED", "OptimizerWatch", "makes_state", "prefer_fused", "step_around"]
+__all__ = ["FOLLOWED", "OptimizerWatch", "makes_state", "step_around"]
 
 
 Function = Callable[..., None]
@@ -107,22 +100,13 @@ class OptimizerSteps:
 FOLLOWED = OptimizerSteps()
 
 
-def step_around() -> CodeType | None:
-    """In `before_optimizer`: the code of torch's that calls the hooks, and then the step."""
+def step_around() -> FrameType | None:
+    """In a method of a watch: torch's frame that calls the hooks, and the step between them."""
+    hooks = OptimizerSteps._begun.__code__, OptimizerSteps._ended.__code__
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not OptimizerSteps._begun.__code__:
+    while frame is not None and frame.f_code not in hooks:
         frame = frame.f_back
-    return None if frame is None or frame.f_back is None else frame.f_back.f_code
-
-
-def prefer_fused(optimizer: torch.optim.Optimizer) -> None:
-    """Before a step: choose `fused=True` if the program chose nothing."""
-    if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
-        return
-    for group in optimizer.param_groups:
-        if group["fused"] is None and _is_free(group):
-            group["fused"] = True
-            count_for_fused(optimizer, group)
+    return None if frame is None else frame.f_back
 
 
 def makes_state(optimizer: torch.optim.Optimizer) -> bool:
@@ -135,9 +119,3 @@ def makes_state(optimizer: torch.optim.Optimizer) -> bool:
         for group in optimizer.param_groups
         for p in group["params"]
     )
-
-
-def _is_free(group: dict[str, Any]) -> bool:
-    if group["foreach"] is not None or group["capturable"] or group["differentiable"]:
-        return False
-    return all(isinstance(p, KitTensor) and p.is_floating_point() for p in group["params"])

@@ -119,11 +119,39 @@ def test_memory_is_counted_or_refused_with_what_to_use() -> None:
 
 @pytest.mark.parametrize(
     ("name", "instead"),
-    [("Stream", "Leave the stream out"), ("current_stream", "stream out"), ("Event", "kit.run")],
+    [
+        ("Stream", "Leave the stream out"),
+        ("current_stream", "stream out"),
+        ("Event", "kit.run"),
+        ("get_device_properties", "get_device_name"),
+        ("mem_get_info", "memory_allocated"),
+    ],
 )
 def test_what_the_device_does_not_have_says_why(name: str, instead: str) -> None:
     with open_session(), pytest.raises(RuntimeError, match=instead):
         getattr(kit(), name)()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "get_memory_info",
+        "memory_stats",
+        "memory_reserved",
+        "max_memory_reserved",
+        "reset_accumulated_memory_stats",
+    ],
+)
+def test_what_torch_asks_its_own_allocator_for_says_what_to_use(name: str) -> None:
+    """It was torch's INTERNAL ASSERT FAILED, or an answer of nothing."""
+    if not hasattr(torch.accelerator, name):
+        pytest.skip("this torch has no such function")
+    with open_session(), pytest.raises(RuntimeError, match="counts the arrays that are"):
+        getattr(torch.accelerator, name)()
+
+
+def test_the_device_computes_in_bfloat16() -> None:
+    assert kit().is_bf16_supported()
 
 
 def test_a_generator_of_the_device_says_how_it_draws_random_numbers() -> None:

@@ -174,6 +174,26 @@ def test_the_default_device_of_the_code_is_device_kit(device: Any) -> None:
     assert made.tolist() == numbers
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda", torch.device("cpu")])
+def test_what_is_made_under_a_named_device_is_on_kit(device: Any) -> None:
+    """With "cpu" the model was on the CPU, and its data on device kit."""
+    with kit.Session(), named_devices() as names:
+        with torch.device(device):
+            net, x = nn.Linear(4, 2), torch.ones(2, 4)
+        assert net(x.to(device)).device.type == "kit"
+        there = torch.device(device)
+        with there:
+            assert net(torch.ones(2, 4).to(there)).device.type == "kit"
+        assert f"stood in for {torch.device(device).type} in" in names.said
+        with torch.device("meta"):
+            assert nn.Linear(4, 2).weight.is_meta
+        with torch.ones(3).device:
+            assert torch.ones(3).device.type == "cpu"
+        assert torch.ones(3).device.type == "cpu"
+    with torch.device("cpu"):
+        assert torch.ones(3).device.type == "cpu"
+
+
 def test_the_place_of_a_cpu_tensor_is_no_device_that_the_code_names() -> None:
     """In a dataset, `torch.arange(n, device=x.device)` was on the device, and `x` was not."""
     with kit.Session(), named_devices() as names:

@@ -94,6 +94,19 @@ def test_what_is_computed_again_is_in_the_same_precision(device: str) -> None:
     assert seen == [torch.bfloat16] * 2
 
 
+def test_a_function_casts_its_inputs_and_the_old_name_of_the_dtype_is_known() -> None:
+    class Exponential(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+        def forward(ctx: Any, x: torch.Tensor, more: list[torch.Tensor]) -> torch.Tensor:
+            return x.exp() + more[0]
+
+    with kit.Session(), named_devices(), torch.autocast("cuda", dtype=torch.bfloat16):
+        x = torch.ones(2, device="cuda", dtype=torch.bfloat16)
+        assert Exponential.apply(x, [x]).dtype is torch.float32
+        assert torch.get_autocast_gpu_dtype() is torch.bfloat16
+
+
 def test_a_function_with_casts_of_its_own_goes_back_in_the_same_precision() -> None:
     seen: list[bool] = []
 

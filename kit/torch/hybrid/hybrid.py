@@ -89,7 +89,7 @@ class Hybrid(Generic[P, T]):
             outside = self._outside()
             key.append(tuple(map(_told_apart, outside)))
             key.append(torch.is_autocast_enabled("kit") and torch.get_autocast_dtype("kit"))
-            key.append(torch.get_default_dtype())
+            key.append((torch.get_default_dtype(), torch.is_grad_enabled()))
             bases = _bases(refs, key)
             traces = tape.programs.setdefault(self, {})
             kind = tuple(key)
@@ -247,7 +247,7 @@ def _leads_on(thing: Any) -> bool:
     if isinstance(thing, types.FunctionType):
         return is_users(thing.__code__.co_filename)
     if type(thing) in _FEW:
-        return any(map(_leads_on, thing.values() if type(thing) is dict else thing))
+        return not isinstance(_told_apart(thing), tuple)  # else each call compares its numbers
     return type(thing) not in _PLAIN and not isinstance(thing, types.BuiltinFunctionType)
 
 
@@ -337,24 +337,44 @@ def _again(tape: Tape, trace: Trace, tensors: list[KitTensor], bases: list[Buffe
     for base, value in zip(changed, trace.pick(values), strict=True):
         if is_replaying and base.value is not None:
             stepper.note_write(base.value)
+        if tape.on_write is not None:
+            tape.on_write(base)
         base.value = value
         base.version += 1
-    return _make(tape, trace.result, tensors, bases, values)
+    return _Results(tape, tensors, bases, values).make(trace.result)
 
 
-def _make(
-    tape: Tape, made: Any, tensors: list[KitTensor], bases: list[Buffer], values: list[Value]
-) -> Any:
-    if isinstance(made, Made):
-        if made.argument >= 0:
-            return tensors[made.argument]
+class _Results:
+    """What one call returns: each memory and each tensor is made once, however often it comes."""
+
+    def __init__(
+        self, tape: Tape, tensors: list[KitTensor], bases: list[Buffer], values: list[Value]
+    ) -> None:
+        self._tape, self._tensors, self._bases, self._values = tape, tensors, bases, values
+        self._buffers: dict[int, Buffer] = {}
+        self._made: dict[int, KitTensor] = {}
+
+    def make(self, made: Any) -> Any:
+        if isinstance(made, Made):
+            if made.argument >= 0:
+                return self._tensors[made.argument]
+            if made.number not in self._made:
+                self._made[made.number] = self._tensor(made)
+            return self._made[made.number]
+        if isinstance(made, list | tuple):
+            return type(made)(self.make(item) for item in made)
+        if isinstance(made, dict):
+            return {name: self.make(item) for name, item in made.items()}
+        return made
+
+    def _tensor(self, made: Made) -> KitTensor:
         ref: Buffer | View
-        ref = bases[made.base] if made.base >= 0 else Buffer(made.base_spec, values[made.value])
+        if made.base >= 0:
+            ref = self._bases[made.base]
+        else:
+            if made.memory not in self._buffers:
+                self._buffers[made.memory] = Buffer(made.base_spec, self._values[made.value])
+            ref = self._buffers[made.memory]
         for op in made.views:
             ref = View(ref, op)
-        return KitTensor.over(tape, ref, made.spec)
-    if isinstance(made, list | tuple):
-        return type(made)(_make(tape, item, tensors, bases, values) for item in made)
-    if isinstance(made, dict):
-        return {name: _make(tape, item, tensors, bases, values) for name, item in made.items()}
-    return made
+        return KitTensor.over(self._tape, ref, made.spec)

@@ -65,6 +65,8 @@ def reset_arrays(arrays: Sequence[Tensor], *, share: bool = True) -> None:
             if whole:
                 if is_replaying and ref.value is not None:
                     tape.session.stepper.note_write(ref.value)
+                if tape.on_write is not None:
+                    tape.on_write(ref)
                 ref.value = value
                 ref.version += 1
             else:

@@ -68,7 +68,9 @@ class Made:
     """A returned tensor: an argument, or one over new memory, or a view of either."""
 
     argument: int = -1
+    number: int = -1  # of the tensor: results that are one object have one
     base: int = -1  # an argument's memory
+    memory: int = -1  # of new memory: results that share it have one number
     value: int = -1  # a result, for new memory
     base_spec: Any = None
     views: tuple[Op, ...] = ()
@@ -108,7 +110,7 @@ def learn(tape: Tape, bulk: Bulk, result: Any, tensors: list[KitTensor], bases: 
     reached = set(own)  # buffers, and values that views keep, which we know how to reach
     for tensor in tensors:
         _chain(tensor.ref, reached)
-    made = _describe(result, tensors, own, place, reached)
+    made = _describe(result, tensors, own, place, reached, {})
     if isinstance(made, str):
         return made
     if foreign:
@@ -133,22 +135,31 @@ def _chain(ref: Buffer | View, reached: set[int]) -> tuple[Buffer, tuple[Op, ...
 
 
 def _describe(value: Any, tensors: list[KitTensor], own: dict[int, int],
-              place: Callable[[Value], int], reached: set[int]) -> Any:  # fmt: skip
-    """The result with `Made` in place of tensors; or, as a str, why it cannot be made again."""
+              place: Callable[[Value], int], reached: set[int],
+              seen: dict[int, int]) -> Any:  # fmt: skip
+    """The result with `Made` in place of tensors; or, as a str, why it cannot be made again.
+
+    Args:
+        seen: id of a returned tensor, or of its memory -> its number.
+    """
     if isinstance(value, KitTensor):
         for i, tensor in enumerate(tensors):
             if tensor is value:
                 return Made(argument=i)
+        if value.requires_grad:
+            return "it returns a tensor that requires grad; let its caller ask for that"
         base, views = _chain(value.ref, reached)
+        made = Made(number=seen.setdefault(id(value), len(seen)), views=views, spec=value.spec)
         if id(base) in own:
-            return Made(base=own[id(base)], views=views, spec=value.spec)
+            return replace(made, base=own[id(base)])
         if base.value is None:
             return "it returns memory that it has not written"
         reached.add(id(base))
-        return Made(value=place(base.value), base_spec=base.spec, views=views, spec=value.spec)
+        memory = seen.setdefault(id(base), len(seen))
+        return replace(made, memory=memory, value=place(base.value), base_spec=base.spec)
     if type(value) in (list, tuple, dict):
         items = value.values() if type(value) is dict else value
-        parts = [_describe(item, tensors, own, place, reached) for item in items]
+        parts = [_describe(item, tensors, own, place, reached, seen) for item in items]
         if (why := next((p for p in parts if isinstance(p, str)), None)) is not None:
             return why
         return dict(zip(value, parts, strict=True)) if type(value) is dict else type(value)(parts)

@@ -227,6 +227,12 @@ class Reducer:
     def _note(self, parameter: Any) -> None:
         bucket = self._of[id(parameter)]
         place = next(i for i, (_, p) in enumerate(bucket.parameters) if p is parameter)
+        if bucket.collective is not None or bucket.values[place] is not None:
+            raise SessionError(
+                f"replica {self.session.rank}: parameter {bucket.parameters[place][0]!r} got a "
+                "gradient twice in one backward pass, as of a layer that is used twice under "
+                "reentrant checkpointing: call checkpoint(..., use_reentrant=False)"
+            )
         bucket.values[place] = parameter.grad.kit_value()
         recorded = self.session.ops_recorded - self._start
         self.gradients.append((recorded, parameter.numel() * parameter.element_size()))

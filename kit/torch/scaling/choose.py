@@ -47,7 +47,7 @@ def _deferred(device: str, init_scale: float, **options: Any) -> Any:
 
 BUILDERS: dict[str, Build] = {
     NONE: lambda device, *_, **__: torch.amp.GradScaler(device, enabled=False),
-    STATIC: lambda _, init_scale, **__: StaticScaler(init_scale),
+    STATIC: lambda device, init_scale, **__: StaticScaler(device, init_scale),
     HOST_CHECK: torch.amp.GradScaler,
     ON_DEVICE: OnDeviceScaler,
     DEFERRED: _deferred,

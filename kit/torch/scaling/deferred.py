@@ -18,16 +18,21 @@ import torch
 
 from kit.runtime.recording.bulk import Value
 from kit.runtime.session.session import Session, current_session, session_for
+from kit.torch.scaling.fused import (
+    counted_on_device,
+    make_fused,
+    stepped,
+    stepped_whatever_found,
+)
 from kit.torch.scaling.scaler import (
     CheckedScaler,
     check_gradients,
-    count_on_device,
-    counts_in_groups,
-    make_fused,
+    counts_of,
     refuse_counts,
     starts_from_zero,
-    stepped,
 )
+from kit.torch.scaling.writes import OtherWrites
+from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor
 
 __all__ = ["DeferredScaler"]
@@ -58,14 +63,9 @@ class DeferredScaler(CheckedScaler):
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         check_gradients(optimizer)
-        was_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         make_fused(optimizer)
-        # Torch must not hand `found_inf` over: the step is taken whatever it is.
-        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-        try:
+        with stepped_whatever_found(optimizer):
             return super().step(optimizer, *args, **kwargs)
-        finally:
-            optimizer._step_supports_amp_scaling = was_fused  # type: ignore[attr-defined]
 
     def update(self, new_scale: Any = None) -> None:
         """The next scale, on the device.
@@ -105,17 +105,21 @@ class DeferredScaler(CheckedScaler):
         **kwargs: Any,
     ) -> Any:
         session = session_for("scaler.step() on device 'kit'")
-        count_on_device(optimizer)
         bad = _any_of(list(optimizer_state["found_inf_per_device"].values()))
         if _makes_unknown_state(optimizer):
-            return None if bool(bad) else optimizer.step(*args, **kwargs)
+            with counted_on_device(optimizer):
+                return None if bool(bad) else optimizer.step(*args, **kwargs)
         if self._last == (session, session.step):  # the program never calls mark_step: look now
             session.flush("check")
             session.redo.close()
-        before, counts = _Snapshot(optimizer), counts_in_groups(optimizer)
-        result = optimizer.step(*args, **kwargs)
+        counts = counts_of(optimizer)
+        with counted_on_device(optimizer):
+            before = _Snapshot(optimizer)
+            with OtherWrites(before.tape, optimizer) as others:
+                result = optimizer.step(*args, **kwargs)
         self._foresee()
-        session.redo.open(bad.kit_value(), before.pairs())
+        written = [(b.value, old) for b, old in others.values() if b.value is not None]
+        session.redo.open(bad.kit_value(), before.pairs() + written)
         refuse_counts(optimizer, counts)
         return result
 
@@ -138,6 +142,7 @@ class _Snapshot:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._params = stepped(optimizer)
+        self.tape: Tape = next(p.tape for p in self._params if isinstance(p, KitTensor))
         self._values: dict[int, tuple[Buffer, Value]] = {}
         self._state: dict[tuple[int, Any], Value] = {}  # (which parameter, key)
         for i, p in enumerate(self._params):

@@ -15,11 +15,19 @@ https://arxiv.org/abs/1710.03740.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from kit.errors import ScalerError, SettingsError
+from kit.torch.scaling.fused import (
+    counted_on_device,
+    has_hooks,
+    make_fused,
+    stepped,
+    stepped_whatever_found,
+)
 
 __all__ = [
     "CheckedScaler",
@@ -27,13 +35,9 @@ __all__ = [
     "StaticScaler",
     "check_gradients",
     "check_scale",
-    "count_for_fused",
-    "count_on_device",
-    "counts_in_groups",
-    "make_fused",
+    "counts_of",
     "refuse_counts",
     "starts_from_zero",
-    "stepped",
 ]
 
 
@@ -62,87 +66,6 @@ def check_gradients(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The parameters that a step would change: those that have a gradient."""
-    return [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-
-
-class StaticScaler:
-    """Multiplies the loss, divides the gradients; does not look for infinities."""
-
-    def __init__(self, scale: float) -> None:
-        self._scale = scale
-        self._unscaled: set[int] = set()  # ids of optimizers whose gradients are true already
-        self._stepped: set[int] = set()  # and of those that have stepped since the last `update`
-
-    def scale(self, outputs: Any) -> Any:
-        """A loss, or a list of them, times the scale."""
-        if isinstance(outputs, list | tuple):
-            return type(outputs)(self.scale(x) for x in outputs)
-        return outputs * self._scale
-
-    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the optimizer's gradients by the scale, in place.
-
-        Raises:
-            ScalerError: it was done already since the last `update`, or after `step`.
-        """
-        if id(optimizer) in self._stepped:
-            raise ScalerError("unscale_() is being called after step().")
-        if id(optimizer) in self._unscaled:
-            raise ScalerError(
-                "unscale_() has already been called on this optimizer since the last update()."
-            )
-        self._unscaled.add(id(optimizer))
-        grads: Any = [p.grad for p in stepped(optimizer)]
-        if grads:
-            # The inverse of 2^127 is a number that XLA's code for CPUs takes for 0: two factors.
-            halves = (1.0,) if self._scale <= 2.0**126 else (2.0**-64, 2.0**64)
-            for factor in halves[:-1]:
-                torch._foreach_mul_(grads, factor)
-            torch._foreach_mul_(grads, halves[-1] / self._scale)
-
-    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Unscale if that has not been done, then step.
-
-        Raises:
-            ScalerError: it has stepped already since the last `update`, or has no gradients.
-        """
-        if id(optimizer) in self._stepped:
-            raise ScalerError("step() has already been called since the last update().")
-        check_gradients(optimizer)
-        if id(optimizer) not in self._unscaled:
-            self.unscale_(optimizer)
-        self._stepped.add(id(optimizer))
-        return optimizer.step(*args, **kwargs)
-
-    def update(self) -> None:
-        """The scale stays; the next step may unscale again."""
-        self._unscaled.clear()
-        self._stepped.clear()
-
-    def get_scale(self) -> float:
-        """The scale."""
-        return self._scale
-
-    def is_enabled(self) -> bool:
-        """True."""
-        return True
-
-    def state_dict(self) -> dict[str, float]:
-        """What `load_state_dict` needs."""
-        return {"scale": self._scale}
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        """Take over a saved scale.
-
-        Raises:
-            SettingsError: it is not a positive finite number.
-        """
-        check_scale(state["scale"])
-        self._scale = float(state["scale"])
-
-
 class CheckedScaler(torch.amp.GradScaler):
     """`GradScaler` that looks at the scales that it is given, where they are Python numbers."""
 
@@ -167,12 +90,77 @@ class CheckedScaler(torch.amp.GradScaler):
         super().load_state_dict(state)
 
 
+class StaticScaler(CheckedScaler):
+    """Multiplies the loss, divides the gradients; does not look for infinities."""
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscale if that has not been done, then step.
+
+        Raises:
+            ScalerError, RuntimeError: no gradients; a second step before `update`.
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        check_gradients(optimizer)
+        with stepped_whatever_found(optimizer):
+            return super().step(optimizer, *args, **kwargs)
+
+    def update(self, new_scale: Any = None) -> None:
+        """The scale stays, unless another is given; the next step may unscale again.
+
+        Raises:
+            SettingsError: `new_scale` is not a positive finite number.
+        """
+        if new_scale is not None:
+            check_scale(scale := float(new_scale))
+            self._init_scale, self._scale, self._growth_tracker = scale, None, None
+        self._per_optimizer_states.clear()
+
+    def get_scale(self) -> float:
+        """The scale: no number is read."""
+        return float(self._init_scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs."""
+        return {"scale": self.get_scale()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the scale of a saved state, of this or of another scaler.
+
+        Raises:
+            SettingsError: it is not a positive finite number.
+        """
+        check_scale(state["scale"])
+        self.update(state["scale"])
+
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, _: Any, found_inf: torch.Tensor, __: bool
+    ) -> dict[torch.device, torch.Tensor]:
+        grads: Any = [p.grad for p in stepped(optimizer)]
+        # The inverse of 2^127 is a number that XLA's code for CPUs takes for 0: two factors.
+        scale = self.get_scale()
+        halves = (1.0,) if scale <= 2.0**126 else (2.0**-64, 2.0**64)
+        for factor in (*halves[:-1], halves[-1] / scale) if grads else ():
+            torch._foreach_mul_(grads, factor)
+        return {found_inf.device: found_inf}
+
+    def _maybe_opt_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        optimizer_state: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+
 class OnDeviceScaler(CheckedScaler):
     """`GradScaler` that decides on the device: no number is read, so nothing waits.
 
     Optimizers with a fused implementation are switched to it: torch hands `found_inf` to those as
     a tensor. Any other steps for real, and where there was an infinity the old values are selected
-    back. An optimizer that counts its steps on the host cannot do that, and is refused.
+    back, on device kit also those of what its hooks write. An optimizer that counts its steps on
+    the host cannot do that, and is refused.
 
     One number is read, once, where an optimizer not in `_STARTS_FROM_ZERO` makes its state: what
     that state was before a skipped first step is known to the optimizer only.
@@ -194,12 +182,12 @@ class OnDeviceScaler(CheckedScaler):
         **kwargs: Any,
     ) -> Any:
         found = list(optimizer_state["found_inf_per_device"].values())
-        count_on_device(optimizer)
         params = stepped(optimizer)
         weights = [p.detach().clone() for p in params]
         states = [_copied(optimizer.state.get(p, {})) for p in params]
-        counts = counts_in_groups(optimizer)
-        result = optimizer.step(*args, **kwargs)
+        counts = counts_of(optimizer)
+        with counted_on_device(optimizer), _other_writes(optimizer) as others:
+            result = optimizer.step(*args, **kwargs)
         with torch.no_grad():
             bad = torch.stack([f.to(found[0].device) for f in found]).sum() > 0
             for p, weight, before in zip(params, weights, states, strict=True):
@@ -208,8 +196,29 @@ class OnDeviceScaler(CheckedScaler):
                     if isinstance(old, torch.Tensor):
                         _select(bad, old, optimizer.state[p][key])
             _take_back_new_state(optimizer, dict(zip(params, states, strict=True)), bad)
+            for tensor, old in () if others is None else others.tensors():
+                _select(bad, old, tensor)
         refuse_counts(optimizer, counts)
         return result
+
+
+def _other_writes(optimizer: torch.optim.Optimizer) -> AbstractContextManager[Any]:
+    """Notes what a step writes beside parameters and state: an average of a hook's, say.
+
+    Raises:
+        SettingsError: it has hooks, and is not on device kit, where nothing is noted.
+    """
+    tape = getattr(stepped(optimizer)[0], "tape", None)
+    if tape is not None:
+        from kit.torch.scaling.writes import OtherWrites  # loads the runtime, and with it jax
+
+        return OtherWrites(tape, optimizer)
+    if has_hooks(optimizer):
+        raise SettingsError(
+            f"this {type(optimizer).__name__} has hooks of its step, and what they write cannot be "
+            "taken back natively; use loss_scaling='dynamic, host check', or device kit"
+        )
+    return nullcontext()
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
@@ -245,8 +254,6 @@ def _take_back_new_state(
             optimizer.state[p] = before[p]
 
 
-_BY_KIT = "_made_fused_by_kit"  # the attribute of such an optimizer
-
 # Their state before the first step is zeros. Not so: NAdam, Rprop and ASGD, which keep a rate.
 _STARTS_FROM_ZERO = frozenset({"Adadelta", "Adam", "AdamW", "Adamax", "RAdam", "RMSprop", "SGD"})
 
@@ -259,78 +266,37 @@ def starts_from_zero(optimizer: torch.optim.Optimizer) -> bool:
     return not any(group.get("dampening") for group in optimizer.param_groups)  # spares the first
 
 
-def make_fused(optimizer: torch.optim.Optimizer) -> None:
-    """What `fused=True` at construction would have done, where the optimizer has that choice.
-
-    Before each step: the program may have added a group, or loaded a state, since the last one.
-    """
-    if "fused" not in optimizer.defaults or optimizer.defaults.get("differentiable"):
-        return
-    of_amp: Any = optimizer
-    is_fused = getattr(of_amp, "_step_supports_amp_scaling", False)
-    if is_fused and not getattr(of_amp, _BY_KIT, False):
-        return  # made so by the program
-    # Torch 2.13's fused SGD leaves its momentum unwritten if the first step is skipped.
-    may = not any(group.get("momentum") for group in optimizer.param_groups)
-    for group in optimizer.param_groups if may else ():
-        if not group.get("fused"):
-            group["fused"], group["foreach"] = True, False
-            count_for_fused(optimizer, group)
-    if may or is_fused:
-        of_amp._step_supports_amp_scaling = may
-        of_amp._need_device_dtype_check_for_fused = may
-        setattr(of_amp, _BY_KIT, may)
-
-
-def count_for_fused(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
-    """A fused implementation counts its steps as float32, on the device of each parameter."""
-    for p in group["params"]:
-        step = optimizer.state.get(p, {}).get("step")
-        if isinstance(step, torch.Tensor):
-            optimizer.state[p]["step"] = step.to(device=p.device, dtype=torch.float32)
-
-
-def count_on_device(optimizer: torch.optim.Optimizer) -> None:
-    """A step counter on the host would count a step that the device takes back.
-
-    Raises:
-        SettingsError: it counts in a Python number.
-    """
-    for group in optimizer.param_groups:
-        if "capturable" in group and not group["capturable"]:
-            group["capturable"] = any(p.device.type != "cpu" for p in group["params"])
-        for p in group["params"]:
-            state = optimizer.state.get(p, {})
-            for key, value in state.items():
-                if isinstance(value, torch.Tensor) and value.dim() == 0:
-                    state[key] = value.to(p.device)
-                elif isinstance(value, int | float):
-                    raise SettingsError(
-                        f"{type(optimizer).__name__} keeps {key!r} in a Python number, which "
-                        "cannot be taken back on the device; use loss_scaling='dynamic, host "
-                        "check', or an optimizer with fused=True or capturable=True"
-                    )
-
-
-def counts_in_groups(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Any]:
-    """The numbers of each parameter group; of a tensor, which it is, and its count of writes."""
-    return {
-        (i, key): (id(value), value._version) if isinstance(value, torch.Tensor) else value
-        for i, group in enumerate(optimizer.param_groups)
-        for key, value in group.items()
-        if isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool)
+def counts_of(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int, str], Any]:
+    """Numbers of its own and of its groups; of a tensor there, which it is, and its writes."""
+    found: dict[tuple[str, int, str], Any] = {
+        ("the optimizer", 0, key): value
+        for key, value in vars(optimizer).items()
+        if _is_number(value)
     }
+    for i, group in enumerate(optimizer.param_groups):
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):
+                found["its parameter groups", i, key] = id(value), value._version
+            elif _is_number(value):
+                found["its parameter groups", i, key] = value
+    return found
 
 
-def refuse_counts(optimizer: torch.optim.Optimizer, before: dict[tuple[int, str], Any]) -> None:
-    """After a step: what it has changed in its groups stays, also where the step is taken back.
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def refuse_counts(
+    optimizer: torch.optim.Optimizer, before: dict[tuple[str, int, str], Any]
+) -> None:
+    """After a step: a number that it has changed stays so, also where the step is taken back.
 
     Raises:
-        SettingsError: it has changed a number there.
+        SettingsError: it has changed one of its own, or of its groups.
     """
-    for place, value in counts_in_groups(optimizer).items():
+    for place, value in counts_of(optimizer).items():
         if place not in before or before[place] != value:
             raise SettingsError(
-                f"{type(optimizer).__name__}.step() changes {place[1]!r} of its parameter groups, "
+                f"{type(optimizer).__name__}.step() changes {place[-1]!r} of {place[0]}, "
                 "which cannot be taken back on the device; use loss_scaling='dynamic, host check'"
             )

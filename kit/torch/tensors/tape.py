@@ -38,7 +38,7 @@ class Tape:
         opened: the session while it is open. `session` is the same, but raises when it is not.
         dispatch: runs a call of a torch op on tensors of this tape.
         is_tracing: a hybridized function runs for the first time, see `tracing`.
-        overwritten: buffers that this function has written, in order.
+        on_write: called with each buffer before it is written, if somebody notes that.
         programs: what hybridized functions have recorded: function -> kind of call -> program.
         shared_zeros: one value of zeros for each geometry, shown by all tensors that are reset.
         decomposing: the op that torch is taking apart into simpler ops.
@@ -50,7 +50,7 @@ class Tape:
         self.dispatch = dispatch
         self.opened: Session | None = None
         self.is_tracing = False
-        self.overwritten: list[Any] = []
+        self.on_write: Callable[[Any], None] | None = None
         self.programs: dict[Any, dict[Any, Any]] = {}
         self.shared_zeros: dict[Spec, Value] = {}
         self.decomposing: Any = None
@@ -107,11 +107,28 @@ class Tape:
     @contextlib.contextmanager
     def tracing(self) -> Iterator[list[Any]]:
         """Inside the block a hybridized function runs; gives the list of buffers that it writes."""
-        self.is_tracing, self.overwritten = True, []
+        self.is_tracing, writes = True, list[Any]()
         try:
-            yield self.overwritten
+            with self.noting(writes.append):
+                yield writes
         finally:
-            self.is_tracing, self.overwritten = False, []
+            self.is_tracing = False
+
+    @contextlib.contextmanager
+    def noting(self, note: Callable[[Any], None]) -> Iterator[None]:
+        """Inside the block each buffer is noted before it is written; around it, too."""
+        outer = self.on_write
+
+        def both(buffer: Any) -> None:
+            note(buffer)
+            if outer is not None:
+                outer(buffer)
+
+        self.on_write = both
+        try:
+            yield
+        finally:
+            self.on_write = outer
 
     # -- errors of a backward pass ---------------------------------------------------------------
 

@@ -46,7 +46,7 @@ _STRIDED = torch.strided
 class Buffer:
     """Memory that tensors share: its current value, and how often it was written."""
 
-    __slots__ = ("spec", "value", "version")
+    __slots__ = ("__weakref__", "spec", "value", "version")
 
     def __init__(self, spec: Spec, value: Value | None = None) -> None:
         self.spec = spec
@@ -66,8 +66,8 @@ class Buffer:
 
     def write(self, tape: Tape, value: Value) -> None:
         """Make `value` the next version."""
-        if tape.is_tracing:
-            tape.overwritten.append(self)
+        if tape.on_write is not None:
+            tape.on_write(self)
         self.version += 1  # first: a view that is derived once too often is still right
         old, self.value = self.value, value
         session = tape.opened

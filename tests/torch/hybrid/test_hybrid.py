@@ -235,6 +235,7 @@ def reads(x: Any) -> Any:
         (keeps, r"it keeps what it made at test_hybrid\.py:\d+ elsewhere"),
         (reads, "it waits for the device"),
         (lambda x: str(x.shape), "it returns a str"),
+        (lambda x: x.clone().requires_grad_(), "it returns a tensor that requires grad"),
     ],
 )
 def test_what_cannot_be_repeated_runs_as_it_is_and_says_why(
@@ -369,6 +370,29 @@ def test_what_is_not_a_plain_number_outside_is_seen_when_it_changes() -> None:
             RATES, scale.rate = [rate], rate
             found.append([float(f(x)[0]) for f in (scaled, by_method, by_object)])
         assert found == [[r] * 3 for r in (0.5, 0.5, 2.0, 0.5)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (h := x * 2, h[-1]),
+        lambda x: (h := x * 2, h.view(2, 2)),
+        lambda x: (h := x * 2, h.detach()),
+        lambda x: (h := x * 2, [h]),
+        lambda x: (v := x.view(2, 2), {"again": v}),
+    ],
+    ids=["last", "view", "detach", "one object", "one view of an argument"],
+)
+def test_results_share_memory_at_each_call(function: Callable[[Any], Any]) -> None:
+    hybrid = kit.hybridize(function)
+    with kit.Session():
+        for _ in range(3):
+            first, second = hybrid(torch.ones(4, device="kit"))
+            if isinstance(second, list | dict):
+                assert next(iter(second.values() if isinstance(second, dict) else second)) is first
+            else:
+                second.zero_()
+                assert float(first.sum()) == (6.0 if second.dim() == 0 else 0.0)
 
 
 def test_autocast_and_the_default_type_make_another_kind_of_call() -> None:

@@ -70,6 +70,7 @@ def cases() -> dict[str, tuple[Callable[[Any], Any], Callable[[float], None]]]:
     module.__file__ = __file__
     module.rate = 0.5  # type: ignore[attr-defined]
     dropping = Dropping()
+    table, long = {"optim": {"rate": 0.5}}, [0.5] * 100
 
     def put(thing: Any) -> Callable[[float], None]:
         return lambda rate: setattr(thing, "rate", rate)
@@ -86,6 +87,11 @@ def cases() -> dict[str, tuple[Callable[[Any], Any], Callable[[float], None]]]:
         "a module": (lambda x: x * module.rate, put(module)),
         "a function it calls": (lambda x: helper(x), put(CONFIG)),
         "one that is hybridized": (lambda x: inner(x), put(closed)),
+        "a table of a table": (
+            lambda x: x * table["optim"]["rate"],
+            lambda rate: table["optim"].update(rate=rate),
+        ),
+        "a long list": (lambda x: x * long[70], functools.partial(long.__setitem__, 70)),
         "a partial function": (functools.partial(lambda x, _: helper(x), _=0), put(CONFIG)),
         "a module's layer": (
             lambda x: 1 / dropping.run(x),
@@ -122,6 +128,15 @@ def test_a_number_of_a_class_or_of_a_layer_of_a_methods_object_is_seen() -> None
             Scale.rate, dropping.drop[0].p = rate, 1 - rate
             found.append((float(by_class(x)[0]), 1 / float(by_layer(x))))
     assert found == [(0.5, 0.5), (0.5, 0.5), (0.25, 0.25)]
+
+
+def test_whether_gradients_are_recorded_makes_another_kind_of_call() -> None:
+    by_mode = kit.hybridize(lambda x: x * (2 if torch.is_grad_enabled() else 3))
+    with kit.Session():
+        x = torch.ones(2, device="kit")
+        with torch.no_grad():
+            assert by_mode(x).tolist() == [3.0] * 2
+        assert by_mode(x).tolist() == [2.0] * 2
 
 
 def test_a_function_that_counts_runs_as_it_is_and_one_that_fills_a_cache_is_learnt() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import kit
 from kit.errors import SessionError, SettingsError
@@ -101,6 +102,25 @@ def test_a_parameter_that_was_moved_and_tensors_of_another_replica_are_found() -
             SettingsError, match=r"replica 1: parameter '0\.weight' is another .* cpu"
         ):
             net.backward(net.map(lambda m: m[2].bias.sum(), net.modules))
+
+
+@pytest.mark.parametrize("cut", ["bucket", "size"])
+def test_a_layer_that_is_used_twice_under_reentrant_checkpointing_is_refused(cut: str) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.layer = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            x = self.first(x)
+            for _ in range(2):
+                x = checkpoint(self.layer, x, use_reentrant=True)
+            return x.square().mean()
+
+    with kit.DataParallel(Twice(), devices=["cpu:0", "cpu:0"], cut=cut) as net:
+        losses = net(torch.ones(4, 4))
+        with pytest.raises(SessionError, match=r"'layer.*twice.*use_reentrant=False"):
+            net.backward(losses)
 
 
 def test_replicas_that_do_different_work_are_told_apart_from_a_hang(two: DataParallel) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,6 +53,72 @@ def test_random_numbers_are_those_of_the_other_modes() -> None:
     expected = run("dynamic, host check")
     for mode in DYNAMIC[1:]:
         torch.testing.assert_close(run(mode), expected, rtol=1e-4, atol=1e-5)
+
+
+class Averaging(torch.optim.AdamW):
+    """Keeps an average of its weights, and counts its steps on the device."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, **options)
+        self.average = [torch.ones_like(p) for p in self.param_groups[0]["params"]]
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        average_of(self, self.average)
+
+
+@torch.no_grad()
+def average_of(optimizer: torch.optim.Optimizer, average: list[torch.Tensor]) -> None:
+    for mean, p in zip(average, optimizer.param_groups[0]["params"], strict=True):
+        mean[0].add_(1.0)
+        mean.lerp_(p, 0.5)
+
+
+@pytest.mark.parametrize("way", ["lazy", "op by op", "replay"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.AdamW, {"lr": 0.1}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        (Averaging, {"lr": 0.1}),
+    ],
+)
+@pytest.mark.parametrize("mode", DYNAMIC[1:])
+def test_what_a_step_and_its_hooks_write_beside_the_weights_is_taken_back(
+    mode: str, kind: Any, options: dict[str, Any], way: str
+) -> None:
+    """One infinite gradient made an average that a hook keeps nan, for ever."""
+
+    def run(mode: str, device: str) -> list[torch.Tensor]:
+        task = Task(mode, device, kind, options)
+        optimizer = task.optimizer
+        if kind is not Averaging:
+            optimizer.average = [torch.ones_like(p) for p in task.model.parameters()]
+            optimizer.register_step_post_hook(lambda o, *_: average_of(o, o.average))
+        session = current_session() if device == "kit" else None
+        for i in range(7):
+            step = partial(task.step, i in (0, 3, 4))
+            step() if session is None else session.run_step(step)
+        return [*task.weights(), *(x.cpu() for x in optimizer.average)]
+
+    expected = run("dynamic, host check", "cpu")
+    with open_session(WAYS[way], cache=CACHE):
+        torch.testing.assert_close(run(mode, "kit"), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", DYNAMIC[1:])
+@pytest.mark.parametrize("kind", [torch.optim.RAdam, torch.optim.RMSprop, torch.optim.AdamW])
+def test_a_checkpoint_of_the_optimizer_is_trained_on_elsewhere(mode: str, kind: Any) -> None:
+    with open_session(WAYS["lazy"], cache=CACHE):
+        task = Task(mode, "kit", kind, {})
+        task.step(False)
+        file = io.BytesIO()
+        torch.save(task.optimizer.state_dict(), file)
+    file.seek(0)
+    native = Task("none", "cpu", kind, {})
+    native.optimizer.load_state_dict(torch.load(file))
+    native.step(False)
+    assert all(state["step"] == 2.0 for state in native.optimizer.state.values())
 
 
 @pytest.mark.parametrize("mode", DYNAMIC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.errors import SettingsError
 from kit.runs.loss_scaling import LOSS_SCALING
+from kit.torch.device import open_session
 from kit.torch.scaling.choose import BUILDERS, make_scaler
 from kit.torch.scaling.scaler import OnDeviceScaler, StaticScaler
 
@@ -120,6 +122,58 @@ def test_an_optimizer_that_counts_in_python_is_refused_by_name() -> None:
         train(scaler, Averaged, {"counter": True}, [False, False])
 
 
+class CountsOnItself(torch.optim.SGD):
+    calls = 0
+
+    def step(self, closure: Any = None) -> None:
+        self.calls += 1
+        super().step()
+
+
+class KeepsALast(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["last"] = [p.grad]
+        super().step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (CountsOnItself, "changes 'calls' of the optimizer"),
+        (KeepsALast, "keeps 'last' in a Python list"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "kit"])
+@pytest.mark.parametrize("mode", ["dynamic, on device", "dynamic, deferred"])
+def test_what_a_step_changes_in_python_is_refused_by_name(
+    mode: str, device: str, kind: Any, said: str
+) -> None:
+    with open_session() if device == "kit" else nullcontext():
+        weight = torch.nn.Parameter(torch.ones(2, device=device))
+        opt, scaler = kind([weight], lr=0.1, momentum=0.9), make_scaler(mode, device)
+
+        def steps() -> None:
+            for _ in range(3):
+                scaler.scale(weight.sum()).backward()
+                scaler.step(opt)
+                scaler.update()
+
+        with pytest.raises(SettingsError, match=f"{kind.__name__}.*{said}"):
+            steps()
+
+
+def test_hooks_of_a_step_are_refused_where_their_writes_cannot_be_noted() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    opt = torch.optim.AdamW([weight], lr=0.1)
+    opt.register_step_post_hook(lambda *_: None)
+    scaler = make_scaler("dynamic, on device", "cpu")
+    scaler.scale(weight.sum()).backward()
+    with pytest.raises(SettingsError, match="AdamW has hooks of its step"):
+        scaler.step(opt)
+    assert weight.tolist() == [1.0, 1.0]
+
+
 class CountsInItsGroup(torch.optim.SGD):
     """As timm's Lamb and schedule-free optimizers."""
 
@@ -188,9 +242,24 @@ def test_static_scaling_gives_the_weights_of_no_scaling() -> None:
     assert set(scales) == {1024.0}
 
 
+def test_a_static_scaler_can_be_asked_and_given_what_torchs_can() -> None:
+    scaler = make_scaler("static", "cpu", init_scale=8.0)
+    assert [x.item() for x in scaler.scale([torch.ones(()), torch.ones(())])] == [8.0, 8.0]
+    scaler.update(4.0)
+    assert scaler.scale(torch.ones(())).item() == scaler.get_scale() == 4.0
+    scaler.update()
+    scaler.load_state_dict(torch.amp.GradScaler("cpu", init_scale=16.0).state_dict())
+    assert scaler.scale(torch.ones(())).item() == 16.0
+    assert scaler.get_growth_interval() > 0
+    with pytest.raises(SettingsError, match="positive finite"):
+        scaler.update(0.0)
+
+
 def test_static_unscale_twice_is_torchs_error() -> None:
-    scaler = StaticScaler(8.0)
-    opt = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    scaler = StaticScaler("cpu", 8.0)
+    weight = torch.nn.Parameter(torch.ones(1))
+    opt = torch.optim.SGD([weight], lr=0.1)
+    scaler.scale(weight.sum()).backward()
     scaler.unscale_(opt)
     with pytest.raises(RuntimeError, match="already been called"):
         scaler.unscale_(opt)
