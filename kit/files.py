@@ -14,9 +14,23 @@ from typing import IO
 
 from kit.errors import SettingsError
 
-__all__ = ["as_path", "check_plain", "check_target", "in_packages", "open_plain", "write_whole"]
+__all__ = [
+    "as_path",
+    "check_plain",
+    "check_target",
+    "in_packages",
+    "is_librarys",
+    "open_plain",
+    "write_whole",
+]
 
-_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")  # Debian's Python has the latter
+# Debian's Python has the latter; torch cuts off what is on Python's path.
+_PACKAGES = re.compile(r"(?:.*[/\\])?(?:site|dist)-packages[/\\]")
+# Python's own library, of any Python on any machine, and what torch.compile has written.
+_MADE = re.compile(
+    r"<frozen |python3\.\d+[/\\]|(?:.*[/\\])?"
+    r"(?:lib(?:64)?[/\\]python3\.\d+|Python3\d+[/\\]Lib|torchinductor(?:_[^/\\]*)?)[/\\]"
+)
 _OTHERS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -144,3 +158,12 @@ def in_packages(path: str) -> str:
     """`/.../site-packages/flax/core.py` -> `flax/core.py`; "" for what is no installed package."""
     found = _PACKAGES.match(path)
     return path[found.end() :].replace("\\", "/") if found else ""
+
+
+def is_librarys(path: str) -> bool:
+    """Is a file none of the user's: of a package, of Python itself, or written by torch.compile?
+
+    `/usr/lib/python3.11/copy.py`, `/tmp/torchinductor_me/ab/cab7.py`. The path may be of another
+    machine.
+    """
+    return bool(_PACKAGES.match(path) or _MADE.match(path))

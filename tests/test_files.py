@@ -17,7 +17,7 @@ import pytest
 import kit
 from kit.cli.main import main
 from kit.errors import RunFileError, SettingsError
-from kit.files import check_target, write_whole
+from kit.files import check_target, is_librarys, write_whole
 from kit.runs.run import Run
 from kit.workloads import mlp
 from tests.factories import make_run
@@ -300,3 +300,24 @@ def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 20e6
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [
+        ("/usr/lib/python3.11/copy.py", True),
+        ("lib/python3.12/copy.py", True),
+        ("C:\\Programs\\Python312\\Lib\\copy.py", True),
+        ("/env/lib/python3.11/site-packages/flax/core.py", True),
+        ("site-packages/flax/core.py", True),
+        ("<frozen importlib._bootstrap>", True),
+        ("/tmp/torchinductor_root/ab/cab7.py", True),
+        ("/var/cache/torchinductor/ab/cab7.py", True),
+        ("/home/me/python3.11/train.py", False),
+        ("/home/me/library/train.py", False),
+        ("/home/me/torchinductor.py", False),
+        ("train.py", False),
+    ],
+)
+def test_whose_file_it_is_stands_in_its_path(path: str, is_one: bool) -> None:
+    assert is_librarys(path) == is_one

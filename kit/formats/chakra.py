@@ -28,7 +28,6 @@ from kit.trace.imported import Imported, cut_name, is_number, naming
 
 __all__ = ["read_chakra"]
 
-_MARKS = "Chakra marks no steps"
 _NOT_MET = (
     "of Chakra's: the reader has met no real file with times, so compare a number or two with the "
     "trace of torch.profiler that they are from"
@@ -59,14 +58,16 @@ def read_chakra(path: str | os.PathLike[str], step_by: str = "") -> Imported:
                 f"a graph for simulators, of {format_count(nodes.in_graph, 'node')}, as Chakra's "
                 f"JSON: {_NO_TIMELINE}"
             )
-        if not nodes.timed:
-            raise TraceFileError(
-                f"an execution trace of {format_count(nodes.count, 'node')} without times: it says "
-                "what ran, not when. Open the trace of torch.profiler that was recorded "
-                "with it, or join the two by Chakra's trace_link"
-            )
+        nothing = (
+            f"an execution trace of {format_count(nodes.count, 'node')} without times that make a "
+            "timeline: it says what ran, not when. Open the trace of torch.profiler that was "
+            "recorded with it, or join the two by Chakra's trace_link"
+        )
         return foreign_imported(
-            events, program="Chakra execution trace", marks=_MARKS, notes=[_NOT_MET]
+            events,
+            program="Chakra execution trace",
+            nothing=[nothing],
+            notes=[_NOT_MET],
         )
 
 
@@ -75,7 +76,6 @@ class _Nodes:
 
     def __init__(self, events: Events) -> None:
         self.count = 0
-        self.timed = 0
         self.in_graph = 0  # nodes of a graph for simulators
         self._events = events
 
@@ -93,7 +93,6 @@ class _Nodes:
         if start is None and length is None:
             return
         begin = start * 1e3 if is_number(start, _MAX_US) else None
-        self.timed += begin is not None
         end = None
         if begin is not None and is_number(length, _MAX_US):
             end = begin + length * 1e3

@@ -11,13 +11,19 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
+from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.steps import HOW
 from kit.formats.chrome.torch import read_torch
 from kit.trace.imported import Imported, cut_name, is_number
+from kit.trace.kinds import KINDS
+from kit.trace.syncs import WHOLE
 
 __all__ = ["Clock", "Streams", "as_event", "foreign_imported", "link_of"]
 
+_SHOWN = tuple(kind for kind in KINDS if kind != "elsewhere")
 _MAX_DEVICES = 64
 _MAX_NS = 1 << 63
 _MAX_LINK = 1 << 32
@@ -99,7 +105,8 @@ def foreign_imported(
     events: Events,
     *,
     program: str,
-    marks: str,
+    nothing: Iterable[str],
+    needs: tuple[str, ...] = _SHOWN,
     devices: Iterable[Any] = (),
     kind: str = "cuda",
     notes: Iterable[str] = (),
@@ -108,15 +115,22 @@ def foreign_imported(
 
     Args:
         program: what has written the file, for people.
-        marks: a sentence that says whether the program marks steps.
+        nothing: sentences, for a file with nothing to show: what it lacks, and what to do.
+        needs: the kinds of which it must have a span.
         devices: their names.
         kind: of the devices, "cuda" or "rocm".
         notes: what a reader of the trace must know beside the repairs.
+
+    Raises:
+        TraceFileError: it has nothing to show.
     """
     events.close()
     imported = read_torch(events, program)
     timeline = imported.timeline
-    said = [*notes, *(note.replace(HOW, marks) for note in timeline.notes)]
+    is_shown = np.array([name != WHOLE for name in timeline.names], bool)[timeline.name]
+    if not (timeline.where(kind=needs) & is_shown).any():
+        raise TraceFileError(" ".join(nothing))
+    said = [*notes, *(note.replace(HOW, f"{program} marks no steps") for note in timeline.notes)]
     said += events.repaired
     environment = {"imported from": program}
     names = [cut_name(name)[:80] for name in islice(devices, _MAX_DEVICES)]

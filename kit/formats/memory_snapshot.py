@@ -14,13 +14,13 @@ import pickle
 import pickletools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import IO, Any, cast
 
 from kit.errors import TraceFileError
-from kit.files import as_path, in_packages, open_plain
+from kit.files import as_path, is_librarys, open_plain
 from kit.text import format_bytes, format_count, format_share, safe_terminal, terminal_table
 from kit.trace.imported import cut_name, naming, whole
 
@@ -32,6 +32,7 @@ MAX_EVENTS = 5_000_000  # and as many blocks
 MAX_FRAMES = 1_000  # of one stack
 
 UNKNOWN_LINE = "unknown line"
+BEFORE = "allocated before the history begins"
 _whole = partial(whole, most=(1 << 64) - 1)
 
 
@@ -44,7 +45,7 @@ class PeakHolder:
     """
 
     device: int
-    line: str  # "train.py:41", of the user's code; UNKNOWN_LINE if no stack was kept
+    line: str  # "train.py:41", of the user's code; UNKNOWN_LINE if no stack was kept; or BEFORE
     function: str
     bytes: int
     blocks: int
@@ -187,12 +188,25 @@ def _memory_of(found: Any, name: str) -> MeasuredMemory:
                 f"device {device} has no history: the peak is what is held at the end. Call "
                 "torch.cuda.memory._record_memory_history() before the steps"
             )
-    if not any(holder.line != UNKNOWN_LINE for holder in holders) and holders:
+    notes += _of_before(holders)
+    lines = {holder.line for holder in holders}
+    if UNKNOWN_LINE in lines and lines <= {UNKNOWN_LINE, BEFORE}:
         notes.append("no block has a stack of Python, so no line is known")
     ends = {d: sum(block.size for block in blocks[d].values()) for d in peaks}
     counts = {d: len(histories.get(d, ())) for d in peaks}
     of_devices = {d: reserved[d] for d in peaks}
     return MeasuredMemory(name, peaks, ends, of_devices, counts, tuple(holders), tuple(notes))
+
+
+def _of_before(holders: Iterable[PeakHolder]) -> Iterator[str]:
+    """Why the lines of some memory are not known, and what would tell them."""
+    for holder in holders:
+        if holder.line == BEFORE:
+            yield (
+                f"{format_bytes(holder.bytes)} of device {holder.device}'s peak were {BEFORE}: "
+                "their lines are not known. Call torch.cuda.memory._record_memory_history() before "
+                "the model and its optimizer are made, with max_entries for all that follows"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +215,7 @@ class _Block:
 
     size: int
     frames: Any
+    is_before: bool = False  # the history, which has no alloc of it; nothing has its stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,14 +279,24 @@ def _held(at_end: Mapping[int, _Block], history: list[_Event], place: int) -> li
             later.setdefault(event.address, event.block.size)
     never_freed = {a: block for a, block in at_end.items() if a not in allocated and a not in later}
     asked = {event.address: event.block for event in history[:place] if event.is_alloc}
-    freed = [_Block(size, asked[a].frames if a in asked else None) for a, size in later.items()]
-    return [*freed, *never_freed.values()]
+    freed = {a: _Block(size, None) for a, size in later.items()}
+    live = freed | never_freed
+    if not history:
+        return list(live.values())
+    return [_asked(block, asked.get(address)) for address, block in live.items()]
+
+
+def _asked(block: _Block, by: _Block | None) -> _Block:
+    """A live block with the stack that asked for it; without an alloc, the history is younger."""
+    if by is not None:
+        return replace(block, frames=block.frames or by.frames)
+    return replace(block, is_before=not block.frames)
 
 
 def _by_line(device: int, held: Iterable[_Block]) -> list[PeakHolder]:
     sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
     for block in held:
-        sizes[_line(block.frames)].append(block.size)
+        sizes[(BEFORE, "") if block.is_before else _line(block.frames)].append(block.size)
     rows = [PeakHolder(device, *place, sum(each), len(each)) for place, each in sizes.items()]
     return sorted(rows, key=lambda row: (-row.bytes, row.line, row.function))
 
@@ -287,7 +312,7 @@ def _line(frames: Any) -> tuple[str, str]:
             f"{file.rpartition('/')[2]}:{_whole(frame.get('line'))}",
             cut_name(frame.get("name")),
         )
-        if not in_packages(file):
+        if not is_librarys(file):
             return place
         if libraries[0] == UNKNOWN_LINE:
             libraries = place

@@ -27,7 +27,7 @@ from kit.formats.chrome.json import MAX_EVENTS
 from kit.formats.chrome.names import Room
 from kit.formats.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.formats.nvtx import category_and_name
-from kit.formats.refused import DATABASE_OF_ROCPROF
+from kit.formats.refused import why_refused_database
 from kit.text import format_count
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
 
@@ -44,8 +44,12 @@ _MAX_THREADS = 100_000  # half a kilobyte each
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _CALLS = f"{_CUPTI}RUNTIME"
 _GRAPHS = f"{_CUPTI}GRAPH_TRACE"  # each run of one as a whole: no row for what is in it
+_DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+_WARNINGS = (2, 3)  # of its severities; 3 are errors
+_MAX_WARNINGS = 4
 _TABLES = frozenset(
     {
+        _DIAGNOSTICS,
         "StringIds",
         "NVTX_EVENTS",
         "TARGET_INFO_GPU",
@@ -57,7 +61,6 @@ _RANGES = (59, 60)  # of NVTX: pushed and popped, started and ended
 # CUPTI's numbers of directions, in the words that torch's copies are named with.
 _COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _PINNED = 1  # memory of the host's from and to which a copy does not block its call
-_MARKS = "Nsight Systems marks no steps"
 _WHOLE = (
     "each is shown as one kernel, busy from its begin to its end. What is in it, copies, "
     "collectives and idle time too, is seen with `nsys profile --cuda-graph-trace=node`"
@@ -90,26 +93,40 @@ def _imported(tables: _Tables, step_by: str) -> Imported:
     for thread in threads[:1]:
         events.lanes.number(_track(thread))  # the first is the main one
     names = _names(tables)
-    count = runs = 0
-    for event in _events(tables, names):
-        count += 1
+    runs = 0
+    for count, event in enumerate(_events(tables, names)):
         runs += "graph" in event["args"]
-        if count > MAX_EVENTS:
+        if count >= MAX_EVENTS:
             raise TraceFileError(_too_many())
         events.add(event)
-    if not count and tables.are_of_rocprof:
-        raise TraceFileError(DATABASE_OF_ROCPROF.said)
-    if not count:
-        raise TraceFileError(
-            "it has no events of CUDA or NVTX: trace with `nsys profile --trace cuda,nvtx`, then "
-            "`nsys export --type sqlite`"
-        )
     gpus = (name for (name,) in tables.rows("TARGET_INFO_GPU", "name"))
     notes = [f"{format_count(runs, 'run')} of CUDA graphs: {_WHOLE}"] if runs else []
     processes = {thread >> 24 for thread in threads if type(thread) is int}
     if len(processes) > 1:
         notes.append(f"{len(processes):,} processes call CUDA, {_TOGETHER}")
-    return foreign_imported(events, program=FORMAT, marks=_MARKS, devices=gpus, notes=notes)
+    return foreign_imported(
+        events,
+        program=FORMAT,
+        nothing=_nothing(tables),
+        devices=gpus,
+        notes=notes,
+    )
+
+
+def _nothing(tables: _Tables) -> Iterator[str]:
+    """Why a database has no work of CUDA, as far as it says so itself."""
+    if tables.of_others:
+        yield tables.of_others
+        return
+    yield (
+        "it has no kernels, launches or waits of CUDA and no ranges of NVTX: trace with `nsys "
+        "profile --trace cuda,nvtx`, then `nsys export --type sqlite`."
+    )
+    found = tables.rows(_DIAGNOSTICS, "severity", "text")
+    texts = (text for severity, text in islice(found, _FEW) if severity in _WARNINGS)
+    said = dict.fromkeys(cut_name(text)[:100].strip() for text in texts)
+    if said:
+        yield f"Nsight Systems has written: {', '.join(map(repr, islice(said, _MAX_WARNINGS)))}"
 
 
 class _Links:
@@ -186,7 +203,7 @@ class _Tables:
         database.set_progress_handler(budget.spend, _EVERY)
         found = database.execute("select name from sqlite_master where type = 'table'")
         names = [name for (name,) in islice(found, _MAX_TABLES)]
-        self.are_of_rocprof = any(map(DATABASE_OF_ROCPROF.known_by.search, names))
+        self.of_others = why_refused_database(names)
         self._columns = {name: self._known(name) for name in names if name in _TABLES}
         database.set_authorizer(
             lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["DATABASE_OF_ROCPROF", "REFUSED", "Refused", "why_refused"]
+__all__ = ["REFUSED", "Refused", "why_refused", "why_refused_database"]
 
 _SQLITE_OF_NSYS = "write it as SQLite, `nsys export --type sqlite report.nsys-rep`, and open that"
 _JSON_OF_ROCPROF = "trace with `rocprofv3 --output-format json`, and open *_results.json"
@@ -63,8 +64,16 @@ REFUSED = (
     ),
 )
 
-# Known by the names of its tables, which lie anywhere in the file.
-DATABASE_OF_ROCPROF = Refused(re.compile(r"\Arocpd_"), "a database of rocprofv3", _JSON_OF_ROCPROF)
+# Known by the names of their tables, which lie anywhere in the file.
+DATABASES = (
+    Refused(re.compile(r"\Arocpd_"), "a database of rocprofv3", _JSON_OF_ROCPROF),
+    Refused(
+        re.compile(r"\A(CANN_API|PYTORCH_API|NPU_INFO|CommAnalyzer\w+)\Z"),
+        "a database of Huawei's profiler of Ascend NPUs",
+        "of its trace_view.json what the host did is shown, and nothing of the NPU; MindStudio "
+        "Insight shows both",
+    ),
+)
 
 
 def why_refused(name: str, text: str) -> str:
@@ -75,3 +84,8 @@ def why_refused(name: str, text: str) -> str:
     """
     found = (row.said for row in REFUSED if row.known_by.search(f"{name}\n{text}"))
     return next(found, "")
+
+
+def why_refused_database(tables: Sequence[str]) -> str:
+    """The same of a database, by the names of its tables."""
+    return next((row.said for row in DATABASES if any(map(row.known_by.search, tables))), "")

@@ -16,18 +16,17 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import BEGINS, read_events, read_parts
 from kit.formats.chrome.names import Room
 from kit.formats.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.formats.nvtx import category_and_name
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
+from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["read_rocprof", "read_rocprofv3"]
 
 _TOOL = "rocprofiler-sdk-tool"
-_MARKS = "rocprof marks no steps"
 _KEY_CHARS = 200  # what the memory of a name's number costs
 _GPU_AGENT = 2  # of "type"
 # "MEMORY_COPY_HOST_TO_DEVICE" of rocprofv3, "CopyHostToDevice" of rocprof.
@@ -185,13 +184,17 @@ def _records(path: str | os.PathLike[str], step_by: str) -> Imported:
     for name, taker in takers.items():
         parts[_TOOL, "buffer_records", name] = _of_records(taker, events)
     read_parts(path, parts)
-    if not used:
-        raise TraceFileError(
+    return foreign_imported(
+        events,
+        program="rocprofv3",
+        nothing=[
             "it has no kernels and no copies: record them with `rocprofv3 --kernel-trace "
             "--hip-trace --memory-copy-trace --output-format json`"
-        )
-    devices = [used[number] for number in sorted(used)]
-    return foreign_imported(events, program="rocprofv3", marks=_MARKS, devices=devices, kind="rocm")
+        ],
+        needs=ON_DEVICE,
+        devices=[used[number] for number in sorted(used)],
+        kind="rocm",
+    )
 
 
 def _of_records(take: Callable[[dict[str, Any]], None], events: Events) -> Callable[[Any], None]:
@@ -240,19 +243,21 @@ def _chrome(path: str | os.PathLike[str], step_by: str) -> Imported:
 
     read_events(path, label)
     events, clock = Events(step_by), Clock()
-    found = 0
 
     def take(event: Any) -> None:
-        nonlocal found
         if type(event) is dict and event.get("ph") == "X":
             for made in _as_torch(event, labels.get(cut_name(event.get("pid")), ""), clock):
-                found += made["cat"] in ("kernel", "gpu_memcpy")
                 events.add(made)
 
     read_events(path, take)
-    if not found:
-        raise TraceFileError("it has no kernels and no copies: record with `rocprof --hip-trace`")
-    return foreign_imported(events, program="rocprof", marks=_MARKS, kind="rocm", notes=[_NOT_MET])
+    return foreign_imported(
+        events,
+        program="rocprof",
+        nothing=["it has no kernels and no copies: record with `rocprof --hip-trace`"],
+        needs=ON_DEVICE,
+        kind="rocm",
+        notes=[_NOT_MET],
+    )
 
 
 def _as_torch(event: dict[str, Any], process: str, clock: Clock) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ from kit.trace.timeline import Timeline
 
 __all__ = [
     "COMPILED",
+    "OTHER_DEVICES",
     "TORCH_CPU",
     "beside",
     "by_device",
@@ -24,12 +25,19 @@ __all__ = [
     "device_of",
     "is_collective",
     "is_compiled",
+    "is_free",
     "is_librarys",
+    "is_runtimes",
     "is_transfer",
     "is_wait",
     "region_name",
 ]
 
+# How Kineto, or a fork of it, begins the categories of devices whose events have no rules here; of
+# a Mac's GPU (mps) there are none, only ops.
+OTHER_DEVICES = frozenset(
+    {"mtia", "xpu", "hpu", "glow", "privateuse1", "mlu", "musa", "gcu", "npu", "mps"}
+)
 TORCH_CPU = "device/0 torch cpu"
 COMPILED = "## Call CompiledFxGraph"  # begins the name of what is around code of torch.compile's
 # torch's own names that are no work, or whose work is an aten op's
@@ -45,6 +53,12 @@ _WAITS = frozenset({
     "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy",
     "hipMemcpyWithStream",  # returns when the copy is done: torch reads and copies by it on AMD
 })  # fmt: skip
+# Those that give memory back: they, too, return when the device has done what it was given.
+_FREES = frozenset({
+    "cudaFree", "cudaFreeHost", "cuMemFree", "cuMemFreeHost", "hipFree", "hipHostFree",
+    "hipFreeHost",
+})  # fmt: skip
+_RUNTIMES = re.compile(r"(?:cuda|cu|hip)[A-Z]")
 _TRANSFERS = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset", "hipMemcpy", "hipMemset")
 
 
@@ -76,6 +90,16 @@ def by_device(timeline: Timeline, kind: str) -> dict[str, Ints]:
 def is_wait(call: str) -> bool:
     """Does a function of CUDA's or HIP's wait? Its versions, such as _v2 and _ptsz, do, too."""
     return call.partition("_")[0] in _WAITS
+
+
+def is_free(call: str) -> bool:
+    """Does a function of CUDA's or HIP's give memory back, and first wait for the device?"""
+    return call.partition("_")[0] in _FREES
+
+
+def is_runtimes(call: str) -> bool:
+    """Is it any function of CUDA's or HIP's?"""
+    return bool(_RUNTIMES.match(call))
 
 
 def is_transfer(call: str) -> bool:

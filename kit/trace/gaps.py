@@ -78,7 +78,7 @@ CAUSES = (
     GapCause("compile", "compile", "compile", "a program was being compiled"),
     GapCause("dispatch", "dispatch", "dispatch", "a program was being handed to the device"),
     GapCause("sync point", "wait", "sync", "the host waited for the device"),
-    GapCause(ELSEWHERE, "elsewhere", "elsewhere", "the host slept, or waited for a file or a lock"),
+    GapCause(ELSEWHERE, "elsewhere", "elsewhere", "the host slept, or waited (file, lock, driver)"),
     GapCause(OWN, "own", "own", "the program computed on the host, between two ops"),
     GapCause("input", "input", "input", "the host prepared or copied a batch"),
     GapCause("reduction", "reduction", "reduction", "gradients were on their way between devices"),

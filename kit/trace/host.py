@@ -20,11 +20,11 @@ from kit.trace.intervals import Ints, Mask, distinct
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["AT_ONCE_NS", "Host", "blocked", "busy_callers", "waits_for_copy"]
+__all__ = ["AT_ONCE_NS", "LONG_NS", "NEARLY", "Host", "blocked", "busy_callers", "waits_for_copy"]
 
 PART = 0.1  # of all launches: so much makes a thread a part of the host
 DEEP = 256  # launches on their way: CUDA's queue takes about 1,000
-NEARLY = 0.9  # of the most that were on their way
+NEARLY = 0.9  # of the most that were on their way; of a wait
 LONG_NS = 20_000  # a launch that does not wait takes 5 to 10 us
 AT_ONCE_NS = 10_000  # from a copy to the call after it that waits: 2 us in published traces
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -157,6 +158,10 @@ class Imported:
     member: Member = Member()
     memory: tuple[MeasuredMemory, ...] = ()
     callers: tuple[Caller, ...] = ()  # of the kernels: `timeline.node` is a place in it
+    # Of an export of kit's own, what its run knew:
+    exported_as: str = ""  # the origin that its timeline had; "": it has traced steps only
+    conditions: Mapping[str, float] = field(default_factory=dict)  # of the machine, by name
+    known_fraction: float = math.nan  # of the kernels' time, by op
 
 
 def cut_name(name: object, most: int = MAX_NAME) -> str:

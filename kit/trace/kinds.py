@@ -106,7 +106,7 @@ SPAN_KINDS = (
         "elsewhere",
         "host waits elsewhere",
         "the host neither computes nor waits for the device: it sleeps, reads a file, takes a "
-        "lock; named after its line",
+        "lock (named after its line), or is in a call of the device's runtime (named after that)",
     ),
     SpanKind(
         "own",

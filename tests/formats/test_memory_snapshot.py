@@ -1,6 +1,6 @@
 """Snapshots of torch's allocator: peaks against a count, and files that want to run something.
 
-No GPU has written these: they are made as torch's documentation of `_snapshot` describes them.
+They are made as torch's documentation of `_snapshot` describes them.
 """
 
 from __future__ import annotations
@@ -57,8 +57,34 @@ def test_what_was_given_out_before_the_history_begins_counts(tmp_path: Path):
     found = kit.open_memory(dumped(tmp_path, made))
     assert found.peak[0] == peak == 6300
     assert {row.line: row.bytes for row in found.holders} == {
-        "unknown line": 5000, "train.py:7": 1000, "train.py:9": 300,
+        "allocated before the history begins": 5000, "train.py:7": 1000, "train.py:9": 300,
     }  # fmt: skip
+    (note,) = found.notes
+    assert "of device 0's peak were allocated before the history begins" in note
+    assert "_record_memory_history() before the model" in note
+
+
+def test_a_block_whose_stack_has_no_python_is_an_unknown_line(tmp_path: Path):
+    made, _ = memory_snapshot([(7, 1000)])
+    native = [{"filename": "??", "line": 0, "name": "c10::Allocator"}]
+    for holder in (*made["segments"][0]["blocks"], *made["device_traces"][0]):
+        holder["frames"] = native
+    found = kit.open_memory(dumped(tmp_path, made))
+    assert [row.line for row in found.holders] == ["unknown line"]
+    assert found.notes == ("no block has a stack of Python, so no line is known",)
+
+
+@pytest.mark.parametrize(
+    "library", ["/usr/lib/python3.11/copy.py", "/tmp/torchinductor_root/ab/cab7.py"]
+)
+def test_a_file_of_pythons_own_or_of_torch_compile_holds_nothing(tmp_path: Path, library: str):
+    """A copy of a model was said to be held by line 153 of copy.py."""
+    made, _ = memory_snapshot([(7, 1000)])
+    for holder in (*made["segments"][0]["blocks"], *made["device_traces"][0]):
+        inner = {"filename": library, "line": 153, "name": "deepcopy"}
+        holder["frames"] = [inner, *holder["frames"]]
+    found = kit.open_memory(dumped(tmp_path, made))
+    assert [row.line for row in found.holders] == ["train.py:7"]
 
 
 def test_without_a_history_the_peak_is_that_of_the_end_and_a_note_says_so(tmp_path: Path):

@@ -21,6 +21,10 @@ from tests.formats.made_profiles import THREAD
 from tests.formats.made_profiles import nsys as nsys_report
 
 SHARED = {"device/0 stream 7", "device/0 stream 7 (process 9)"}  # each has a stream 7
+NO_WORK = "; ".join(
+    f"delete from CUPTI_ACTIVITY_KIND_{what}" for what in ("RUNTIME", "KERNEL", "MEMCPY")
+)
+NO_WORK += "; delete from NVTX_EVENTS"
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 
 
@@ -88,7 +92,7 @@ def test_a_real_export_of_2022_is_read_though_it_has_each_call_twice(
     assert sum(s.wait_ns for s in run.timeline.syncs) == waiting_ns
     assert main(["view", str(file)]) == 0
     printed = capsys.readouterr().out
-    assert "limit: unknown-bound (63% of the step)" in printed
+    assert "limit: unknown-bound (47% of the step)" in printed
     assert "until the device is done (synchronize)" in printed
     words = ("Python", "torch.", "detach()", "settings:")
     assert not [word for word in words if word in printed]
@@ -188,14 +192,46 @@ def test_a_version_without_a_column_is_read(tmp_path: Path) -> None:
         (
             "drop table CUPTI_ACTIVITY_KIND_RUNTIME; drop table CUPTI_ACTIVITY_KIND_KERNEL;"
             "drop table CUPTI_ACTIVITY_KIND_MEMCPY; drop table NVTX_EVENTS",
-            "no events of CUDA",
+            "no kernels, launches or waits of CUDA",
         ),
+        ("create table CANN_API (a int); " + NO_WORK, "of Ascend NPUs, which is not read"),
+        ("create table rocpd_string (a int); " + NO_WORK, "of rocprofv3, which is not read"),
         ("insert into StringIds values (9, zeroblob(2000000))", "too big"),
     ],
 )
 def test_a_database_that_is_no_trace_says_why(tmp_path: Path, more: str, said: str) -> None:
     with pytest.raises(TraceFileError, match=said):
         kit.open_trace(nsys_report(tmp_path / "report.sqlite", more))
+
+
+def test_a_few_calls_that_do_nothing_are_no_trace(tmp_path: Path) -> None:
+    """Of a driver that Nsight does not know: an empty run opened, and kit view was content."""
+    only = (
+        "delete from CUPTI_ACTIVITY_KIND_KERNEL; delete from CUPTI_ACTIVITY_KIND_MEMCPY;"
+        "delete from NVTX_EVENTS; delete from CUPTI_ACTIVITY_KIND_RUNTIME where nameId > 1;"
+        "update StringIds set value = 'cudaGetDeviceCount' where id = 1;"
+        "update CUPTI_ACTIVITY_KIND_RUNTIME set nameId = 1, end = start + 100000;"
+        "create table DIAGNOSTIC_EVENT (timestamp int, severity int, text text);"
+        "insert into DIAGNOSTIC_EVENT values (1, 1, 'Profiling has started.');"
+        "insert into DIAGNOSTIC_EVENT values (2, 2, 'Not all CUDA events\x1b[2J collected.')"
+    )
+    with pytest.raises(TraceFileError) as told:
+        kit.open_trace(nsys_report(tmp_path / "report.sqlite", only))
+    said = str(told.value)
+    assert "no kernels, launches or waits of CUDA and no ranges of NVTX: trace with `nsys" in said
+    assert said.endswith(r"Nsight Systems has written: 'Not all CUDA events\x1b[2J collected.'")
+
+
+def test_a_long_call_before_the_first_launch_is_in_the_step(tmp_path: Path) -> None:
+    """308 of 311 ms were in cudaHostAlloc, and "the whole trace" was 0.2 ms, dispatch-bound."""
+    more = (
+        "drop table NVTX_EVENTS; insert into StringIds values (90, 'cudaHostAlloc_v3020');"
+        f"insert into CUPTI_ACTIVITY_KIND_RUNTIME values (-9000000, -10, 0, {THREAD}, 99, 90, 0)"
+    )
+    run = kit.open_trace(nsys_report(tmp_path / "report.sqlite", more))
+    assert run.step_ms > 9
+    assert run.limited_by().what == "elsewhere"
+    assert "cudaHostAlloc_v3020" in [s.name for s in run.timeline.spans if s.kind == "elsewhere"]
 
 
 def test_a_view_in_the_place_of_a_table_is_not_asked(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""What launched each kernel of a trace of torch's: op, modules, annotations and line.
+"""What launched each kernel of a trace of torch's: op, modules, annotations and line. And what
+took the memory that each device held.
 
     kernel --correlation--> launching call --inside of--> op, module, annotation, function
     function of the autograd engine --sequence number--> op of the forward pass
@@ -11,7 +12,7 @@ the one which fits most.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,13 @@ from numpy.typing import NDArray
 from kit.formats.chrome.arguments import parts
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import MODULE, Frames
+from kit.formats.chrome.memory import Around, measured_memory
 from kit.formats.chrome.nesting import NONE, Nesting
-from kit.formats.chrome.roles import OPS, Role
-from kit.trace.imported import MAX_CALLERS, Caller, cut_name
+from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
+from kit.trace.imported import MAX_CALLERS, Caller, MeasuredMemory, cut_name
 from kit.trace.intervals import Ints
 
-__all__ = ["CallersFound", "early_kernels", "find_callers"]
+__all__ = ["CallersFound", "early_kernels", "find_callers", "memory_of"]
 
 _DEEPEST = 200  # frames to look at
 _SEQUENCE = (1 << 40) - 1
@@ -246,3 +248,35 @@ def early_kernels(
     early = start[call] - start[kernels]
     late = int((early > 0).sum())
     return (late, len(kernels), int(early.max())) if late else None
+
+
+def memory_of(
+    events: Events,
+    nesting: Nesting,
+    kept: NDArray[np.intp],
+    times: tuple[Ints, Ints, Ints],
+    line: Callable[[int, int], str],
+) -> Iterator[MeasuredMemory]:
+    """What each device held over time; a peak's blocks by the op and the line that took them.
+
+    Args:
+        kept: the events that have a time.
+        times: thread, start and stop of all events.
+        line: of a function and an op; -1 for none.
+    """
+    if not events.allocations.devices or not len(kept):
+        return iter(())
+    role = events.column("role")
+    around = Around(
+        kept[role[kept] != Role.KERNEL],
+        times,
+        (nesting.op, np.isin(role, [*ATEN_OPS])),
+        (nesting.frame, role == Role.PYTHON),
+    )
+
+    def where(thread: int, at_ns: int) -> tuple[str, str]:
+        op, frame = around.at(thread, at_ns)
+        return events.names[events.name[op]] if op >= 0 else "", line(frame, op)
+
+    zero_us = float(events.column("start_us")[kept].min())
+    return measured_memory(events.allocations, zero_us, int(times[2][kept].max()), where)

@@ -7,6 +7,7 @@ is for is its `Role` (`kit.formats.chrome.roles`), found once for each (category
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping
@@ -21,9 +22,11 @@ from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.lanes import Halves, Lanes
 from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.names import Names, Roles
-from kit.formats.chrome.roles import OPS, OTHER_DEVICES, Role
+from kit.formats.chrome.roles import OPS, RUNTIME, Role
 from kit.formats.chrome.twins import COLUMNS, find_twins
 from kit.text import format_count
+from kit.trace.devices import OTHER_DEVICES
+from kit.trace.host import LONG_NS
 from kit.trace.imported import DAY_NS, MAX_DIGITS, cut_name, whole, whole_said
 from kit.trace.timeline import SyncPoint
 
@@ -35,6 +38,10 @@ _TWICE = "that the file has twice, as where it was merged with itself: left out"
 _PLAIN = frozenset({Role.STEP, Role.UPDATE, Role.FINISH, Role.INPUT, Role.COMPILE, Role.PYTHON,
                     Role.ANNOTATION})  # fmt: skip
 _OF_KERNELS = ("correlation", "stream", "device")  # numbers with which torch writes a kernel
+# What torch_npu writes of Huawei's Ascend: names of processes, and categories of its queue.
+_ASCEND = {"process_labels": {"NPU"}, "process_name": {"Ascend Hardware", "HCCL"}}
+_ASCENDS = {"enqueue": "npu", "dequeue": "npu"}
+_OF_MAC = re.compile(r"aten::(?:_?mps_\w+|\w+_mps(?:_backward)?)$")  # ops on its GPU only
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -59,6 +66,7 @@ class Events:
         self.own_syncs: list[SyncPoint] = []
         self.left_out: Counter[str] = Counter()  # category -> events that become no span
         self.repairs: Counter[tuple[str, str]] = Counter()  # what, and what became of each
+        self._others: set[str] = set()  # devices that names of processes or ops tell of
         self._names = Names()
         self._roles = Roles(self._names, step_by, self.repairs)
         self._halves = Halves()
@@ -85,9 +93,10 @@ class Events:
 
     @property
     def other_devices(self) -> list[str]:
-        """The devices of which events were left out, for want of rules."""
+        """The devices of which events were left out or are not in the file, for want of rules."""
         begins = {category.lower().partition("_")[0] for category in self.left_out}
-        return sorted(begins & OTHER_DEVICES)
+        found = self._others | {_ASCENDS.get(begin, begin) for begin in begins}
+        return sorted(found & OTHER_DEVICES)
 
     def add(self, event: Any) -> None:
         """Keep what is needed of one event."""
@@ -109,6 +118,8 @@ class Events:
     def close(self) -> None:
         """The file has ended."""
         self._settle_gradients()
+        if any(map(_OF_MAC.match, self.names)):
+            self._others.add("mps")
         if left := self._halves.close():
             self.repairs["event", "with a begin and no end: left out"] += left
         if twice := self.allocations.drop_twins():
@@ -172,6 +183,10 @@ class Events:
                 link = whole_said(args.get("correlation"), 1 << 62)  # of AMD's, 64 bits
             elif role >= Role.OWN and role != Role.OWN_SYNC:
                 link, node = _segment(args), whole(args.get("node"))
+            elif role in RUNTIME:
+                if not _number(event.get("dur")) >= LONG_NS / 1e3:  # there are many short ones
+                    self._no_span(event, role, args)
+                    return
             elif role == Role.COLLECTIVE:
                 self.messages.add(len(self.role), self.names[number], args)
             else:
@@ -248,8 +263,15 @@ class Events:
 
     def _metadata(self, event: dict[str, Any]) -> None:
         args = event.get("args")
-        if event.get("name") == "thread_name" and type(args) is dict:
+        if type(args) is not dict:
+            return
+        what = event.get("name")
+        if what == "thread_name":
             self.lanes.call(event.get("pid"), event.get("tid"), args.get("name", ""))
+        elif what == "process_labels" or what == "process_name":
+            said = args.get("labels", args.get("name"))
+            if isinstance(said, str) and said in _ASCEND[what]:
+                self._others.add("npu")
 
     def _allocation(self, event: dict[str, Any]) -> None:
         args, at = event.get("args"), _number(event.get("ts"))

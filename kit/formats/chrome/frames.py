@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.files import is_librarys
 from kit.trace.imported import Spans, cut_name
 from kit.trace.intervals import Ints
 
@@ -29,7 +30,6 @@ _WAITS = re.compile(
     r"acquire of _thread|get of _queue|poll of select|(read\w*|write|flush) of _io|"
     r"(accept|connect|recv\w*|send\w*) of _?socket))"
 )
-_INSTALLED = re.compile(r"(^|[/\\])(site-packages|dist-packages|python3\.\d+)[/\\]")
 
 
 class Frames:
@@ -88,7 +88,7 @@ def _is_library(file: str) -> bool:
         return not file.startswith("<ipython-input")
     first, *rest = file.replace("\\", "/").split("/")
     if rest:
-        return first in _LIBRARIES or _INSTALLED.search(file) is not None
+        return first in _LIBRARIES or is_librarys(file)
     return first.removesuffix(".py") in sys.stdlib_module_names
 
 

@@ -113,7 +113,7 @@ def nest(
     columns = (events.column("thread"), *times, role, events.column("name"), events.column("link"))
     none = array("i", [NONE]) * len(role)
     found = Nesting(none, none[:], none[:], bytearray(len(role)))
-    wanted = (role < Role.KERNEL) | (role == Role.ANNOTATION) | (role == Role.CALL)
+    wanted = (role < Role.KERNEL) | np.isin(role, (Role.ANNOTATION, Role.CALL, Role.FREE))
     host = kept[wanted[kept]]
     host = host[np.lexsort((host, -times[1][host], times[0][host], columns[0][host]))]
     if len(host):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kit.trace.devices import is_transfer, is_wait
+from kit.trace.devices import is_free, is_runtimes, is_transfer, is_wait
 from kit.trace.kinds import KINDS
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "EXPORTED",
     "HOST",
     "OPS",
-    "OTHER_DEVICES",
+    "RUNTIME",
     "Role",
     "is_torchs",
     "role_of",
@@ -28,10 +28,6 @@ _ON_HOST = ("gloo:", "mpi:", "ucc:")
 # Categories of other programs, too: of Linux's traces, MXNet, ONNX Runtime.
 _SHARED = frozenset({"kernel", "memcpy", "memset", "runtime", "operator"})
 _KNOWN = (_GPU | _CALLS | HOST) - _SHARED
-# How Kineto, or a fork of it, begins the categories of devices whose events have no rules here.
-OTHER_DEVICES = frozenset(
-    {"mtia", "xpu", "hpu", "glow", "privateuse1", "mlu", "musa", "gcu", "npu"}
-)
 # "MmBackward0", "torch::autograd::AccumulateGrad"
 _GRADIENT = re.compile(r"torch::autograd::|\w+Backward\d*$")
 
@@ -46,11 +42,14 @@ class Role:
     ASKED = 17  # the op that launches a collective: says what it is
     CALL = 18  # an op that is none of aten's
     GRADIENT = 19  # a function of autograd: an ENGINE if the file has no engine, else a CALL
-    OWN = 20  # our own spans: OWN + the number of their kind
+    FREE = 20  # a call that gives memory back, and may wait for the device
+    RUNTIME = 21  # any other call of CUDA's or HIP's that neither launches, copies nor waits
+    OWN = 22  # our own spans: OWN + the number of their kind
     OWN_SYNC = 50
 
 
 ATEN_OPS = frozenset({Role.ATEN, Role.READ, Role.COPY})
+RUNTIME = (Role.FREE, Role.RUNTIME)
 OPS = ATEN_OPS | {Role.CALL, Role.ENGINE, Role.GRADIENT}
 
 
@@ -90,7 +89,11 @@ def _role_of_call(name: str) -> int:
         return Role.WAIT
     if name.startswith(_LAUNCHES):
         return Role.LAUNCH
-    return Role.TRANSFER if is_transfer(name) else Role.OTHER
+    if is_transfer(name):
+        return Role.TRANSFER
+    if is_free(name):
+        return Role.FREE
+    return Role.RUNTIME if is_runtimes(name) else Role.OTHER
 
 
 def _role_of_host(name: str) -> int:

@@ -11,12 +11,22 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.roles import Role
 from kit.text import format_count
 from kit.trace.communication import way_of
-from kit.trace.host import AT_ONCE_NS, waits_for_copy
+from kit.trace.host import AT_ONCE_NS, LONG_NS, NEARLY, waits_for_copy
 from kit.trace.imported import Spans
 from kit.trace.intervals import Ints, Mask
+from kit.trace.intervals import joined as union
 from kit.trace.timeline import SyncPoint
 
-__all__ = ["Copies", "cause_of", "joined", "of_steps", "of_threads", "wait_spans", "without_last"]
+__all__ = [
+    "Copies",
+    "cause_of",
+    "frees",
+    "joined",
+    "of_steps",
+    "of_threads",
+    "wait_spans",
+    "without_last",
+]
 
 Chosen = NDArray[np.intp]  # indices of events
 Times = tuple[Ints, Ints, Ints]  # thread, start and stop of each event
@@ -76,6 +86,25 @@ def joined(waits: Chosen, copies: Chosen, times: Times, op: Sequence[int]) -> tu
     stop = stop.copy()
     stop[before[follows]] = np.maximum(stop[before[follows]], stop[after[follows]])
     return found[~np.append(np.zeros(len(found[:1]), bool), follows)], stop
+
+
+def frees(calls: Chosen, work: Chosen, times: Times) -> tuple[Chosen, Ints]:
+    """Those of some calls that first wait for the device, and when it had done its work.
+
+    To give memory back, CUDA lets the device become idle. So work ends within the call, or soon
+    after: the clocks of device and host differ.
+
+    Args:
+        work: what ran on devices.
+    """
+    _, start, stop = times
+    busy = union(np.stack([start[work], stop[work]], axis=1))
+    if not len(busy):
+        return calls[:0], start[:0]
+    at = np.searchsorted(busy[:, 0], stop[calls]) - 1
+    begin, end, last = start[calls], stop[calls], busy[at.clip(0), 1]
+    waits = (at >= 0) & (last - begin >= LONG_NS) & (end - begin >= NEARLY * (last - begin))
+    return calls[waits], np.minimum(last, end)[waits]
 
 
 def of_threads(

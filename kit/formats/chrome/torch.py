@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.formats.chrome.arguments import parts
-from kit.formats.chrome.callers import early_kernels, find_callers
+from kit.formats.chrome.callers import early_kernels, find_callers, memory_of
 from kit.formats.chrome.collectives import Message, named
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames, asleep
 from kit.formats.chrome.lanes import MERGED
-from kit.formats.chrome.memory import Around, measured_memory
 from kit.formats.chrome.nesting import called, nest, regions
 from kit.formats.chrome.phases import inside, outermost, phases
-from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
+from kit.formats.chrome.roles import OPS, RUNTIME, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked, is_update
 from kit.formats.chrome.syncs import (
     Copies,
     cause_of,
+    frees,
     joined,
     of_steps,
     of_threads,
@@ -47,7 +47,7 @@ _MARK = re.compile(r"^(ProfilerStep#|kit step )")
 _DEEPEST = 200  # frames to look at
 _ON_CPU = (
     "no GPU was traced: kernels are torch's ops, and reading a value waits for nothing if it is on "
-    "the CPU"
+    "the CPU. On a Mac's GPU (mps), which torch's profiler does not trace, ops only launch"
 )
 _NO_OPS = "no kernel and no op of torch is in the file: what was computed, and where, is not known"
 _NOT_JOINED = (
@@ -69,30 +69,9 @@ def read_torch(events: Events, form: str) -> Imported:
         trace.timeline(),
         form,
         member=trace.member(),
-        memory=tuple(_memory(trace)),
+        memory=trace.memory(),
         callers=trace.called.callers,
     )
-
-
-def _memory(trace: _Trace) -> Iterator[MeasuredMemory]:
-    """What each device held over time; a peak's blocks by the op and the line that took them."""
-    if not trace.events.allocations.devices or not len(trace.kept):
-        return iter(())
-    host, role = trace.kept[trace.role[trace.kept] != Role.KERNEL], trace.role
-    around = Around(
-        host,
-        (trace.thread, trace.start, trace.stop),
-        (trace.nesting.op, np.isin(role, [*ATEN_OPS])),
-        (trace.nesting.frame, role == Role.PYTHON),
-    )
-
-    def where(thread: int, at_ns: int) -> tuple[str, str]:
-        op, frame = around.at(thread, at_ns)
-        return trace.names[trace.events.name[op]] if op >= 0 else "", trace.place(frame, op)[0]
-
-    zero_us = float(trace.events.column("start_us")[trace.kept].min())
-    end_ns = int(trace.stop[trace.kept].max())
-    return measured_memory(trace.events.allocations, zero_us, end_ns, where)
 
 
 class _Trace:
@@ -158,6 +137,13 @@ class _Trace:
         zero_ns = round(float(zero_us.min()) * 1e3) if len(zero_us) else 0
         return Member(
             zero_ns=zero_ns, collectives=tuple(found), copies=tuple(self._copies(is_kept))
+        )
+
+    def memory(self) -> tuple[MeasuredMemory, ...]:
+        """What the file says of each device's allocator."""
+        times = self.thread, self.start, self.stop
+        return tuple(
+            memory_of(self.events, self.nesting, self.kept, times, lambda *at: self.place(*at)[0])
         )
 
     def _operation(self, event: int, message: Message) -> Message:
@@ -242,7 +228,9 @@ class _Trace:
         chosen = chosen[self.thread[chosen] == self.main]
         if not step_by:
             chosen = chosen[self.role[chosen] != Role.PYTHON]
-        known = self.kept[~np.isin(self.role[self.kept], (Role.OTHER, Role.CALL))]
+        is_beside = np.isin(self.role, RUNTIME) & (self.thread != self.main)
+        is_beside |= np.isin(self.role, (Role.OTHER, Role.CALL))
+        known = self.kept[~is_beside[self.kept]]
         ends = (self.start[known], self.stop[known])
         window = (int(ends[0].min()), int(ends[1].max())) if len(known) else (0, 0)
         backward = self.start[self.of(Role.ENGINE)]
@@ -266,6 +254,9 @@ class _Trace:
         yield self._spans(loads, "input")
         yield self._spans(self.of(Role.LAUNCH, Role.TRANSFER), "dispatch")
         yield self._spans(self.of(Role.COMPILE), "compile")
+        host = self._host_threads()
+        more = of_threads(self.of(*RUNTIME), self.thread, host, "runtime call", self.notes)
+        yield self._spans(more, "elsewhere")
         calls, column = self.of(Role.PYTHON), self.events.column
         of = column("name").astype(np.int64), self.thread, self.start, self.stop
         calls = calls[self.thread[calls] == self.main]
@@ -323,6 +314,8 @@ class _Trace:
         if self.is_gpu:
             waiting = copies.waiting(self.of(Role.TRANSFER))
             waits, stop = joined(self.of(Role.WAIT), waiting, times, self.nesting.op)
+            giving, done = frees(self.of(Role.FREE), self.kernels, times)
+            waits, stop[giving] = np.append(waits, giving), done
             if self.steps and self.steps[0][0] in UNMARKED:
                 work = self.of(Role.LAUNCH, Role.TRANSFER, *OPS)
                 waits = without_last(waits, work, times, lambda i: self.names[name[i]], self.notes)
@@ -340,7 +333,9 @@ class _Trace:
                 op = i if self.role[i] == Role.READ else self.nesting.op[i]
                 site, via = self.place(self.nesting.frame[i], op)
                 cause = "synchronize"
-                if op >= 0:
+                if self.role[i] == Role.FREE:
+                    cause = "free"
+                elif op >= 0:
                     cause = cause_of(int(self.role[op]), self.names[name[op]], ways.get(op, ""))
                 yield SyncPoint(at, wait, cause, site, via), int(self.thread[i])
 
@@ -390,7 +385,7 @@ class _Trace:
             self.notes.append(
                 "no kernel has a time: what the GPU did is not known"
                 if (self.role == Role.KERNEL).any()
-                else "torch's profiler saw no GPU kernel: it may lack the right to"
+                else "the profiler saw no GPU kernel: it may lack the right to"
             )
         if not self.is_gpu:
             self.notes.append(_ON_CPU if has_work else _NO_OPS)

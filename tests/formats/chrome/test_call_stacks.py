@@ -26,6 +26,13 @@ def test_a_kernel_leads_to_the_users_innermost_line_of_its_ops_stack(tmp_path: P
     assert caller_of(run, "kernel_1").site == "/home/me/model.py:7"
 
 
+def test_a_file_that_torch_compile_has_written_is_no_line_of_the_users(tmp_path: Path):
+    made = "/tmp/torchinductor_root/ab/cab7.py(33): call"
+    events = [event("cpu_op", "aten::addmm", 0, 40, **with_stack(made, MODEL, TRAIN))]
+    run = opened(tmp_path, [*events, *launch(1, 10)])
+    assert caller_of(run, "kernel_1").site == "/home/me/model.py:7"
+
+
 def test_two_lines_that_call_an_op_are_two_callers(tmp_path: Path):
     events = [
         event("cpu_op", "aten::relu", 0, 40, **with_stack(MODEL, TRAIN)),

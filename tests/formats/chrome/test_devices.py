@@ -58,6 +58,51 @@ def test_a_device_whose_events_are_not_read_gets_no_verdict(tmp_path: Path, cate
     assert run.environment["device"] == f"{name} (ARTEMIS)"
 
 
+def test_kernels_of_a_device_whose_calls_are_not_read_give_no_verdict(tmp_path: Path) -> None:
+    """Of an XPU, whose kernels are written as CUDA's are: it was device-bound."""
+    call = event("xpu_runtime", "urEnqueueKernelLaunch", 10, 5)
+    kernel = event("kernel", "gemm", 12, 85, 7) | {"args": {"device": 0, "stream": 1}}
+    run = opened(tmp_path, *HOST, call, kernel)
+    assert str(run.limited_by()) == "not said: events of xpu are not read"
+    run.save(tmp_path / "saved.kitrun")
+    assert kit.open_trace(tmp_path / "saved.kitrun").limited_by() == run.limited_by()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"ph": "M", "name": "process_labels", "pid": 9, "args": {"labels": "NPU"}},
+        {"ph": "M", "name": "process_name", "pid": 9, "args": {"name": "Ascend Hardware"}},
+        event("enqueue", "Enqueue@aclnnMatmul", 20, 1),
+    ],
+)
+def test_an_ascend_npu_is_told_from_a_cpu(tmp_path: Path, said: dict[str, Any]) -> None:
+    """torch_npu writes what the device ran without a category: its host's ops were the kernels."""
+    kernel = event("", "MatMulV3", 20, 60, 9)
+    del kernel["cat"]
+    labels = {"ph": "M", "name": "process_labels", "pid": 1, "args": {"labels": "CPU"}}
+    run = opened(tmp_path, labels, said, *HOST, kernel)
+    assert run.environment["device"] == "npu (ARTEMIS)"
+    assert run.limited_by().doubt == "events of npu are not read"
+    assert not run.timeline.where(kind="kernel").any()
+    assert any("events of npu are not read" in note for note in run.timeline.notes)
+
+
+@pytest.mark.parametrize("name", ["_mps_convolution", "mps_linear_backward", "_lstm_mps"])
+def test_an_op_of_a_macs_gpu_tells_that_ops_only_launch(tmp_path: Path, name: str) -> None:
+    run = opened(tmp_path, *HOST, event("cpu_op", f"aten::{name}", 6, 30))
+    assert run.limited_by().doubt == "events of mps are not read"
+    assert verdict(run).advice == ()  # type: ignore[union-attr]
+    assert not run.timeline.where(kind="kernel").any()
+
+
+def test_an_op_with_a_name_that_only_resembles_is_none_of_a_macs(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    events = [*HOST, event("cpu_op", "aten::clamps", 6, 30)]
+    file.write_text(json.dumps({"traceEvents": events}))
+    assert "device" not in kit.open_trace(file).environment
+
+
 @pytest.mark.parametrize("category", [*CATEGORIES, ""])
 def test_kernels_whose_calls_are_not_read_say_nothing_of_waits(
     tmp_path: Path, category: str

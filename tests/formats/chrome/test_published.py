@@ -67,6 +67,17 @@ def test_the_waits_of_a_training_step_are_the_files_synchronize_calls() -> None:
     assert any("a wait for the whole device ends the recording" in n for n in timeline.notes)
 
 
+def test_long_calls_of_the_runtime_are_no_work_of_python() -> None:
+    names = ("cudaDeviceGetStreamPriorityRange", "cudaFree", "cudaMalloc")
+    run = kit.open_trace(DATA / "alexnet.json.gz")
+    spans = [s for s in run.timeline.spans if s.kind == "elsewhere"]
+    for name in names:
+        took = sum(e["dur"] for e in events_of("alexnet") if e["name"] == name)
+        shown = sum(s.stop_ns - s.start_ns for s in spans if s.name == name)
+        assert shown / 1e3 == pytest.approx(took, rel=1e-3)
+    assert run.limited_by().what == "elsewhere"
+
+
 def test_what_talks_to_other_gpus_is_told_from_what_computes() -> None:
     run = kit.open_trace(DATA / "b200_vllm.json.gz")
     talks = [span.name for span in run.timeline.spans if span.kind == "communication"]

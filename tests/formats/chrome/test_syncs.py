@@ -213,3 +213,45 @@ def test_ranges_in_ranges_make_no_thread_the_main_one(tmp_path: Path) -> None:
 def test_the_made_trace_waits_as_cuda_does(tmp_path: Path) -> None:
     t = read_chrome(written(tmp_path, cuda_trace())).timeline
     assert waits(t) == 2 * [("copy_to_device", 25), ("item", 306)]
+
+
+@pytest.mark.parametrize("name", ["cudaFree", "cuMemFree_v2", "cudaFreeHost", "hipFree"])
+@pytest.mark.parametrize(("end", "waited"), [(400, 350), (455, 400)])
+def test_memory_that_is_given_back_waits_for_the_work_that_is_on_its_way(
+    tmp_path: Path, name: str, end: float, waited: int
+) -> None:
+    """As of torch.cuda.empty_cache() in each step: "the host never waited", and Python was slow."""
+    calls = call("cudaLaunchKernel", 10, 5, 1), call(name, 50, 400)
+    t = opened(tmp_path, step(0, 900), op("aten::mm", 5, 20), *calls, ran("gemm", 20, end - 20, 1))
+    assert waits(t) == [("free", waited)]
+    (free,) = [s for s in t.spans if s.kind == "elsewhere"]
+    assert (free.name, free.stop_ns - free.start_ns) == (name, 400_000)
+
+
+@pytest.mark.parametrize("kernel", [(20, 25), (20, 600), (20, 45)])
+def test_memory_that_is_given_back_beside_other_work_is_no_wait(
+    tmp_path: Path, kernel: tuple[float, float]
+) -> None:
+    """The work was done before, goes on after it, or had 15 us left."""
+    calls = call("cudaLaunchKernel", 10, 5, 1), call("cudaFree", 50, 400)
+    t = opened(tmp_path, step(0, 900), op("aten::mm", 5, 20), *calls, ran("gemm", *kernel, 1))
+    assert waits(t) == []
+
+
+def test_a_long_call_of_the_runtime_is_no_recording(tmp_path: Path) -> None:
+    """30 s in cudaDeviceGetStreamPriorityRange were said to be the time of Python."""
+    calls = [
+        call("cudaLaunchKernel", 10, 5, 1),
+        call("cudaMalloc", 100, 700),
+        call("cudaGetDevice", 850, 19),  # as long as a launch: there are many of them
+        call("cudaMalloc", 100, 700, tid=2),
+    ]
+    events = [step(0, 900), op("aten::mm", 5, 20), *calls, ran("gemm", 20, 10, 1)]
+    file = written(tmp_path, {"traceEvents": events})
+    run = kit.open_trace(file)
+    assert [s.name for s in run.timeline.spans if s.kind == "elsewhere"] == ["cudaMalloc"]
+    assert "1 runtime call of threads beside the steps' left out" in said(run.timeline)
+    assert "1 cuda_runtime" in said(run.timeline)
+    assert str(run.limited_by()).startswith("elsewhere-bound (78%")
+    (advice,) = [a for a in run.advice() if a.rule == "host waits elsewhere"]
+    assert advice.text.startswith("the host is in cudaMalloc, a call of the device's runtime")
