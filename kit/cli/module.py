@@ -1,16 +1,21 @@
-"""`kit run -m package.train`: the file of a module, found as `python -m` finds it."""
+"""The file of a module, found as `python -m` finds it, and how a file is run as Python runs it."""
 
 from __future__ import annotations
 
+import atexit
+import builtins
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 
 from kit.errors import SettingsError
 from kit.text import safe_terminal
 
-__all__ = ["find_module"]
+__all__ = ["find_module", "run_as_main", "run_in"]
 
 
 def find_module(name: str) -> tuple[str, Path]:
@@ -37,6 +42,30 @@ def find_module(name: str) -> tuple[str, Path]:
             f"no module of Python called {safe_terminal(name)!r} can be run from here{hint}"
         )
     return name, Path(found.origin)
+
+
+def run_in(module: ModuleType, path: str) -> None:
+    """Run a file in a module, which others find in `sys.modules` from then on."""
+    loader = SourceFileLoader(module.__name__, path)
+    vars(module).update(__file__=path, __loader__=loader, __builtins__=builtins)
+    sys.modules[module.__name__] = module
+    exec(loader.source_to_code(loader.get_data(path), path), vars(module))
+
+
+def run_as_main(path: str) -> None:
+    """Run a file in a module `__main__`, which what it does at exit finds again."""
+    main, before = ModuleType("__main__"), sys.modules["__main__"]
+    known = atexit._ncallbacks()
+    try:
+        run_in(main, path)
+    finally:
+        if atexit._ncallbacks() != known:
+            atexit.register(_as_it_was, main, sys.path[:])  # the last one is called first
+        sys.modules["__main__"] = before
+
+
+def _as_it_was(main: ModuleType, path: Sequence[str]) -> None:
+    sys.modules["__main__"], sys.path[:] = main, path
 
 
 def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:

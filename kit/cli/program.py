@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import atexit
-import builtins
 import contextlib
 import os
 import runpy
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from collections.abc import Callable, Collection, Iterator
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kit.cli.module import run_as_main
 from kit.cli.script import error_text
 from kit.cli.signals import Told, as_ctrl_c
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams, said_of
@@ -44,8 +43,13 @@ def run_program(
     settings: Settings,
     named: frozenset[str],
     keep: Callable[[Run, argparse.Namespace], None],
+    save: Callable[[Run, argparse.Namespace], object],
 ) -> int:
     """Run the script, then hand what was recorded to `keep`; gives the script's exit status.
+
+    Args:
+        save: called, where that is asked for, as soon as all is recorded: the script may end its
+            process in a way that nothing comes after.
 
     Raises:
         SettingsError: settings that the script could not follow.
@@ -62,8 +66,14 @@ def run_program(
     def begin() -> LoopWatch:
         from kit.measure.attached.loop import watch
 
-        enough = _leave if options.stop else None
-        return watch(steps, skip=skip, name=options.script.name, when_complete=enough)
+        return watch(steps, skip=skip, name=options.script.name, when_complete=complete)
+
+    def complete() -> None:
+        if options.save:
+            with contextlib.suppress(KitError, OSError):  # told at the end, which tries again
+                save(watching.run, options)
+        if options.stop:
+            _leave()
 
     watching = WithTorch(begin)
     with as_ctrl_c() as told:
@@ -84,9 +94,12 @@ def run_program(
             if has_handled or not told.number:
                 raise
             complain(said_of(error))
-        if told.number and not has_handled:  # threads and processes of the script would go on
+        is_killed = told.number and not has_handled
+        status = 128 + told.number if is_killed else status
+        if is_killed or watching.has_stopped:  # threads and processes of the script would go on
             _end_children()
-            end_at_once(128 + told.number)
+            if is_killed or watching.has_threads:
+                end_at_once(status)
     return status
 
 
@@ -149,6 +162,7 @@ class WithTorch:
         exits: what ends the watch, and all else that was begun. A context, left by contextlib's
             lines: an error in one of ours, in an `__exit__`, would leave the watch on.
         has_failed: an error of the script's has ended it, and has been told.
+        has_stopped: `--stop` has ended it, and perhaps not its threads and processes.
     """
 
     def __init__(self, begin: Callable[[], LoopWatch]) -> None:
@@ -159,7 +173,7 @@ class WithTorch:
         self._excepthook = sys.excepthook
         self._watch: LoopWatch | None = None
         self.exits = contextlib.ExitStack()
-        self.has_failed = False
+        self.has_failed = self.has_stopped = False
 
     def begin(self) -> None:
         """Watch from now on, or once torch is loaded."""
@@ -334,6 +348,7 @@ def _ended(
             if asked is not None:
                 raise asked
     except _Enough:
+        watching.has_stopped = True
         return 0
     except SystemExit as error:
         return exit_status(error.code)
@@ -364,28 +379,10 @@ def _run_script(options: argparse.Namespace) -> SystemExit | None:
         if options.module:
             runpy.run_module(options.module, run_name="__main__", alter_sys=True)
         else:
-            _run_file(str(options.file))
+            run_as_main(str(options.file))
     except SystemExit as asked:
         return asked
     return None
-
-
-def _run_file(path: str) -> None:
-    """As Python does it, in a module `__main__`, which what it does at exit finds again."""
-    main, before = ModuleType("__main__"), sys.modules["__main__"]
-    loader, known = SourceFileLoader("__main__", path), atexit._ncallbacks()
-    vars(main).update(__file__=path, __loader__=loader, __builtins__=builtins)
-    try:
-        sys.modules["__main__"] = main
-        exec(loader.source_to_code(loader.get_data(path), path), vars(main))
-    finally:
-        if atexit._ncallbacks() != known:
-            atexit.register(_as_it_was, main, sys.path[:])  # the last one is called first
-        sys.modules["__main__"] = before
-
-
-def _as_it_was(main: ModuleType, path: Sequence[str]) -> None:
-    sys.modules["__main__"], sys.path[:] = main, path
 
 
 @contextlib.contextmanager

@@ -51,9 +51,10 @@ def run(options: argparse.Namespace) -> int:
     options.folder = os.getcwd()  # the script may go to another one
     for name in ("save", "report"):
         if given := getattr(options, name):
-            target = of_rank(Path(options.folder, given))  # each rank of a job writes its own
-            check_target(target)
+            target = Path(options.folder, given)
+            check_target(of_rank(target))
             setattr(options, name, target)
+    options.are_of_rank = False
     options.module = ""
     if options.is_module:
         options.module, options.script = find_module(str(options.script))
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.workload and not knows_kit(options.script):
         _refuse_many(options, "a script that is watched runs in one process, on one device")
         settings, named = _settings(options.changes)
-        return run_program(options, settings, named, _keep)
+        return run_program(options, settings, named, _keep, _save)
     if options.module:
         raise SettingsError(
             f"{safe_terminal(options.module)} has a step for kit, which is measured in its file: "
@@ -108,14 +109,30 @@ def _keep(made: Run, options: argparse.Namespace) -> None:
 
     def keep() -> list[str]:
         told = []
+        _name_files(options)
         if options.save:
-            made.save(options.save)
+            _save(made, options)
             told.append(f"\nsaved {safe_terminal(near(str(options.save), options.folder), WHOLE)}")
         if options.report:
             told.append(written([made], near(str(options.report))))
         return told
 
     say_and_keep(lambda: summary_of(made), keep)
+
+
+def _save(made: Run, options: argparse.Namespace) -> None:
+    _name_files(options)
+    replace(made, label=options.label or made.label).save(options.save)
+
+
+def _name_files(options: argparse.Namespace) -> None:
+    """Each rank of a job writes its own: the script itself may have said which this one is."""
+    from kit.measure.attached.capture import of_rank
+
+    for name in ("save", "report"):
+        if not options.are_of_rank and (path := getattr(options, name)):
+            setattr(options, name, of_rank(path))
+    options.are_of_rank = True
 
 
 def _refuse_many(options: argparse.Namespace, why: str) -> None:

@@ -7,13 +7,15 @@ import inspect
 import linecache
 import os
 import re
-import runpy
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from kit.cli.module import run_in
 from kit.errors import RAISED_AT, SettingsError, words_of
 from kit.files import in_packages
 from kit.text import WHOLE, safe_terminal
@@ -23,7 +25,7 @@ __all__ = [
     "load_workload", "near",
 ]  # fmt: skip
 
-_NAME = "kit_script"  # what `__name__` is in the script: the part for "__main__" is not run
+_NAME = "kit_script"  # the name of a script whose own is taken, or none of a module
 _KIT = str(Path(__file__).resolve().parents[1]) + os.sep
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')  # of a traceback
 _EXAMPLE = """
@@ -109,7 +111,8 @@ def load_step(script: Path, name: str = "", arguments: Sequence[str] = ()) -> tu
     from kit.measure.base.context import Workload
 
     known = {key: x for key, x in found.items() if isinstance(x, Workload)}
-    own = {k: x for k, x in known.items() if getattr(x.build, "__module__", "") == _NAME}
+    here = found["__name__"]
+    own = {k: x for k, x in known.items() if getattr(x.build, "__module__", "") == here}
     if name:
         chosen = [x for key, x in known.items() if name in (key, x.name)]
         if not chosen and not callable(found.get(name)):
@@ -171,14 +174,34 @@ def _globals_of(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
     before = sys.argv
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
+    path = os.path.abspath(script)
+    module = ModuleType(_name_of(path))
     try:
-        return runpy.run_path(os.path.abspath(script), run_name=_NAME)
-    except KeyboardInterrupt:
-        raise
+        run_in(module, path)
     except BaseException as error:
+        sys.modules.pop(module.__name__, None)  # as where an import fails
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise ScriptError(error) from error
     finally:
         sys.argv = before  # its folder stays on the path: steps import late
+    return vars(module)
+
+
+def _name_of(path: str) -> str:
+    """The name of the script's module: that of its file, where an import finds that under it.
+
+    So a child that is spawned finds what is pickled by name: a model's class, a loader's data set.
+    """
+    name = Path(path).stem
+    if (known := sys.modules.get(name)) is not None:
+        origin = getattr(known, "__file__", None)
+    else:
+        found = find_spec(name) if name.isidentifier() else None
+        origin = None if found is None else found.origin
+    return (
+        name if origin is not None and os.path.realpath(origin) == os.path.realpath(path) else _NAME
+    )
 
 
 def error_text(error: BaseException, script: Path, *, full: bool = False) -> str:

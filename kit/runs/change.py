@@ -31,7 +31,6 @@ from kit.runs.spread import (
     interval,
     known,
     middle_of,
-    student,
 )
 from kit.runs.steady import range_text, rare_reads_text, sorts_text, unequal_text
 from kit.text import format_ms, format_number, format_percent, is_nothing
@@ -44,6 +43,7 @@ __all__ = [
     "Difference",
     "StepTimes",
     "doubt_of",
+    "doubt_of_traced",
     "ends_text",
     "error_of",
     "median_run",
@@ -266,6 +266,11 @@ def doubt_of(*runs: Run) -> str:
     return next((said for run in reversed(runs) if (said := doubt(run.conditions))), "")
 
 
+def doubt_of_traced(*runs: Run) -> str:
+    """The same of a change in a part of the traced steps: the profiler may have lost some, too."""
+    return next((run.doubt for run in reversed(runs) if run.doubt), "")
+
+
 class StepTimes:
     """The steps of many runs, worked out once, to be compared pair by pair.
 
@@ -302,9 +307,7 @@ class StepTimes:
 
 def step_interval(*runs: Run) -> tuple[float, float]:
     """Where a rerun's median step is expected, in ms; nan where fewer than two were measured."""
-    side = _log_times(runs).side
-    half = side.error * student(side.freedom, SURE)
-    return math.exp(side.middle - half), math.exp(side.middle + half)
+    return _log_times(runs).ends(of_rerun=True)
 
 
 def told_interval(*runs: Run) -> tuple[float, float]:
@@ -351,8 +354,10 @@ def ends_text(low_ms: float, high_ms: float) -> str:
 
 def time_notes(run: Run) -> tuple[str, ...]:
     """What to know of the step's time before it is believed, in sentences without a full stop."""
-    seldom = sorts_text(run.timeline, run.sorts) or rare_reads_text(run)
-    notes = run.measured.compiled_text, run.drift, unequal_text(run), traced_text(run), seldom
+    is_told = not run.withheld
+    seldom = sorts_text(run.timeline, run.sorts) or rare_reads_text(run, has_verdict=is_told)
+    unequal = unequal_text(run, has_verdict=is_told)
+    notes = run.measured.compiled_text, run.drift, unequal, traced_text(run), seldom
     return tuple(filter(None, notes))
 
 
@@ -361,8 +366,8 @@ def traced_text(run: Run) -> str:
 
     Also where a reader would see that parts do not fit the step; if disturbed, not how sure.
     """
-    if run.timeline.origin not in ("profiled", "recorded"):
-        return ""  # the steps of a trace are its measured ones, and a model has none
+    if not run.measures_untraced:
+        return ""
     ends = run.timeline.intervals(kind="step")
     traced = (ends[:, 1] - ends[:, 0]) / 1e6
     found = _ratio(_log_times([run]), LogTimes.of([traced], [_rerun(traced)]))
@@ -382,9 +387,9 @@ def traced_text(run: Run) -> str:
 def error_of(predicted_ms: float, measured: Sequence[Run]) -> Difference:
     """From the measured step to what a model had said of it: how wrong that was.
 
-    The spread is that of the measured runs, a rerun's included: the model has none of its own here.
+    The spread is that of the measured median: the model has none of its own here.
     """
-    low, high = step_interval(*measured)
+    low, high = _log_times(measured).ends()
     old, new = middle_ms(measured), predicted_ms
     return Difference(old, new, new / high, new / low, doubt=doubt_of(*measured))
 

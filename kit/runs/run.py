@@ -38,6 +38,7 @@ from kit.trace import (
     named_fraction,
 )
 from kit.trace.communication import CopyTotal
+from kit.trace.devices import OTHER_DEVICES
 from kit.trace.gaps import NOT_BEGUN, Idle, idle_of
 from kit.trace.imported import NOT_TRACED, Caller, MeasuredMemory
 from kit.trace.kernels import after_steps_fraction
@@ -49,9 +50,11 @@ if TYPE_CHECKING:
     from kit.runs.analysis.advice import Advice
     from kit.runs.tables.query import Answer
 
-__all__ = ["BASELINE", "JIT", "MUCH", "Fused", "Run"]
+__all__ = ["BASELINE", "EXPORTED_AS", "JIT", "KNOWN_FRACTION", "MUCH", "Fused", "Run"]
 
 BASELINE, JIT = "baseline", "jax.jit"  # in the environment of a native run of jax
+# Of a run that was opened from kit's own export: in its environment, and in its metrics.
+EXPORTED_AS, KNOWN_FRACTION = "exported from origin", "exported.known_fraction"
 MUCH = 0.1  # of the steps: without what happened there, no limit can be told
 _STRETCHED = 1.1  # so many times a measured step's length is that of a traced one
 _OTHER_WORK = 1.05  # of a measured step: kernels that need more are not of such steps
@@ -127,6 +130,19 @@ class Run:
         """Are `sync_points` those of the measured steps? A native run sees its traced ones only."""
         return self.settings.mode != "torch"
 
+    @property
+    def measures_untraced(self) -> bool:
+        """Are its measured steps other steps than its traced ones?
+
+        Those of a foreign trace are the traced ones, and a model has none.
+        """
+        return self.traced_as in ("profiled", "recorded")
+
+    @property
+    def traced_as(self) -> str:
+        """The timeline's origin; of a run that kit exported and opened, the one it had before."""
+        return self.environment.get(EXPORTED_AS, self.timeline.origin)
+
     def breakdown(self) -> tuple[BreakdownRow, ...]:
         """Where the mean traced step went, by category; see `kit.trace.breakdown`."""
         return self._breakdown
@@ -201,8 +217,9 @@ class Run:
     @property
     def known_fraction(self) -> float:
         """The part of the kernels' time that is known by op; nan where kernels have no ops."""
-        has_ops = self.graphs and self.timeline.origin == "profiled"
-        return named_fraction(self.timeline) if has_ops else math.nan
+        if self.graphs and self.timeline.origin == "profiled":
+            return named_fraction(self.timeline)
+        return self.metrics.get(KNOWN_FRACTION, math.nan)
 
     @cached_property
     def measured(self) -> Measured:
@@ -212,9 +229,9 @@ class Run:
         first = self.metrics.get(FIRST_MEASURED, before)
         last = first + max(len(self.step_times_ns), 1)
         late = tuple(note for note in self.compiles if first <= note.step < last)
-        return Measured(self.step_times_ns, late, self.timeline)
+        return Measured(self.step_times_ns, late, self.timeline, self.measures_untraced)
 
-    @property
+    @cached_property
     def doubt(self) -> str:
         """Why what limits the step cannot be told from this run; "" if it can."""
         compiles = self.measured.compiled_fraction >= MOSTLY  # each step then has its own programs
@@ -239,8 +256,8 @@ class Run:
         device is less busy in the traced steps. nan where these are not longer, or did other work,
         and of a CPU.
         """
-        is_live = self.timeline.origin in ("profiled", "recorded")
-        if not (is_live and self.environment.get("device", "").startswith(GPUS)):
+        is_on_gpu = self.environment.get("device", "").startswith(GPUS)
+        if not (self.measures_untraced and is_on_gpu):
             return math.nan
         if unequal_text(self) or sorts_of_steps(self.timeline, self.sorts):
             return math.nan
@@ -274,6 +291,9 @@ class Run:
         unseen = "" if says_device(self.timeline) else "what the device did was not seen"
         if self.environment.get("device", "").endswith(NOT_TRACED):
             unseen = "the GPU that the file names was not traced"
+        device = self.environment.get("device", "").partition(" ")[0]
+        if device in OTHER_DEVICES and self.timeline.origin == "imported":
+            unseen = f"events of {device} are not read"
         if (part := self.not_begun_fraction) >= MUCH:
             unseen = (
                 f"for {format_percent(part)} of the step the device had been given work and is "
@@ -294,10 +314,15 @@ class Run:
             found = replace(found, of="traced step")
         return replace(found, doubt=self.doubt or unseen)
 
+    @cached_property
+    def withheld(self) -> str:
+        """Why neither what limits the step nor a cure is told of this run; "" if both can be."""
+        return self.limited_by().doubt if self.breakdown() else self.doubt
+
     def advice(self) -> tuple[Advice, ...]:
         """What costs time, on which line, and its cure; see `kit.runs.analysis.advice`.
 
-        It rests on the traced steps as they are: ask `doubt` whether these can be trusted.
+        It rests on the traced steps as they are: ask `withheld` whether these can be trusted.
         """
         return self._advice
 

@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 SURE = 1.96  # standard deviations of a 95 % interval
-TURNS = 3  # runs alike from which on their own spread says what reruns differ by
+TURNS = 3  # runs alike from which on their own spread alone says what reruns differ by
 BLOCKS = 10  # of consecutive steps, whose medians are compared: 100 ms each in a second
 _APART = 1.1  # times as much as two blocks of a run differ two runs, which lie further apart
 _OF_HALF = 0.37  # the middle half of some values says as much of their spread as so many of them
@@ -54,6 +54,7 @@ class Side:
     middle: float
     error: float
     freedom: float  # degrees of freedom; inf where the error is known and not estimated
+    one_run: float  # standard deviation of a single run's median
 
     @classmethod
     def of(
@@ -67,23 +68,26 @@ class Side:
                 repeats make them no surer than one.
         """
         if not runs:
-            return cls(math.nan, math.nan, 1.0)
+            return cls(math.nan, math.nan, 1.0, math.nan)
         count = len(runs)
         alike = 1 if took_turns else count
         parts: list[tuple[float, float]] = []
+        one_run = 0.0
         for run, rerun in zip(runs, reruns, strict=True):
             median, (again, freedom) = _parts(run, rerun)
             parts += [median, (alike * again, freedom)]
+            one_run += (median[0] + again) / count
         whole = sum(variance for variance, _ in parts)
         error, freedom = whole / count**2, _freedom(parts)
-        medians = [float(np.median(run)) for run in runs]
-        if count >= TURNS:
+        if count >= TURNS or (took_turns and count > 1):
             least = sum(_median_error(run) ** 2 for run in runs)
             least += alike * sum(r.sd**2 for r in reruns) / 2
-            seen = float(np.var(medians, ddof=1)) / count
-            own = (least / count**2, freedom) if took_turns else (error, freedom)
-            error, freedom = max((seen, count - 1.0), own)
-        return cls(middle_of(runs), math.sqrt(error), freedom)
+            seen = float(np.var([np.median(run) for run in runs], ddof=1))
+            is_known = took_turns and count >= TURNS  # else what is assumed stays the least
+            own = (least / count**2 if is_known else error), freedom
+            error, freedom = max((seen / count, count - 1.0), own)
+            one_run = max(seen, one_run)
+        return cls(middle_of(runs), math.sqrt(error), freedom, math.sqrt(one_run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,13 @@ class LogTimes:
         reruns = [rerun for runs, rerun in pairs if runs]
         logs = [np.log(run) for run in found]
         return cls(middle_of(found), Side.of(logs, reruns, took_turns=took_turns))
+
+    def ends(self, *, of_rerun: bool = False) -> tuple[float, float]:
+        """The 95 % interval of the times' median; or the one in which a single rerun's lies."""
+        side = self.side
+        error = math.hypot(side.error, side.one_run) if of_rerun else side.error
+        half = student(side.freedom, SURE) * error
+        return math.exp(side.middle - half), math.exp(side.middle + half)
 
 
 def by_turns(old: Sequence[str], new: Sequence[str]) -> bool:

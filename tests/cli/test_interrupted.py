@@ -198,3 +198,28 @@ def _run(
         [*around, *command, "--save", "a.kitrun", *arguments], cwd=folder, env=env,
         capture_output=True, text=True, timeout=200,
     )  # fmt: skip
+
+
+ENDED = """
+import os, torch
+
+os.environ.update(RANK="1", WORLD_SIZE="2")  # as a script does that reads what Slurm has set
+net = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(12):
+    net(torch.ones(4, 3)).square().mean().backward()
+    optimizer.step()
+os._exit(0)
+"""
+
+
+def test_what_was_recorded_is_saved_though_the_script_ends_its_process(tmp_path: Path) -> None:
+    """And each rank's to its own file, also where only the script says which one this is."""
+    command = [sys.executable, "-m", "kit", "run", "train.py", "--steps", "2", "--skip", "0"]
+    for more, label in ((ENDED, "old"), (ENDED.replace("os._exit(0)", ""), "new")):
+        (tmp_path / "train.py").write_text(more, "utf-8")
+        ended = subprocess.run([*command, "--save", "a.kitrun", "--label", label], cwd=tmp_path)
+        assert ended.returncode == 0
+        saved = [file.name for file in tmp_path.glob("*.kitrun")]
+        assert saved == ["a_rank1.kitrun"]
+        assert Run.load(tmp_path / "a_rank1.kitrun").label == label

@@ -1,4 +1,4 @@
-"""`kit run -m` and `kit run FOLDER`: run as Python runs a module or a folder."""
+"""`kit run` of a module, a folder, a builder's script: run as Python runs or imports them."""
 
 from __future__ import annotations
 
@@ -64,3 +64,51 @@ def test_a_module_or_folder_that_cannot_be_run_says_what_can(kit_run: Kit) -> No
     assert "without .py, kit run -m train\n" in kit_run("-m", "train.py")[2]
     said = "folder.train has a step for kit, which is measured in its file: kit run folder/train.py"
     assert said in kit_run("-m", "folder.train")[2]
+
+
+BUILDER = """
+import inspect, io
+import kit, torch
+
+class Net(torch.nn.Linear):
+    pass
+
+class Points(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.ones(4)
+
+@kit.workload
+def mine(ctx):
+    net = Net(4, 2).to(ctx.device)
+    torch.save(net.cpu(), io.BytesIO())
+    print(inspect.getsource(Net).split("\\n")[0])
+    loader = torch.utils.data.DataLoader(Points(), num_workers=1, multiprocessing_context="spawn")
+    print("batches", len(list(loader)))
+    points = torch.ones(3, 4).to(ctx.device)
+    net = net.to(ctx.device)
+    return lambda: net(points).sum()
+"""
+
+
+def test_what_a_builders_script_defines_is_found_by_its_name(kit: Kit) -> None:
+    """By pickle, by a worker that is spawned, and by inspect."""
+    known = set(sys.modules)
+    Path("batches_of_mine.py").write_text(BUILDER)
+    importlib.invalidate_caches()
+    status, said, wrong = kit("run", "batches_of_mine.py", "--steps", 2, "--skip", 1)
+    assert (status, wrong) == (0, "")
+    assert said.startswith("class Net(torch.nn.Linear):\nbatches 8\n")
+    assert "batches_of_mine" in set(sys.modules) - known
+
+
+def test_a_builders_script_with_the_name_of_another_module_does_not_replace_that(kit: Kit) -> None:
+    before = sys.modules["json"]
+    Path("json.py").write_text(
+        BUILDER.replace('num_workers=1, multiprocessing_context="spawn"', "")
+    )
+    status, said, _ = kit("run", "json.py", "--steps", 2, "--skip", 1)
+    assert status == 0
+    assert "batches 8\n" in said
+    assert sys.modules["json"] is before

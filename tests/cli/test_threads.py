@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -75,3 +77,38 @@ def test_a_thread_that_waits_for_the_scripts_end_sees_it(kit_run: Kit, wait: str
     assert (status, wrong) == (0, "")
     assert threading.main_thread().is_alive()
     assert Run.load("a.kitrun").environment["a step ends at"] == "Adam.step(), train.py:15"
+
+
+PRODUCED = """
+import atexit, multiprocessing, threading, torch
+
+def produce(queue):
+    while True:
+        queue.put([1.0] * 4)
+
+queue = multiprocessing.get_context("fork").Queue(2)
+{kind}(target=produce, args=(queue,)).start()
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters())
+atexit.register(print, "at its exit")
+while True:
+    net(torch.tensor(queue.get())).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no forks")
+@pytest.mark.parametrize("kind", ["threading.Thread", "multiprocessing.Process"])
+def test_stop_ends_a_script_whose_batches_are_made_in_a_thread_or_process(
+    kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(PRODUCED.format(kind=kind), "utf-8")
+    command = [sys.executable, "-m", "kit", "run", "train.py", "--steps", "2", "--skip", "0"]
+    ended = subprocess.run(
+        [*command, "--stop", "--save", "a.kitrun"],
+        cwd=tmp_path, timeout=120, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "saved a.kitrun" in ended.stdout
+    assert ended.stdout.endswith("at its exit\n")
+    assert len(Run.load(tmp_path / "a.kitrun").step_times_ns) == 2

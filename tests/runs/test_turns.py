@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from kit.runs.change import doubt_of, steps_difference
+from kit.runs.change import doubt_of, error_of, step_interval, steps_difference
 from kit.runs.conditions import Conditions
 from kit.runs.labels import TIME
 from kit.runs.run import Run
@@ -51,3 +53,41 @@ def test_sides_take_turns_where_they_change_as_often_as_there_are_runs(
 ) -> None:
     assert by_turns(old, new) == are_turns
     assert not by_turns([*old, ""], [*new])
+
+
+def rerun(rng: np.random.Generator, sd: float) -> Run:
+    """A run whose speed differs by `sd` from that of others, and is steady in itself."""
+    steps = 10e6 * math.exp(rng.normal(0, sd)) * np.exp(rng.normal(0, 0.01, 40))
+    return replace(make_run(), step_times_ns=tuple(map(round, steps)))
+
+
+@pytest.mark.parametrize(("repeats", "sd"), [(1, 0.014), (3, 0.014), (9, 0.014), (9, 0.03)])
+def test_the_interval_of_reruns_holds_nearly_all_reruns_also_of_many_repeats(
+    repeats: int, sd: float
+) -> None:
+    rng, held = np.random.default_rng(1), 0
+    for _ in range(100):
+        low, high = step_interval(*(rerun(rng, sd) for _ in range(repeats)))
+        held += low <= rerun(rng, sd).step_ms <= high
+    assert held >= 92
+
+
+def test_a_model_is_compared_with_the_median_of_repeats_which_is_surer_than_a_rerun() -> None:
+    rng = np.random.default_rng(2)
+    runs = [rerun(rng, 0.014) for _ in range(9)]
+    low, high = step_interval(*runs)
+    assert (high - low) / low > 2 * error_of(10.0, runs).spread
+
+
+def test_two_runs_of_a_side_that_disagree_say_how_much_reruns_differ() -> None:
+    rng = np.random.default_rng(3)
+    old, new = ([replace(rerun(rng, 0), environment=at.environment) for at in
+                 measured_at(make_run(), *seconds)] for seconds in ((1, 3), (2, 4)))  # fmt: skip
+    assert steps_difference(old, [times(run, 1.22) for run in new]).kind == "more"
+    wild = [times(old[0], 1.0), times(old[1], 1.2)], [times(new[0], 1.26), times(new[1], 1.44)]
+    assert steps_difference(*wild).kind == "unclear"
+
+
+def times(run: Run, factor: float) -> Run:
+    """The run with steps that took so many times as long."""
+    return replace(run, step_times_ns=tuple(round(factor * t) for t in run.step_times_ns))

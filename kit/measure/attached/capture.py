@@ -19,9 +19,10 @@ from pathlib import Path
 from kit.errors import KitError, SettingsError
 from kit.files import as_path, check_plain
 from kit.measure.attached.signals import SignalHandler
+from kit.measure.base.ranks import rank_of_job, ranks_of_job
 from kit.runs.run import Run
 
-__all__ = ["LOOK_S", "Capture", "of_rank", "ranks_of_job"]
+__all__ = ["LOOK_S", "Capture", "of_rank"]
 
 LOOK_S = 1.0
 MAX_SAVED = 1_000  # of one name
@@ -139,19 +140,9 @@ class Capture:
         return f"the run was not saved: there are {MAX_SAVED:,} of this name"
 
 
-def ranks_of_job() -> int:
-    """How many processes the job has; 1 of one that no launcher has started."""
-    return _number(os.environ.get("WORLD_SIZE"), 1)
-
-
 def of_rank(path: Path) -> Path:
     """The file of this rank, `step_rank3.kitrun`; the same where the job is one process."""
-    rank = os.environ.get("RANK", "")
-    if ranks_of_job() < 2 or not rank.isdecimal():
+    rank = rank_of_job()
+    if ranks_of_job() < 2 or rank is None:
         return path
     return path.with_name(f"{path.stem}_rank{rank}{path.suffix}")
-
-
-def _number(text: str | None, otherwise: int) -> int:
-    """The number of a text, if it is one."""
-    return int(text) if text is not None and text.isdecimal() else otherwise

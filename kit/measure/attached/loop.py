@@ -26,20 +26,17 @@ import torch
 from kit.errors import SettingsError, words_of
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.device_kit import KitRecorder, StepMarks
+from kit.measure.attached.later import LaterSteps
 from kit.measure.attached.native import NativeRecorder
-from kit.measure.attached.optimizers import (
-    device_of,
-    index_of,
-    is_captured,
-    is_inner,
-    parameters_of,
-)
+from kit.measure.attached.optimizers import Leader, device_of, index_of, is_captured, is_inner
 from kit.measure.attached.recorder import EXPLICIT, Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
 from kit.measure.base.loss import detached
 from kit.runs.run import Run
+from kit.runs.steady import MOST_WARMUP
 from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.session import current_session
+from kit.text import format_count
 from kit.torch.optimizers import FOLLOWED, OptimizerWatch
 from kit.versions import warn_of_untried
 
@@ -60,9 +57,10 @@ def watch(
     """Record some steps of a training loop that exists: `with kit.watch() as watch:` around it.
 
     The loop stays as it is, and runs to its end. A step ends at `watch.step()`, or, in a loop that
-    does not call it, at the `step()` of its first optimizer. `watch.run` is a `Run` as of
-    `kit.run`: natively recorded, or on device "kit" where a session is open. If the loop ends
-    early, by an error, an interrupt or its own end, `watch.run` has the steps until then.
+    does not call it, at the `step()` of its first optimizer, or of one that replaces that and has
+    the recording begin again. `watch.run` is a `Run` as of `kit.run`: natively recorded, or on
+    device "kit" where a session is open. If the loop ends early, by an error, an interrupt or its
+    own end, `watch.run` has the steps until then.
 
     Args:
         steps: how many to measure; on the CPU or CUDA six more follow for the timeline (up to 25
@@ -75,7 +73,8 @@ def watch(
         when: what begins a recording, each time; by default the `with` block does, once. A signal
             (`signal.SIGUSR1`), or the path of a file that is written then (`touch PATH`).
         save: where each recording is written when it ends; the second gets a `_2` before the
-            suffix, and of several ranks (`RANK`, `WORLD_SIZE`) each gets a `_rank` and its number.
+            suffix, and of several ranks (by torch.distributed, torchrun, srun or mpirun) each gets
+            a `_rank` and its number.
 
     Raises:
         SettingsError: a number is out of range, `when` is neither a signal nor a path, or
@@ -108,11 +107,13 @@ class LoopWatch(OptimizerWatch):
         self._requests: deque[Wanted | str] = deque(maxlen=1)
         self._recording: Recording | None = None
         self._runs: tuple[Run, ...] = ()
+        self._before = 0  # runs of the loop that it watched before it was closed
+        self._later = LaterSteps()
         self._unsaved: tuple[Run, ...] = ()  # recorded last, and not written yet
         self._ended = ""
         self._is_explicit = False  # the loop calls `step`
-        self._leader = (0, 0)  # the optimizer whose steps end a step, and its first parameter
-        self._groups: set[int] = set()  # with which it was stepped since
+        self._leader = Leader()
+        self._note = ""  # of the recording that begins: what was forgotten
         self.strangers: Collection[Thread] = WeakSet(threads())  # that are not the loop's
         self._marks: StepMarks | None = None  # on device kit
         self._is_closed = False
@@ -120,7 +121,7 @@ class LoopWatch(OptimizerWatch):
     def __enter__(self) -> LoopWatch:
         try:
             if self._capture:
-                self._is_closed = False
+                self._reopen()
                 self._look = self._capture.is_asked if self._capture.file is not None else None
                 self._capture.open(self._asked)
                 FOLLOWED.follow(self)
@@ -156,12 +157,19 @@ class LoopWatch(OptimizerWatch):
         Raises:
             SettingsError: a number is out of range.
         """
-        before, self._is_closed = self._wanted, False
+        self._reopen()
+        before = self._wanted
         self._wanted = Wanted(
             before.steps if steps is None else steps, before.skip if skip is None else skip
         )
         self._requests.append(self._wanted)
         FOLLOWED.follow(self)
+
+    def _reopen(self) -> None:
+        """After a `close` the next loop is another one, and may end its steps in another way."""
+        if self._is_closed:
+            self._is_closed = self._is_explicit = False
+            self._ended, self._before = "", len(self._runs)
 
     def _asked(self) -> None:
         """A signal asks for a recording; one that goes on is not begun again."""
@@ -196,6 +204,9 @@ class LoopWatch(OptimizerWatch):
         if recording is not None:
             where = f"in step {recording.count + 1}"
             self._end(f"ended by {error}, {where}" if error else f"the loop ended, {where}")
+        elif self._runs:
+            self._runs = (*self._runs[:-1], self._later.noted(self._runs[-1]))
+            self._later = LaterSteps()
         self._save()  # what an interrupt has left
 
     @property
@@ -203,9 +214,9 @@ class LoopWatch(OptimizerWatch):
         """The last finished recording; of one that goes on, the steps so far, without a timeline.
 
         Raises:
-            SettingsError: no step was recorded.
+            SettingsError: no step was recorded, or none since the watch was opened again.
         """
-        if self._runs:
+        if len(self._runs) > self._before:
             return self._runs[-1]
         recording = self._recording
         if recording is None or not recording.recorded.steps:
@@ -248,6 +259,7 @@ class LoopWatch(OptimizerWatch):
         if self._look is not None and not self.is_recording and self._look():
             self.start()
         if self._recording is None and self._marks is None and not self._requests:
+            self._later.end_step()
             return
         if not self._is_explicit:
             self._is_explicit = True
@@ -269,34 +281,37 @@ class LoopWatch(OptimizerWatch):
             if not self._requests:
                 self._requests.append(self._wanted)
 
+    def _follow_another(self) -> None:
+        """Another optimizer ends the steps of the loop from here on."""
+        if (now := self._recording) is not None:
+            self._begin_again()
+            self._note = (
+                f"{format_count(now.count + 1, 'step')} before these are left out: they ended with "
+                "the step() of an optimizer that the loop has replaced"
+            )
+
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._look is not None and not self.is_recording and self._look():
             self.start()
         if self._recording is None and self._marks is None and not self._requests:
+            if not self._is_explicit and self._leader.optimizer() is optimizer:
+                self._later.end_step()
             return
-        if self._is_explicit:
+        leader, now = self._leader, self._recording
+        if self._is_explicit or (now is not None and now.thread is not current_thread()):
             return
-        first = id(next(parameters_of(optimizer), None))
-        begins = self._recording is None and bool(self._requests)
-        if not begins and not self._leads(optimizer, first):
-            return
+        begins = now is None and bool(self._requests)
+        replaces = False
+        if not begins and not leader.ends_step(optimizer):
+            replaces = leader.is_replaced(optimizer, MOST_WARMUP if now is None else now.enough)
+            if not replaces:
+                return
         if is_inner(optimizer) or is_captured():
             return
-        self._leader = id(optimizer), first
-        self._groups.clear()
+        if replaces:
+            self._follow_another()
+        leader.take(optimizer)
         self._step_ended(f"{type(optimizer).__name__}.step()", optimizer, None)
-
-    def _leads(self, optimizer: Any, first: int) -> bool:
-        """Does this optimizer end a step, where its groups begin with this parameter?
-
-        One that is stepped group by group, as DeepSpeed does, has another one each time. Where one
-        comes again before the leader has, the program has replaced that.
-        """
-        if self._leader == (id(optimizer), first) or first in self._groups:
-            return self._leader[0] == id(optimizer)
-        if self._leader[0] == id(optimizer):
-            self._groups.add(first)
-        return False
 
     def _step_ended(self, boundary: str, optimizer: Any, loss: Any) -> None:
         """Do what is due between two steps; whatever goes wrong, the loop goes on."""
@@ -326,6 +341,8 @@ class LoopWatch(OptimizerWatch):
         try:
             request = self._requests.popleft()
         except IndexError:
+            if now is None:
+                self._later.end_step()
             return
         if self._recording is not None:
             self._end("stopped" if isinstance(request, str) else "started again")
@@ -334,7 +351,8 @@ class LoopWatch(OptimizerWatch):
             site = here()
             name = self._name or format_site(site).rpartition(":")[0] or "a loop"
             ends_at = ", ".join(filter(None, (boundary, format_site(site))))
-            recorded = Recorded(name, ends_at, site)
+            recorded = Recorded(name, ends_at, site, notes=[self._note] if self._note else [])
+            self._note, self._later = "", LaterSteps()
             self._recording = Recording(recorded, recorder, request, self.strangers)
             if self._is_closed:  # by another thread, which has not seen this recording
                 self._end("the watch was closed")

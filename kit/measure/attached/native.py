@@ -16,7 +16,7 @@ import torch
 from kit.errors import SettingsError
 from kit.measure.attached.recorder import Recorded
 from kit.measure.base.loop import TRACED_STEPS
-from kit.measure.base.ready import MORE_READY, MOST_LEAD_IN, ReadyBatches
+from kit.measure.base.ready import ReadyBatches
 from kit.measure.native.events import FINISH, STEP, blocking_lines, computed_ns, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
 from kit.measure.native.launches import NOTHING, find_launches
@@ -109,8 +109,10 @@ class NativeRecorder:
         assert self._profiler is not None, "it has been started"
         if self._profiler.note:
             return True  # it sees no more
-        if not self._marks and not self._is_led_in():
-            return False
+        if not self._marks:  # has a loader prepared more, while the profiler began?
+            is_led_in, self._lead_in_note = self._ready.led_in(self._traced - _LOOK)
+            if not is_led_in:
+                return False
         after = self._marks - TRACED_STEPS
         self._marks += 1
         if after == 0 and self._device == "cuda":
@@ -121,13 +123,6 @@ class NativeRecorder:
         if after == 0:
             self._look_at_lines()  # a third time: steps may call the same ops on different lines
         return after == _LEAD_OUT
-
-    def _is_led_in(self) -> bool:
-        """Is what a loader had prepared used up, while the profiler began and lines were noted?"""
-        is_usual = self._ready.is_led_in()
-        if is_last := self._traced - _LOOK >= MOST_LEAD_IN and not is_usual:
-            self._lead_in_note = MORE_READY
-        return is_usual or is_last
 
     def _look_at_lines(self) -> None:
         if not is_compiled_here():

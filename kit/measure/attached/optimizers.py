@@ -2,36 +2,79 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from types import CodeType, FunctionType
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from kit.errors import SettingsError
 from kit.runtime.session.session import current_session
+from kit.torch.optimizers import step_around
 
-__all__ = ["device_of", "index_of", "is_captured", "is_inner", "parameters_of"]
-
-
-def _code_around_steps() -> CodeType | None:
-    """Torch's function around the `step` of each class; None in a torch that has it otherwise."""
-    maker = getattr(torch.optim.Optimizer, "profile_hook_step", None)
-    parts = maker.__code__.co_consts if isinstance(maker, FunctionType) else ()
-    found = (x for x in parts if isinstance(x, CodeType) and x.co_name == "wrapper")
-    return next(found, None)
+__all__ = ["Leader", "device_of", "index_of", "is_captured", "is_inner", "parameters_of"]
 
 
-_AROUND_STEPS = _code_around_steps()
+class Leader:
+    """The optimizer whose steps end those of the loop: the first one, until the loop replaces it.
+
+    One that is stepped group by group, as DeepSpeed does, has another first parameter each time,
+    and ends a step with its first group only. Where that of another group comes again before it
+    has, the program has replaced it.
+    """
+
+    def __init__(self) -> None:
+        self.optimizer: Callable[[], Any] = _none  # a weak reference
+        self._first = 0  # its first parameter, as it ends a step
+        self._groups: set[int] = set()  # with which it was stepped since
+        self._others: Counter[int] = Counter()  # steps of other optimizers since
+
+    def take(self, optimizer: Any) -> None:
+        """A step of the loop ends with a step of this one, and so will the next."""
+        if self.optimizer() is not optimizer:
+            self.optimizer = weakref.ref(optimizer)
+        self._first = _first_of(optimizer)
+        self._groups.clear()
+        self._others.clear()
+
+    def ends_step(self, optimizer: Any) -> bool:
+        """Does this optimizer's step end one of the loop?"""
+        first, is_leader = _first_of(optimizer), self.optimizer() is optimizer
+        if first == self._first or first in self._groups:
+            return is_leader
+        if is_leader:
+            self._groups.add(first)
+        return False
+
+    def is_replaced(self, optimizer: Any, most: int) -> bool:
+        """Does the loop step this optimizer now instead: the leader is gone, or waits for long?
+
+        Args:
+            most: steps of another optimizer, from one of the leader's to the next.
+        """
+        leader = self.optimizer()
+        if leader is None or leader is optimizer:
+            return leader is None
+        self._others[id(optimizer)] += 1
+        return self._others[id(optimizer)] > most
+
+
+def _none() -> None:
+    """There is no optimizer yet."""
+
+
+def _first_of(optimizer: Any) -> int:
+    return id(next(parameters_of(optimizer), None))
 
 
 def is_inner(optimizer: Any) -> bool:
     """Is this the end of a `super().step()`, inside another `step` of the same optimizer?"""
     around = 0
-    frame: Any = sys._getframe()
+    frame = step_around()
+    code = None if frame is None else frame.f_code
     while frame is not None and around < 2:
-        if frame.f_code is _AROUND_STEPS:  # torch's, around the `step` of each class
+        if frame.f_code is code:
             around += frame.f_locals.get("self") is optimizer
         frame = frame.f_back
     return around > 1

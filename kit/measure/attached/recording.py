@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from kit.errors import SettingsError
-from kit.measure.attached.capture import ranks_of_job
 from kit.measure.attached.recorder import Recorded, Recorder
 from kit.measure.base.machine import Watch as MachineWatch
 from kit.measure.base.provenance import provenance
+from kit.measure.base.ranks import ranks_of_job
 from kit.measure.base.ready import MOST_EMPTYING, MOST_LEAD_IN, ReadyBatches, used_up_text
 from kit.runs.run import Run
-from kit.runs.steady import MOST_WARMUP, WINDOW, drift
+from kit.runs.steady import MOST_WARMUP, WINDOW
 from kit.text import format_count
 
 __all__ = ["Recording", "Wanted", "is_of_a_worker"]
@@ -113,6 +113,17 @@ class Recording:
         """How far it is, in words."""
         return f"measured {len(self.recorded.times)} of {format_count(self._wanted.steps, 'step')}"
 
+    @property
+    def enough(self) -> int:
+        """Steps of the loop that are enough for all that is wanted, with the first one."""
+        skip = self._most_warmup if self._wanted.skip is None else self._wanted.skip
+        lead_in = MOST_LEAD_IN * any(self._ready.counts)
+        return 1 + skip + self._wanted.steps + self._recorder.trace_length + lead_in
+
+    @property
+    def _most_warmup(self) -> int:
+        return MOST_EMPTYING if any(self._ready.counts) else MOST_WARMUP
+
     def run_so_far(self) -> Run:
         """The steps that have ended; may be asked for while the loop runs in another thread."""
         so_far = replace(
@@ -131,15 +142,13 @@ class Recording:
 
     def _too_short(self) -> str:
         """Why no step was traced, and what to ask for instead."""
-        steps, skip = self._wanted.steps, self._wanted.skip
-        tail, has_workers = self._recorder.trace_length, any(self._ready.counts)
+        steps, skip, tail = self._wanted.steps, self._wanted.skip, self._recorder.trace_length
         ended = self.count + 1  # a recording begins after a first step
-        most = MOST_EMPTYING if has_workers else MOST_WARMUP
-        warm = f"{WINDOW} to {most}" if skip is None else f"{skip}"
-        need = 1 + (most if skip is None else skip) + steps + tail + MOST_LEAD_IN * has_workers
+        warm = f"{WINDOW} to {self._most_warmup}" if skip is None else f"{skip}"
         said = (
             f"no step was traced: the recording ended after {format_count(ended, 'step')}, and "
-            f"needs {warm} to warm up, {steps} to measure and {tail} to trace. {need} are enough"
+            f"needs {warm} to warm up, {steps} to measure and {tail} to trace. {self.enough} are "
+            "enough"
         )
         left = self.count - tail
         if left < LEAST:
@@ -157,13 +166,7 @@ class Recording:
             self.recorded.notes.append(said)
 
     def _is_warm(self) -> bool:
-        times, skip = self.recorded.warming, self._wanted.skip
-        if skip is not None:
-            return len(times) >= skip
-        if len(times) < WINDOW:
-            return False
-        is_steady = not drift(times[-WINDOW:]) or len(times) >= MOST_WARMUP
-        return (is_steady and not self._ready.is_falling) or len(times) >= MOST_EMPTYING
+        return self._ready.is_warm(self.recorded.warming, self._wanted.skip)
 
     def _measured(self, took: int, loss: Any) -> None:
         self.recorded.times.append(took)

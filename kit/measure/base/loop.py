@@ -10,9 +10,9 @@ from typing import Any
 
 from kit.errors import Cancelled, SettingsError, words_of
 from kit.measure.base.loss import check_loss, detached, no_loss
-from kit.measure.base.ready import MOST_EMPTYING, ReadyBatches, used_up_text
+from kit.measure.base.ready import ReadyBatches, used_up_text
 from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
-from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW, drift, enough_steps
+from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW, enough_steps
 from kit.text import format_ms
 
 __all__ = [
@@ -105,6 +105,7 @@ def timed_steps(
         SettingsError: the step returned something that is not a loss.
     """
     least = _least_warmup(settings)
+    fixed = None if settings.warmup == UNTIL_STEADY else settings.warmup
     times: list[int] = []
     warming: list[int] = []
     kept: list[Any] = []
@@ -118,7 +119,7 @@ def timed_steps(
     while first is None or i < end:
         if cancelled is not None and cancelled():
             raise Cancelled(f"cancelled before step {i + 1}")
-        if first is None and _is_warm(settings, warming, pace, ready):
+        if first is None and ready.is_warm(warming, fixed, pace.agree):
             first = i + settings.settling
             end = first + _measured_steps(settings, warming, pace)
             pace.quiet()
@@ -170,19 +171,6 @@ def _measured_steps(settings: Settings, warming: Sequence[int], pace: Pace) -> i
 def _least_warmup(settings: Settings) -> int:
     """Warm-up steps that every run of these settings has."""
     return LEAST_WARMUP if settings.warmup == UNTIL_STEADY else settings.warmup
-
-
-def _is_warm(settings: Settings, times: Sequence[int], pace: Pace, ready: ReadyBatches) -> bool:
-    """The warm-up is over: as long as was asked for, or until its last steps have no trend.
-
-    Nor may the batches be running out that a loader had prepared.
-    """
-    if settings.warmup != UNTIL_STEADY:
-        return len(times) >= settings.warmup
-    if len(times) < WINDOW:
-        return False
-    is_steady = not drift(times[-WINDOW:]) or len(times) >= MOST_WARMUP
-    return pace.agree(is_steady and not ready.is_falling) or len(times) >= MOST_EMPTYING
 
 
 def _progress(done: int, first: int | None, end: int, settings: Settings) -> tuple[str, float]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import multiprocessing
 import os
 import platform
 import sys
@@ -31,6 +32,7 @@ except ImportError:  # on a GPU machine that has torch and jax only, a run can b
     psutil = None
 
 from kit.cores import cpu_limit
+from kit.measure.base.ranks import has_siblings
 from kit.measure.base.turns import TURNS
 from kit.runs.conditions import Conditions
 
@@ -140,19 +142,22 @@ def _of_ended(times: Any) -> float:
 def _of_siblings(own: Any, children: Sequence[Any]) -> Iterator[float]:
     """What the other ranks of this host take on these cores: they are part of the job, too.
 
-    `torchrun` starts them, and says how many there are. They are its children, and so is this one.
+    One process has started them and this one, and may be a rank itself.
     """
-    count = os.environ.get("LOCAL_WORLD_SIZE", "")
-    launcher = own.parent() if count.isdecimal() and int(count) > 1 else None
+    if not has_siblings():
+        return
+    parent = multiprocessing.parent_process()  # of a fork server's child, not the fork server
+    launcher = own.parent() if parent is None else psutil.Process(parent.pid)
     if launcher is None:
         return
     cores = _cores_of(own)
     counted = {own.pid, *(child.pid for child in children)}
-    for sibling in launcher.children(recursive=True):
+    for sibling in (launcher, *launcher.children(recursive=True)):
         with contextlib.suppress(*_UNREADABLE):
             if sibling.pid not in counted and cores & _cores_of(sibling):
                 taken = sibling.cpu_times()
-                yield taken.user + taken.system + _of_ended(taken)
+                ended = _of_ended(taken) if sibling is not launcher else 0.0
+                yield taken.user + taken.system + ended
 
 
 def _cores_of(process: Any) -> set[int]:

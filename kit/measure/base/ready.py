@@ -13,18 +13,18 @@ import gc
 import math
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from kit.runs.steady import ALIKE, WINDOW, drift
+from kit.runs.steady import ALIKE, MOST_WARMUP, WINDOW, drift
 from kit.text import format_ms
 
-__all__ = ["MORE_READY", "MOST_EMPTYING", "MOST_LEAD_IN", "ReadyBatches", "used_up_text"]
+__all__ = ["MOST_EMPTYING", "MOST_LEAD_IN", "ReadyBatches", "used_up_text"]
 
 MOST_EMPTYING = 60  # warm-up steps, while the batches that are ready run out
 MOST_LEAD_IN = 20  # steps under the profiler, which keeps all that it sees
-MORE_READY = (
+_MORE_READY = (
     f"after {MOST_LEAD_IN} steps under the profiler a DataLoader still had more batches ready than "
     "in the measured steps: how long steps wait for a batch is not seen in the traced ones"
 )
@@ -67,9 +67,31 @@ class ReadyBatches:
         last = self.counts[-steps - 1 :]
         self._most = fmean(last) + 1 if last and not min(last) else math.inf
 
-    def is_led_in(self) -> bool:
-        """A step under the profiler has ended: are no more ready than in the measured steps?"""
-        return self.note() < self._most
+    def is_warm(
+        self, times: Sequence[int], fixed: int | None, agree: Callable[[bool], bool] = bool
+    ) -> bool:
+        """Is the warm-up over: have its last steps no trend, and are no batches running out?
+
+        Args:
+            times: of the steps until now.
+            fixed: how many steps were asked for; None where the steps decide.
+            agree: do all who take the step call it steady?
+        """
+        if fixed is not None:
+            return len(times) >= fixed
+        if len(times) < WINDOW:
+            return False
+        is_steady = not drift(times[-WINDOW:]) or len(times) >= MOST_WARMUP
+        return agree(is_steady and not self.is_falling) or len(times) >= MOST_EMPTYING
+
+    def led_in(self, number: int) -> tuple[bool, str]:
+        """After so many steps under the profiler: may traced ones begin, and what is to be known.
+
+        They may once no more batches are ready than in the measured steps, or after `MOST_LEAD_IN`.
+        """
+        is_usual = self.note() < self._most
+        is_last = number >= MOST_LEAD_IN
+        return is_usual or is_last, "" if is_usual or not is_last else _MORE_READY
 
 
 def used_up_text(counts: Sequence[int], times_ns: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from kit.measure.base.allocator import Allocated, memory_metrics, of_torch
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
 from kit.measure.base.machine import Watch
-from kit.measure.base.ready import MORE_READY, MOST_LEAD_IN, ReadyBatches
+from kit.measure.base.ready import ReadyBatches
 from kit.measure.native.events import FINISH, STEP, blocking_lines, steps_of, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
 from kit.measure.native.launches import find_launches
@@ -155,8 +155,8 @@ def _lead_in(step: Callable[[], Any], settling: int, ready: ReadyBatches) -> Seq
     """Take what loaders have prepared meanwhile; notes, where that does not get less."""
     for _ in range(settling):
         step()
-    for _ in range(MOST_LEAD_IN):
-        if ready.is_led_in():
-            return ()
+    number = 0
+    while not (led_in := ready.led_in(number))[0]:
         step()
-    return (MORE_READY,)
+        number += 1
+    return tuple(filter(None, led_in[1:]))

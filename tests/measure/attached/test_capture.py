@@ -309,11 +309,19 @@ def test_while_none_asks_a_signal_costs_what_an_idle_watch_does_and_a_file_one_c
     assert by_file <= nothing + 8 * 3  # is_recording, its generator, and the look at the clock
 
 
+@pytest.mark.parametrize(
+    ("rank", "ranks"),
+    [
+        ("RANK", "WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ],
+)
 def test_each_of_several_ranks_writes_a_file_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rank: str, ranks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv(rank, "3")
+    monkeypatch.setenv(ranks, "8")
     with kit.watch(2, skip=1, save=tmp_path / "step.kitrun"):
         Loop().train(20)
     assert [file.name for file in tmp_path.iterdir()] == ["step_rank3.kitrun"]

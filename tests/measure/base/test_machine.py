@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -209,16 +210,57 @@ finally:
 """
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_another_rank_that_the_launcher_has_started_is_part_of_the_job(ranks: int) -> None:
+@pytest.mark.parametrize(
+    ("said", "is_job"),
+    [
+        ({"LOCAL_WORLD_SIZE": "1"}, False),
+        ({"LOCAL_WORLD_SIZE": "2"}, True),  # torchrun
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, True),
+        ({"SLURM_NTASKS": "2"}, False),  # a batch job's, without srun
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, True),
+    ],
+)
+def test_another_rank_that_the_launcher_has_started_is_part_of_the_job(
+    said: dict[str, str], is_job: bool
+) -> None:
     told = subprocess.run(
         [sys.executable, "-c", LAUNCHER, RANK],
         check=True,
         capture_output=True,
         text=True,
-        env={**os.environ, "LOCAL_WORLD_SIZE": str(ranks)},
+        env={**os.environ, **said},
     )
-    assert (float(told.stdout) > 0.45) == (ranks == 2)
+    assert (float(told.stdout) > 0.45) == is_job
+
+
+def _rank(rank: int, folder: Path) -> None:
+    """One of two: the first computes until the second has seen that, which watches a loop."""
+    torch.set_num_threads(1)
+    group = torch.distributed.FileStore(str(folder / "store"), 2)
+    torch.distributed.init_process_group("gloo", store=group, rank=rank, world_size=2)
+    if rank == 0:
+        while not (folder / "seen").exists():
+            sum(range(10_000))
+        return
+    others = [x for x in psutil.Process(os.getppid()).children() if x.pid != os.getpid()]
+    before = read_machine()
+    taken = max(child.cpu_times().user for child in others)
+    while max(child.cpu_times().user for child in others) < taken + 0.5:
+        time.sleep(0.02)
+    own = read_machine().own_s - before.own_s
+    with kit.watch(1, skip=0, save=folder / "step.kitrun") as watch:
+        for _ in range(3):
+            watch.step()
+    (folder / "seen").write_text(str(own), "utf-8")
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no groups")
+def test_a_rank_that_multiprocessing_has_started_is_one_though_no_launcher_says_so(
+    tmp_path: Path,
+) -> None:
+    torch.multiprocessing.spawn(_rank, args=(tmp_path,), nprocs=2)
+    assert float((tmp_path / "seen").read_text("utf-8")) > 0.45
+    assert [file.name for file in tmp_path.glob("*.kitrun")] == ["step_rank1.kitrun"]
 
 
 def test_another_process_is_seen_and_said() -> None:

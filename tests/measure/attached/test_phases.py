@@ -1,0 +1,101 @@
+"""Loops of several phases: their optimizers replace each other, and a watch follows."""
+
+from __future__ import annotations
+
+import itertools
+from statistics import fmean
+
+import pytest
+import torch
+from torch import nn
+
+import kit
+from kit.errors import SettingsError
+from kit.measure.attached import later
+from kit.measure.base.loop import TRACED_STEPS
+from kit.text import format_ms
+from tests.measure.attached.loops import Loop
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+def _steps(optimizer: torch.optim.Optimizer, count: int) -> None:
+    weight = optimizer.param_groups[0]["params"][0]
+    for _ in range(count):
+        weight.square().sum().backward()
+        optimizer.step()
+
+
+def _sgd(size: int = 4) -> torch.optim.Optimizer:
+    return torch.optim.SGD([nn.Parameter(torch.ones(size, size))], lr=0.01)
+
+
+def test_where_the_first_optimizer_is_gone_the_next_one_ends_steps() -> None:
+    with kit.watch(steps=5, skip=2) as watch:
+        for _ in range(3):  # of a cross-validation, each too short to be recorded
+            _steps(_sgd(), 4)
+        _steps(_sgd(), 20)
+    assert watch.ended.startswith("complete")
+    assert watch.run.timeline.where(kind="step").sum() == TRACED_STEPS
+    said = "4 steps before these are left out: they ended with the step() of an optimizer that"
+    assert any(note.startswith(said) for note in watch.run.timeline.notes)
+
+
+def test_an_optimizer_that_is_kept_and_stepped_no_more_is_replaced_too() -> None:
+    head, model = _sgd(), _sgd()
+    with kit.watch(steps=5, skip=2) as watch:
+        _steps(head, 4)
+        _steps(model, 60)
+    assert watch.ended.startswith("complete")
+    assert any("4 steps before these" in note for note in watch.run.timeline.notes)
+
+
+def test_the_many_steps_of_another_optimizer_in_each_step_replace_none() -> None:
+    critic, generator = _sgd(), _sgd()
+    with kit.watch(steps=3, skip=1) as watch:
+        for _ in range(12):
+            _steps(generator, 1)
+            _steps(critic, 10)
+    phases = [s.name for s in watch.run.timeline.spans if s.kind == "record"]
+    assert phases.count("backward") == 11 * TRACED_STEPS
+    assert not any("left out" in note for note in watch.run.timeline.notes)
+
+
+def test_a_watch_that_is_used_again_takes_the_next_loop_as_it_is() -> None:
+    watch, loop = kit.watch(steps=2, skip=0), Loop()
+    with watch:
+        for _ in loop.steps(12):
+            watch.step()
+    first = watch.run
+    with watch:
+        with pytest.raises(SettingsError, match="the watch has seen no step"):
+            watch.run.name  # noqa: B018 - not that of the first loop
+        assert watch.ended == ""
+        loop.train(12)  # by its optimizer
+    assert watch.runs == (first, watch.run)
+    assert watch.run.environment["a step ends at"].startswith("AdamW.step()")
+
+
+@pytest.mark.parametrize(("each_ns", "is_said"), [(10**9, True), (1, False)])
+def test_a_loop_whose_time_is_outside_of_what_was_recorded_says_so(
+    each_ns: int, is_said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where games are played between the phases of training."""
+    clock = itertools.count(step=each_ns)
+    monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
+    loop = Loop()
+    with kit.watch(steps=3, skip=0) as watch:
+        loop.train(11)  # one more than is recorded
+        assert watch.ended.startswith("complete")
+        loop.train(2)
+        Loop().train(2)  # another loop's steps are not counted
+        loop.train(1)
+        recorded = watch.run
+    said = set(watch.run.timeline.notes) - set(recorded.timeline.notes)
+    own = format_ms(fmean(recorded.step_times_ns) / 1e6)
+    assert list(said) == is_said * [
+        f"after the recording the loop made 3 steps in 3 s, 1 s each in the mean; the measured "
+        f"ones took {own}: the rest of the loop's time is outside of what was recorded"
+    ]
+    watch.close()
+    assert len(watch.run.timeline.notes) == len(recorded.timeline.notes) + is_said
