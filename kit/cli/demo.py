@@ -66,8 +66,8 @@ def _advice(run: Run) -> str:
     """The advice for the line that waits; or that line, and what else is to be said."""
     where = " and ".join(sorted({f"{sync.site} ({sync.cause})" for sync in run.sync_points}))
     waits = f"The host waits at {where}."
-    if run.doubt:
-        return _wrapped(safe_terminal(f"{waits} No times: {run.doubt}.", 600))
+    if run.withheld:
+        return _wrapped(safe_terminal(f"{waits} No times: {run.withheld}.", 600))
     found = [advice.text for advice in run.advice()]
     said = [text for text in found if any(sync.site in text for sync in run.sync_points)]
     rest = found[0] if found else "There is nothing to gain."

@@ -3,7 +3,8 @@
 Chrome's Trace Event Format: one complete event ("X") for each span, tracks named by metadata
 ("M"), a flow ("s", "f") from each dispatch to the first kernel of its segment. Perfetto draws a
 track as nested slices, so a lane whose spans overlap without nesting is written as several tracks.
-`kit.open_trace` reads the JSON back: the same spans, to the nanosecond.
+`kit.open_trace` reads the JSON back: the same spans, to the nanosecond, and why their run was
+doubted.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from kit.files import as_path, write_whole
 from kit.formats.chrome.read import FORMAT, VERSION
 from kit.formats.chrome.roles import EXPORTED
 from kit.runs.analysis.markdown import run_markdown
+from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.text import no_formula
 from kit.trace import KINDS, Timeline
@@ -80,10 +84,12 @@ def _chrome(run: Run) -> Iterator[str]:
         "format": FORMAT,
         "version": VERSION,
         "name": run.name,
-        "origin": t.origin,
+        "origin": run.traced_as,
         "notes": list(t.notes),
         "environment": {str(k): str(v) for k, v in run.environment.items()},
         "step_times_ns": [int(x) for x in run.step_times_ns],
+        "conditions": _known({f.name: getattr(run.conditions, f.name) for f in fields(Conditions)}),
+        **_known({"known_fraction": run.known_fraction}),
         "tracks": {str(i): lane for i, (lane, _, _) in enumerate(tracks, 1)},
     }
     yield f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[\n'
@@ -95,6 +101,10 @@ def _chrome(run: Run) -> Iterator[str]:
     ]
     yield ",\n".join(json.dumps(e, separators=(",", ":"), allow_nan=False) for e in events)
     yield "\n]}\n"
+
+
+def _known(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(x) for name, x in numbers.items() if math.isfinite(x)}
 
 
 _Track = tuple[str, int, str]  # lane, process, the name that is shown

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 
+from kit.runs.conditions import Conditions
 from kit.runs.labels import IMPORTED
-from kit.runs.run import Run
+from kit.runs.run import EXPORTED_AS, KNOWN_FRACTION, Run
 from kit.runs.settings import Settings
 from kit.text import format_percent
 from kit.trace.communication import copy_totals
@@ -37,6 +39,11 @@ def run_of(imported: Imported, file: Path) -> Run:
     if (late := after_steps_fraction(t)) >= _SAID:
         said = f"{format_percent(late)} of the kernels' time that the steps launched {_LATE}"
         t = replace(t, notes=(*t.notes, said))
+    environment = {IMPORTED: imported.format, **imported.environment}
+    environment.pop(EXPORTED_AS, None)  # a file that has no measured steps may say it, too
+    if imported.exported_as:
+        environment[EXPORTED_AS] = imported.exported_as
+    known = imported.known_fraction
     has_gpu = any(lane.startswith("device/") and "stream" in lane.lower() for lane in t.lanes)
     is_tpu = imported.environment.get("device") == "tpu"
     return Run(
@@ -50,10 +57,17 @@ def run_of(imported: Imported, file: Path) -> Run:
         step_times_ns=times,
         timeline=t,
         sync_points=t.syncs,
-        environment={IMPORTED: imported.format, **imported.environment},
+        metrics={KNOWN_FRACTION: known} if known >= 0 else {},
+        environment=environment,
         memory=imported.memory,
         copies=copy_totals(imported.member.copies),
         name=imported.name or file.name,
         file=str(file),
         callers=imported.callers,
+        conditions=_conditions(imported.conditions),
     )
+
+
+def _conditions(said: Mapping[str, float]) -> Conditions:
+    """What a run of kit knew of the machine, from its own export."""
+    return Conditions(**{f.name: said[f.name] for f in fields(Conditions) if f.name in said})

@@ -94,9 +94,7 @@ def _file(path: Path) -> tuple[Path, list[str]]:
     if not found:
         raise TraceFileError(
             f"{str(path)!r} holds no *.xplane.pb: jax.profiler.trace(directory) writes one when "
-            "its block ends. A folder with a trace for each rank is opened by kit.open_ranks, and "
-            "by `kit view FOLDER -o ranks.html`; saved runs in one need names with their ranks "
-            "(step_rank1.kitrun)"
+            "its block ends. Other files in a folder are opened one by one, or by kit.open_ranks"
         )
     newest = [f for f in found if f.parent == found[-1].parent]
     notes = []

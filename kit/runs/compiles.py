@@ -71,6 +71,7 @@ class Measured:
     times_ns: tuple[int, ...]
     compiles: tuple[Compile, ...]  # those that fell into the measured steps
     timeline: Timeline
+    is_untraced: bool = True  # False: its steps are the traced ones, as of a foreign trace
 
     @property
     def compiled_ms(self) -> float:
@@ -104,8 +105,8 @@ class Measured:
         Where most of that went into compiling, this much is known without them.
         """
         ends = self.timeline.intervals(kind="step")
-        is_own = self.timeline.origin in ("profiled", "recorded")  # else its steps are these
-        if not (is_own and len(ends) and self.times_ns) or self.compiled_fraction >= MOSTLY:
+        is_known = self.is_untraced and len(ends) and self.times_ns
+        if not is_known or self.compiled_fraction >= MOSTLY:
             return ""
         last_ns = int(self.timeline.stop_ns.max())  # what the device still does belongs to them
         traced_ms = (last_ns - int(ends[:, 0].min())) / len(ends) / 1e6

@@ -52,6 +52,7 @@ MAX_NS = 1 << 53  # 104 days: beyond it a float64, as plots use, is no longer ex
 MAX_RATIO = 200  # real runs are packed 5 to 30 times; zeros 1000 times
 _FREE_BYTES = 8 << 20  # so much may be unpacked from any file
 _JSON = "run.json"
+_COUNTED = ("overhead.", "compile.", "exported.")  # begin of the metrics that the kit computes with
 _MEMBERS = {_JSON: MAX_JSON_BYTES} | {
     f"timeline/{column}.npy": MAX_SPANS * np.dtype(dtype).itemsize + 128
     for column, dtype in COLUMNS.items()
@@ -265,6 +266,9 @@ def _check(run: Any) -> None:
         ids = [*s.nodes, *(i for i, _ in s.reads), *(i for i, _ in s.writes)]
         if ids and not 0 <= min(ids) <= max(ids) < nodes:
             raise RunFileError(f"segment {s.index} names a node that is not in the graph")
+        for node, output in (*s.reads, *s.writes):
+            if not 0 <= output < len(run.graphs[0].nodes[node].avals):
+                raise RunFileError(f"segment {s.index} names output {output} of node {node}")
     for fused in run.fused:
         if fused.nodes and not 0 <= min(fused.nodes) <= max(fused.nodes) < sum(counts):
             raise RunFileError("a kernel names a node that is not in the graph")
@@ -291,6 +295,9 @@ def _check(run: Any) -> None:
 def _check_numbers(run: Any) -> None:
     """What a file may say and no measurement can: views compute with these numbers."""
     _one_within(run.metrics.get("parallel.devices", 1), "metrics['parallel.devices']", 1, 1 << 31)
+    for name, value in run.metrics.items():
+        if name.startswith(_COUNTED):
+            _one_within(value, f"metrics[{name!r:.60}]", 0, MAX_NS)
     _one_within(run.predicted_ms, "predicted_ms", 0, MAX_NS)
     for i, time in enumerate(run.step_times_ns):
         _one_within(time, f"step_times_ns[{i}]", 0, MAX_NS)

@@ -38,6 +38,7 @@ __all__ = [
     "drift_text",
     "enough_steps",
     "range_text",
+    "rare_reads",
     "rare_reads_text",
     "sorts_of_steps",
     "sorts_text",
@@ -102,10 +103,13 @@ def range_text(times_ns: Sequence[float]) -> str:
     return _span(times) if is_told else ""
 
 
-def unequal_text(run: Measured) -> str:
+def unequal_text(run: Measured, *, has_verdict: bool = True) -> str:
     """A sentence for measured steps of several sorts, whose mean the middle one hides; "" else.
 
     The traced steps are few, and may have any share of the slow ones, or none.
+
+    Args:
+        has_verdict: a limit and advice are shown, too, of these traced steps.
     """
     import numpy as np
 
@@ -120,12 +124,13 @@ def unequal_text(run: Measured) -> str:
         f"{format_ms(middle)}, but the mean of all is {format_ms(mean)}"
     )
     ends = run.timeline.intervals(kind="step")
-    if run.timeline.origin not in ("profiled", "recorded") or not len(ends):
+    if not run.measures_untraced or not len(ends):
         return said
     traced = float((ends[:, 1] - ends[:, 0]).mean()) / 1e6
+    parts = "the limit, the fractions and the advice" if has_verdict else "the fractions"
     return (
-        f"{said}. That of the {len(ends)} traced steps, from which the limit, the fractions and "
-        f"the advice come, is {format_ms(traced)}"
+        f"{said}. That of the {len(ends)} traced steps, from which {parts} come, is "
+        f"{format_ms(traced)}"
     )
 
 
@@ -170,20 +175,18 @@ def sorts_text(timeline: Timeline, sorts: Sequence[int]) -> str:
     )
 
 
-def rare_reads_text(run: Measured) -> str:
+def rare_reads_text(run: Measured, *, has_verdict: bool = True) -> str:
     """A sentence where traced steps wait at a line more or less often than measured ones; "" else.
 
-    Where nobody looked in the measured steps, nothing is known.
+    Where nobody looked in the measured steps, nothing is known. `has_verdict`: a limit is shown.
     """
     steps, traced = len(run.step_times_ns), run.timeline.steps
     if not (steps and traced and run.knows_waits and run.sees_waits_untraced):
         return ""
-    often = Counter(s.site for s in run.sync_points)
-    seen = Counter(s.site for s in run.timeline.syncs)
-    rare = [site for site in often | seen if often[site] % steps or not often[site]]
+    often, seen = _reads(run)
     apart = [
         site
-        for site in sorted(rare, key=lambda site: -often[site])
+        for site in sorted(rare_reads(run), key=lambda site: -often[site])
         if abs(seen[site] / traced - often[site] / steps) > _APART * often[site] / steps
     ]
     if not apart:
@@ -195,10 +198,32 @@ def rare_reads_text(run: Measured) -> str:
         f"{format_count(seen[site], 'time')} in the {whole}"
         for site in apart[:_FEW_READS]
     )
+    parts = "The limit, the fractions" if has_verdict else "The fractions"
     return (
-        f"{said}. The limit, the fractions and idle times by cause are of the traced steps, as if "
-        "it came as often as in these; the table of sync points is not"
+        f"{said}. {parts} and idle times by cause are of the traced steps, as if it came as often "
+        "as in these; the table of sync points is not"
     )
+
+
+def rare_reads(run: Measured) -> list[str]:
+    """Lines that wait in some steps only, as a loss that is logged every fifth step; "": unknown.
+
+    Of measured steps nobody knows in which of them a line waited. Ten reads in every tenth step
+    come to one a step: then the traced steps have none of them, or ten.
+    """
+    steps, traced = len(run.step_times_ns), run.timeline.steps
+    often, seen = _reads(run)
+    return [
+        site
+        for site in often | seen
+        if not (often[site] and often[site] % steps == 0)
+        or (traced and not (seen[site] and seen[site] % traced == 0))
+    ]
+
+
+def _reads(run: Measured) -> tuple[Counter[str], Counter[str]]:
+    """How often each line waited in the measured steps, and in the traced ones."""
+    return Counter(s.site for s in run.sync_points), Counter(s.site for s in run.timeline.syncs)
 
 
 def _groups(timeline: Timeline, sorts: Sequence[int]) -> list[list[int]]:

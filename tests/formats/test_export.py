@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
 import random
 from collections import Counter, defaultdict
@@ -13,16 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
 from kit.errors import RunFileError, SettingsError, TraceFileError
+from kit.runs.change import traced_text
+from kit.runs.conditions import Conditions
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.text import safe_terminal
-from kit.trace import KINDS, Span, SyncPoint, Timeline
+from kit.trace import KINDS, Span, SyncPoint, Timeline, headline
 from kit.trace.critical_path import critical_path
 from kit.trace.hta import hta_idle, hta_queue
 from kit.widgets.timeline.view import timeline_payload
@@ -116,6 +120,75 @@ def test_an_export_opens_as_what_it_was(tmp_path, name: str, suffix: str):
     assert again.step_times_ns == run.step_times_ns
     assert again.name == (run.name or f"trace.{suffix}")
     assert set(run.timeline.notes) <= set(again.timeline.notes)
+
+
+def test_an_export_keeps_why_its_run_was_doubted(tmp_path):
+    """It opened as "recording-bound (64% of the step)", with cures."""
+    run = replace(make_run(), conditions=Conditions(cores=2.0, others=1.31, load=3.5))
+    again = kit.open_trace(exported(run, tmp_path))
+    assert again.conditions == run.conditions
+    assert again.doubt == run.doubt != ""
+    assert again.limited_by().doubt == run.doubt
+    (tmp_path / "again").mkdir()
+    assert kit.open_trace(exported(again, tmp_path / "again")).doubt == run.doubt
+
+
+def test_an_export_keeps_that_kernels_were_lost(tmp_path):
+    run = make_run()
+    t = run.timeline
+    node = np.where((t.kind == KINDS.index("kernel")) & (np.arange(len(t)) % 2 == 0), -1, t.node)
+    run = replace(run, timeline=replace(t, node=node.astype(np.int32)))
+    assert "of the kernels' time could be matched" in run.doubt
+    assert kit.open_trace(exported(run, tmp_path)).doubt == run.doubt
+
+
+def test_the_measured_steps_of_an_export_are_other_steps_than_the_traced_ones(tmp_path):
+    """A step of 0.5 ms stood above parts that add up to 1.1 ms, and nothing was said."""
+    run = replace(make_run(), step_times_ns=tuple(500_000 + i for i in range(200)))
+    again = kit.open_trace(exported(run, tmp_path))
+    assert again.timeline.origin == "imported"
+    assert again.measures_untraced
+    assert traced_text(again) == traced_text(run) != ""
+    (tmp_path / "foreign.json").write_text(json.dumps(cuda_trace()))
+    foreign = kit.open_trace(tmp_path / "foreign.json")
+    assert not foreign.measures_untraced
+    (tmp_path / "again").mkdir()
+    for opened, is_untraced in ((again, True), (foreign, False)):
+        twice = kit.open_trace(exported(opened, tmp_path / "again"))
+        assert twice.measures_untraced == is_untraced
+
+
+def test_an_exported_gpu_run_knows_how_busy_a_measured_step_is(tmp_path):
+    run = make_run()
+    busy = headline(run.timeline).device_busy_fraction
+    shorter = round(run.traced_ms * 1e6 * (busy + 1) / 2)
+    gpu = {"device": "cuda (NVIDIA H100)"}
+    run = replace(run, environment=gpu, step_times_ns=(shorter,) * 20)
+    again = kit.open_trace(exported(run, tmp_path))
+    assert again.busy_of_measured == pytest.approx(run.busy_of_measured)
+    assert run.busy_of_measured > busy
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"conditions": [], "known_fraction": "x", "origin": 3},
+        {"conditions": {"cores": "2", "others": math.nan, "load": -1, "self": 3, "steal": True}},
+        {"conditions": {"cores": 1e400}, "known_fraction": -1},
+        {"step_times_ns": None, "environment": {"exported from origin": "profiled"}},
+        {"origin": "measured by hand", "environment": {"exported from origin": "recorded"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_stranger_writes_of_a_run_is_not_believed(tmp_path, said: dict[str, Any]):
+    path = exported(make_run(), tmp_path)
+    data = json.loads(path.read_text())
+    data["otherData"] |= said
+    path.write_text(json.dumps(data))
+    run = kit.open_trace(path)
+    assert run.conditions == Conditions()
+    assert run.doubt == ""
+    assert run.measures_untraced == (not {"step_times_ns", "origin"} & set(said))
 
 
 def test_what_each_call_has_launched_is_known_again(tmp_path):

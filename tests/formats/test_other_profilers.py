@@ -207,7 +207,7 @@ def test_an_execution_trace_opens_where_it_holds_times(tmp_path: Path) -> None:
     run = opened(tmp_path / "et.json", chakra())
     assert ("device/0 stream 7", "kernel", "gemm<float>(int)", 40_250) in shown(run)
     assert any("no real file with times" in note for note in run.timeline.notes)
-    with pytest.raises(TraceFileError, match="4 nodes without times: it says what ran, not when"):
+    with pytest.raises(TraceFileError, match="4 nodes without times that make a timeline"):
         opened(tmp_path / "plain.json", chakra(with_times=False))
 
 
@@ -246,9 +246,9 @@ def test_a_duration_that_is_none_is_0_and_said(tmp_path: Path) -> None:
     """A node of Chakra's was left out, without a word."""
     made = chakra()
     made["nodes"][1]["inclusive_dur"], made["nodes"][2]["inclusive_dur"] = -5.0, "x"
-    made["nodes"][3]["ts"] = None
+    made["nodes"].append(made["nodes"][3] | {"id": 5, "ts": None})
     run = opened(tmp_path / "et.json", made)
-    assert not run.timeline.where(kind="kernel").any()
+    assert run.timeline.where(kind="kernel").sum() == 1
     notes = " ".join(run.timeline.notes)
     assert "2 durations below 0 or no number: taken as 0" in notes
     assert "1 event without a time: left out" in notes

@@ -141,17 +141,15 @@ def test_a_run_is_the_same_bytes_on_windows(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("where", "value"),
     [
-        ("metrics/parallel.devices", "nan"),
-        ("metrics/parallel.devices", "inf"),
-        ("metrics/parallel.devices", -2.0),
+        *(("metrics/parallel.devices", x) for x in ("nan", "inf", -2.0)),
+        *(("metrics/overhead.launch_ns", x) for x in ("nan", "inf", -1.0)),
+        ("metrics/compile.count", "nan"),
         ("conditions/warmup_steps", "inf"),
         ("conditions/others", "-inf"),
         ("predicted_ms", 1e300),
-        ("step_times_ns/0", -1),
-        ("step_times_ns/0", 1 << 62),
+        *(("step_times_ns/0", x) for x in (-1, 1 << 62)),
         ("segments/0/index", 1 << 31),
-        ("graphs/0/nodes/0/avals/0/shape/0", 1 << 62),
-        ("graphs/0/nodes/0/avals/0/shape/0", -1),
+        *(("graphs/0/nodes/0/avals/0/shape/0", x) for x in (1 << 62, -1)),
     ],
 )
 def test_a_number_that_no_run_can_have_is_refused_with_its_name(where, value, tmp_path):
@@ -301,6 +299,7 @@ def test_any_bytes_in_a_column_are_refused_or_a_run_that_can_be_shown(column, va
         (lambda h: h["graphs"][0]["nodes"][2].update(inputs=[[9, 0]]), "is not an earlier value"),
         (lambda h: h["graphs"][0]["nodes"][2].update(inputs=[[0]]), "must be a list of 2"),
         (lambda h: h["segments"][0].update(nodes=[999]), "segment 0 names a node that is not"),
+        (lambda h: h["segments"][0].update(reads=[[2, 1000]]), "segment 0 names output 1000 of"),
         (lambda h: h["segments"][0].update(is_cached=1), "is_cached must be true or false, not 1"),
         (
             lambda h: h.update(sync_points=[{"at_ns": 0, "wait_ns": -1, "cause": ""}]),

@@ -14,13 +14,22 @@ from hypothesis import strategies as st
 
 from kit.reports.html import report_html
 from kit.reports.markdown import report_markdown
-from kit.runs.analysis.headline import headline_text
+from kit.runs.analysis.headline import headline_text, syncs_of_steps
 from kit.runs.analysis.summary import summary
 from kit.runs.change import ends_text, step_interval, step_text, told_interval, within_text
+from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.spread import _heads
-from kit.runs.steady import ALIKE, SURE, drift, drift_text, rare_reads_text, unequal_text
+from kit.runs.steady import (
+    ALIKE,
+    SURE,
+    drift,
+    drift_text,
+    rare_reads,
+    rare_reads_text,
+    unequal_text,
+)
 from kit.runs.whatif.predict import predict
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.base.cards import headline_html
@@ -107,6 +116,16 @@ def test_where_few_steps_are_alike_the_interval_is_told_however_wide() -> None:
     assert told_interval(steady) == step_interval(steady)
 
 
+def test_parts_that_are_not_shown_are_not_said_to_come_from_the_traced_steps() -> None:
+    unequal = replace(make_run(), step_times_ns=(1_000_000,) * 8 + (9_000_000,) * 4)
+    busy = replace(unequal, conditions=Conditions(cores=2, others=1.3))
+    assert "from which the limit, the fractions and the advice come, is" in summary(unequal)
+    for shown in (summary(busy), headline_html(busy)):
+        assert "from which the fractions come, is" in shown
+    reads = replace(with_reads(2, 1), conditions=busy.conditions)
+    assert "traced steps. The fractions and idle" in summary(reads)
+
+
 def with_reads(measured: int, traced: int, *, mode: str = "lazy") -> Run:
     """Twelve measured steps and three traced ones, so many of which log their loss."""
     step = 10_000_000
@@ -139,6 +158,24 @@ def test_a_loss_that_some_steps_log_is_told_if_the_traced_ones_do_it_more_or_les
         assert ("traced steps. The limit, the fractions" in shown) == bool(said)
         assert "Train.py" not in shown  # no file is called so
     assert rare_reads_text(with_reads(measured, traced, mode="torch")) == ""  # nobody looked
+
+
+def test_a_burst_of_reads_in_every_tenth_step_is_not_one_read_a_step() -> None:
+    """Ten reads in each of three of thirty steps, none in the traced ones: nothing was said."""
+    step = 10_000_000
+    steps = [Span("host/main", f"step {i}", "step", i * step, (i + 1) * step) for i in range(3)]
+    burst = [SyncPoint(10 * i * step + j, 1000, "item", "val.py:3")
+             for i in range(3) for j in range(10)]  # fmt: skip
+    each = [SyncPoint(i * step + step // 2, 1000, "item", "train.py:9") for i in range(30)]
+    timeline = Timeline.of(steps, each[:3], origin="profiled")
+    run = Run(Settings(), (1.0,), (step,) * 30, timeline, (*each, *burst))
+    said = "line val.py:3 waits 1 times a measured step, and 0 times in the 3 traced steps"
+    assert rare_reads_text(run).partition(". ")[0] == said
+    assert rare_reads(run) == ["val.py:3"]
+    assert syncs_of_steps(run) == []  # each step would have been given one read of the burst
+    alike = replace(run, sync_points=tuple(each))
+    assert rare_reads(alike) == []
+    assert len(syncs_of_steps(alike)) == 30
 
 
 @given(st.lists(st.integers(1, 9), min_size=6, max_size=30))

@@ -10,6 +10,7 @@ Files come from strangers: nothing in one is executed, memory is bounded
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from typing import Any
@@ -22,8 +23,18 @@ from kit.formats.chrome.json import read_events
 from kit.formats.chrome.roles import Role
 from kit.formats.chrome.torch import read_torch
 from kit.trace.devices import TORCH_CPU
-from kit.trace.imported import DAY_NS, NOT_TRACED, Imported, Member, Spans, cut_name, naming, whole
-from kit.trace.timeline import Timeline
+from kit.trace.imported import (
+    DAY_NS,
+    NOT_TRACED,
+    Imported,
+    Member,
+    Spans,
+    cut_name,
+    is_number,
+    naming,
+    whole,
+)
+from kit.trace.timeline import ORIGINS, Timeline
 
 __all__ = ["FORMAT", "VERSION", "Imported", "read_chrome"]
 
@@ -170,7 +181,16 @@ def _exported(events: Events, own: dict[str, Any]) -> Imported:
         cut_name(own.get("name", "")),
         tuple(times or ()) if is_times else None,
         Member(has_clock=False),  # as a saved run: its times count from its own begin
+        exported_as=own["origin"] if is_times and own.get("origin") in ORIGINS else "",
+        conditions=_numbers(own.get("conditions")),
+        known_fraction=_numbers(own).get("known_fraction", math.nan),
     )
+
+
+def _numbers(said: object) -> dict[str, float]:
+    """Those that a run may hold, by name."""
+    found = list(said.items())[:100] if isinstance(said, dict) else []
+    return {cut_name(k): float(v) for k, v in found if is_number(v, _MAX_NS) and v >= 0}
 
 
 def _own_timeline(events: Events, own: dict[str, Any]) -> Timeline:

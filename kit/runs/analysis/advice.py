@@ -21,6 +21,7 @@ from kit.runs.labels import is_of_strangers, is_on_cpu, is_on_gpu
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import Timeline, count_devices, sync_table, union_ns
+from kit.trace.devices import is_runtimes
 from kit.trace.gaps import ELSEWHERE, OWN
 from kit.trace.intervals import Ints, without
 from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
@@ -32,6 +33,12 @@ SHARE = 0.05  # of the step: what costs less is not worth a sentence
 _RECORDING = tuple(row.name for row in CATEGORY_ROWS if row.phase)
 # What one thread does in turn.
 HOST_WORK = (*_RECORDING, "own code", "input", "host waits elsewhere")
+_IN_A_THREAD = "let a thread do that ahead of the step (prefetch=2)."
+_IN_PROCESSES = (
+    "let processes do that ahead of the step (a DataLoader of your own with num_workers). A thread "
+    "(prefetch=2) would take turns with recording, which leaves it no time here: such steps have "
+    "become slower."
+)
 _NO_TIME = 0.9  # of the step: a host that is at work for so much has none to spare for a thread
 _UNKNOWN = "An unknown line"
 FEW_OPS = 30  # a segment of fewer ops may cost more to issue than to run
@@ -59,7 +66,7 @@ def advise(run: Run) -> tuple[Advice, ...]:
             elif most >= SHARE * seen.step_ms or rule.is_rare:
                 found.append(replace(advice, ms=most))
     dearest_first = sorted(found, key=lambda a: 0.0 if math.isnan(a.ms) else -a.ms)
-    return AdviceRows(dearest_first).with_note(run.doubt)
+    return AdviceRows(dearest_first).with_note(run.withheld)
 
 
 class _Seen:
@@ -146,18 +153,14 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
         said = f"the device waits {in_a_step(run, ms)} {doing}"
         if not is_seen:
             said = f"the host records nothing for {in_a_step(run, whole)} {doing}"
-        text = f"{said}{asleep}: let a thread do that ahead of the step (prefetch=2)."
-        most = min(whole, seen.beside_ms(whole))  # the thread takes as long for it
+        # A sleep takes no turns.
+        is_full = not asleep and seen.together_ms(*HOST_WORK) >= _NO_TIME * seen.step_ms
+        text = f"{said}{asleep}: {_IN_PROCESSES if is_full else _IN_A_THREAD}"
+        most = min(whole, seen.beside_ms(whole))  # whoever does it ahead takes as long for it
         cheaper = min(whole, seen.most_ms(("input",)))
         if most < cheaper:
             text += f" A faster loader would save more, up to {format_ms(cheaper)}."
-        if not asleep and seen.together_ms(*HOST_WORK) >= _NO_TIME * seen.step_ms:
-            text += (
-                " The Python in it takes turns with recording, which leaves it no time here, and "
-                "such steps have become slower: processes take no turns (a DataLoader of your own "
-                "with num_workers)."
-            )
-        yield Advice("input", text, site, most, {"prefetch": 2})
+        yield Advice("input", text, site, most, {} if is_full else {"prefetch": 2})
     else:
         text = (
             f"the host waits {in_a_step(run, waits)} for its batch though a thread prepares "
@@ -220,6 +223,12 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
             f"sleeps, reads a file or takes a lock), and {lost}. Do it ahead in a thread (a batch: "
             f"{batch}), or less often."
         )
+        if is_runtimes(site):
+            text = (
+                f"the host is in {site}, a call of the device's runtime, and {lost}. The first "
+                "calls of a program load the driver: trace later steps. Those that ask for memory "
+                "or give it back: keep it for the next step (in torch, no empty_cache())."
+            )
         yield Advice("host waits elsewhere", text, site, ms)
 
 

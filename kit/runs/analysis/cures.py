@@ -60,8 +60,7 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
 def in_a_step(run: Run, ms: float) -> str:
     """`78.6 ms a step`, of the traced ones: with their length, if a card shows another one."""
     whole = run.traced_ms
-    is_live = run.timeline.origin in ("profiled", "recorded")
-    if is_live and abs(whole - run.step_ms) >= APART * run.step_ms:
+    if run.measures_untraced and abs(whole - run.step_ms) >= APART * run.step_ms:
         return f"{format_ms(ms)} of the mean traced step's {format_ms(whole)}"
     return f"{format_ms(ms)} a step"
 
@@ -170,6 +169,13 @@ SYNC_CURES = (
         lambda cause, via: cause == "copy_to_device",
         "pinned memory and non_blocking=True copy without waiting.",
         {"prefetch": 2},
+    ),
+    SyncCure(
+        "memory given back",
+        lambda cause, via: cause == "free",
+        "memory is given back, for which the device first finishes its work. Keep it for the next "
+        "step (in torch, no empty_cache()); if no line of yours gives it back, the memory is "
+        "nearly full: a smaller batch.",
     ),
     SyncCure(
         "wait for the device",

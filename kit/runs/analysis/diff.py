@@ -16,18 +16,22 @@ from typing import Any, TypeVar
 from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.ir.graph import VARIABLES, DiffRow
-from kit.runs.analysis.headline import has_other_samples, headline_differences
+from kit.runs.analysis.headline import (
+    doubt_of_waits,
+    has_other_samples,
+    headline_differences,
+)
 from kit.runs.analysis.parts import NOTHING, Part, Parts, kernel_kind
-from kit.runs.analysis.rows import Change, NodeChange, row_markdown, row_text
+from kit.runs.analysis.rows import Change, NodeChange, rest_texts, row_markdown, row_text
 from kit.runs.change import (
     Difference,
-    doubt_of,
+    doubt_of_traced,
     median_run,
     part_difference,
     steps_difference,
 )
 from kit.runs.knob import knobs_of
-from kit.runs.labels import COMMIT, IMPORTED, TIME, label_of, told_settings
+from kit.runs.labels import COMMIT, IMPORTED, TIME, label_of, labels_of, told_settings
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import (
@@ -149,7 +153,7 @@ class RunDiff:
         lines += [f"{n}: {a} -> {safe_terminal(b, 200)}" for n, a, b in self.points]
         lines += self._compiles(safe_terminal)
         for title, rows in self.sections:
-            lines += _section(title, rows, limit, is_judged=not self.doubt)
+            lines += _section(title, rows, limit, self.doubt)
         for title, nodes in self._nodes():
             lines += [f"{title}: {format_count(len(nodes), 'node')}"] if nodes else []
             lines += [f"  {row_text(f'{n.op} at {_place(n)}', n)}" for n in nodes[:limit]]
@@ -175,6 +179,8 @@ class RunDiff:
             if changed := [row for row in rows if row.is_changed]:
                 table = [row_markdown(row.name, row) for row in changed[:limit]]
                 parts.append(f"#### {title}\n\n{markdown_table(_HEAD, table)}")
+            if rest := "; ".join(rest_texts(rows, self.doubt)):
+                parts.append(safe_markdown(rest if changed else f"{title}: {rest}") + ".")
         for title, nodes in self._nodes():
             if nodes:
                 table = [row_markdown(f"{n.op} at {_place(n)}", n) for n in nodes[:limit]]
@@ -216,16 +222,17 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     old, new = median_run(olds), median_run(news)
     parts = Parts(old), Parts(new)
     step = max(filter(math.isfinite, (old.step_ms, new.step_ms)), default=0.0)
-    pair = _Pairing(step, doubt_of(old, new))
+    pair = _Pairing(step, doubt_of_traced(old, new))
+    waits = replace(pair, doubt=doubt_of_waits(old, new))
     nodes, kernels = _graphs(parts, pair)
     is_trace = any(IMPORTED in run.environment for run in (old, new))  # says nothing of these
     return RunDiff(
-        labels=(_label(old), _label(new)),
+        labels=_labels(old, new),
         step=_step(olds, news, by_sample=has_other_samples(old, new)),
         settings=() if is_trace else _changed(_in_words(old), _in_words(new)),
         breakdown=pair.rows(*(p.breakdown() for p in parts), is_ordered=False),
         idle=pair.rows(*(p.idle() for p in parts)),
-        syncs=pair.rows(*(p.syncs() for p in parts)),
+        syncs=waits.rows(*(p.syncs() for p in parts)),
         kernels=kernels,
         nodes=nodes,
         segments=(0, 0) if is_trace else (len(old.segments), len(new.segments)),
@@ -373,28 +380,30 @@ def _texts(graphs: list[Graph], left: int, right: int) -> tuple[str, str, str]:
     return node.op, node.site, node.scope
 
 
-def _label(run: Run) -> str:
-    """What it is called; its mode too, or what wrote it, where only the workload's name tells."""
-    label = label_of(run)
-    shown = label if len(label) <= 60 else label[:59] + "…"
-    return f"{shown} ({run.environment.get(IMPORTED, run.settings.mode)})"
+def _labels(old: Run, new: Run) -> tuple[str, str]:
+    """What the two are called, each with its mode or what wrote it.
+
+    Where that is one name, as of two files in two folders, with what tells them apart.
+    """
+    a, b = _label(old), _label(new)
+    if a == b:
+        apart = labels_of([old, new], [0, 0])
+        return _label(old, apart[0]), _label(new, apart[1])
+    return a, b
 
 
-def _section(title: str, rows: Sequence[Change], limit: int, *, is_judged: bool) -> list[str]:
-    """The rows that changed, and how many did not."""
+def _label(run: Run, *apart: str) -> str:
+    name, *more = (x if len(x) <= 60 else f"{x[:19]}…{x[-40:]}" for x in (label_of(run), *apart))
+    return f"{name} ({', '.join([*more, run.environment.get(IMPORTED, run.settings.mode)])})"
+
+
+def _section(title: str, rows: Sequence[Change], limit: int, doubt: str) -> list[str]:
+    """The rows that changed, and how many did not, and why."""
     changed = [row for row in rows if row.is_changed]
     lines = [f"  {row_text(row.name, row, row.note)}" for row in changed[:limit]]
     if more := len(changed) - limit:
         lines += [f"  ({more:,} more changed)"] * (more > 0)
-    short = sum(row.is_unjudged for row in rows) if is_judged else 0
-    lines += [f"  {format_count(short, 'row')}, too few steps to know the spread"] * bool(short)
-    rest = len(rows) - len(changed) - short
-    said = (
-        "without a change beyond the spread"
-        if is_judged
-        else "not compared: the step's line says why"
-    )
-    lines += [f"  {format_count(rest, 'row')} {said}"] * bool(rest)
+    lines += [f"  {safe_terminal(said, 400)}" for said in rest_texts(rows, doubt)]
     return [f"{title}:", *lines] if lines else []
 
 

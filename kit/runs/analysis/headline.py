@@ -7,6 +7,7 @@ few: their interval is wide unless they agree.
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -17,12 +18,14 @@ from kit.runs.change import (
     Difference,
     StepTimes,
     doubt_of,
+    doubt_of_traced,
     part_difference,
     shift_of,
     within_text,
 )
 from kit.runs.labels import samples_of
 from kit.runs.run import Run
+from kit.runs.steady import rare_reads
 from kit.text import UNKNOWN, format_count, format_ms, format_number, format_percent
 from kit.trace import Headline, SyncPoint, count_devices, each_step, headline
 from kit.trace.devices import TORCH_CPU
@@ -33,6 +36,7 @@ __all__ = [
     "RERUN_POINTS",
     "Headlines",
     "busy_of",
+    "doubt_of_waits",
     "has_other_samples",
     "headline_differences",
     "headline_text",
@@ -49,6 +53,7 @@ HEADLINE_WORDS = {  # what each field of `Headline` is called wherever it is sho
 }
 RERUN_POINTS = 0.03  # what a fraction of one differs by between reruns (standard deviation)
 _BLUR_POINTS = 0.10
+_Place = tuple[str, str, str]  # line, library line and cause
 _FRACTIONS: dict[str, Callable[[Headline], float]] = {
     "device_busy_fraction": lambda h: h.device_busy_fraction,
     "overlap_fraction": lambda h: h.overlap_fraction,
@@ -142,16 +147,16 @@ class Headlines:
         """
         before, now = self._all[old], self._all[new]
         waits = before.sync_wait_ms, now.sync_wait_ms
-        found = {
+        steps = self._waits[old], self._waits[new]
+        waited = part_difference(waits, steps, now.step_ms)
+        runs = self._runs[old], self._runs[new]
+        traced = doubt_of_traced(*runs)
+        return {
             "step_ms": self.steps.difference(old, new),
-            **{name: self._fraction(name, old, new) for name in _FRACTIONS},
-            "sync_wait_ms": part_difference(
-                waits, (self._waits[old], self._waits[new]), now.step_ms
-            ),
+            **{n: replace(self._fraction(n, old, new), doubt=traced) for n in _FRACTIONS},
+            "sync_wait_ms": replace(waited, doubt=doubt_of_waits(*runs)),
+            "syncs_per_step": self._counts(old, new),
         }
-        why = doubt_of(self._runs[old], self._runs[new])
-        counts = {"syncs_per_step": self._counts(old, new)}
-        return {k: replace(d, doubt=why) for k, d in found.items()} | counts
 
     @cached_property
     def _parts(self) -> dict[str, list[list[float]]]:
@@ -170,12 +175,14 @@ class Headlines:
     def _counts(self, old: int, new: int) -> Difference:
         """Of sync points a step: exact, but for a read in some steps only.
 
-        A run may hold one such read more or less, by where in the program it began.
+        A run may hold one such step more or less, by where in the program it began, and so all that
+        a step reads at such a line.
         """
         a, b = (self._all[i].syncs_per_step for i in (old, new))
         steps = [self._told[i].steps for i in (old, new)]
-        is_exact = a.is_integer() and b.is_integer()
-        half = 0.0 if is_exact or not all(steps) else sum(1 / n for n in steps)
+        rare = [_rare_in_a_step(self._runs[i]) for i in (old, new)]
+        most = sum(max(found.get(place, 0) for found in rare) for place in {*rare[0], *rare[1]})
+        half = most * sum(1 / n for n in steps) if all(steps) else 0.0
         return Difference(a, b, b - a - half, b - a + half, is_ratio=False, blur=0.0)
 
     def _fraction(self, name: str, old: int, new: int) -> Difference:
@@ -191,6 +198,12 @@ def headline_differences(old: Run, new: Run) -> dict[str, Difference]:
     return Headlines([old, new]).differences(0, 1)
 
 
+def doubt_of_waits(*runs: Run) -> str:
+    """Why a change of waits may be another program's, or the profiler's where it alone saw them."""
+    is_traced = any(waits_of(run).is_traced for run in runs)
+    return doubt_of_traced(*runs) if is_traced else doubt_of(*runs)
+
+
 def has_other_samples(old: Run, new: Run) -> bool:
     """Do their steps hold different numbers of samples, so that step times do not compare?
 
@@ -203,7 +216,7 @@ def has_other_samples(old: Run, new: Run) -> bool:
 def syncs_of_steps(run: Run) -> list[Sequence[SyncPoint]]:
     """The sync points that the cards tell of, of each step alone.
 
-    Nobody kept when an untraced step began: there is nothing if not all can have equally many.
+    Nobody kept when an untraced step began: there is nothing if not all have equally many.
     """
     told = waits_of(run)
     if told.steps and told.is_traced:
@@ -211,10 +224,37 @@ def syncs_of_steps(run: Run) -> list[Sequence[SyncPoint]]:
         ends = run.timeline.intervals(kind="step")
         places = np.searchsorted([sync.at_ns for sync in syncs], ends).tolist()
         return [syncs[first:last] for first, last in places]
-    if not told.steps or len(told.syncs) % told.steps:
+    if not told.steps or {*rare_reads(run)} & {sync.site for sync in told.syncs}:
         return []
     each = len(told.syncs) // told.steps
     return [told.syncs[i * each : (i + 1) * each] for i in range(told.steps)]
+
+
+def _rare_in_a_step(run: Run) -> dict[_Place, int]:
+    """How often a step waits at most at each place at which not all steps wait equally often.
+
+    Of an untraced step: in as long a time as the longest one took.
+    """
+    told = waits_of(run)
+    at: dict[_Place, list[int]] = defaultdict(list)
+    for sync in told.syncs:
+        at[_place(sync)].append(sync.at_ns)
+    if told.is_traced:
+        steps = [Counter(map(_place, syncs)) for syncs in syncs_of_steps(run)]
+        most = {place: max(step[place] for step in steps) for place in at if steps}
+        return {place: n for place, n in most.items() if any(step[place] < n for step in steps)}
+    rare, longest = {*rare_reads(run)}, max(run.step_times_ns)
+    found = {}
+    for place, times in at.items():
+        if place[0] in rare or len(times) % told.steps:
+            begins = np.sort(times)
+            until = np.searchsorted(begins, begins + longest, "right")
+            found[place] = int((until - np.arange(len(begins))).max())
+    return found
+
+
+def _place(sync: SyncPoint) -> _Place:
+    return sync.site, sync.via, sync.cause
 
 
 def _waits_ms(run: Run) -> list[float]:

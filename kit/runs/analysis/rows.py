@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kit.runs.change import Difference
-from kit.text import format_ms, safe_markdown, safe_terminal
+from kit.text import format_count, format_ms, safe_markdown, safe_terminal
 
-__all__ = ["Change", "NodeChange", "row_markdown", "row_text"]
+__all__ = ["Change", "NodeChange", "rest_texts", "row_markdown", "row_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,13 @@ class Change:
         return self.difference is not None and self.difference.is_changed
 
     @property
-    def is_unjudged(self) -> bool:
-        """Were there too few steps to know the spread?"""
-        return self.difference is None or math.isnan(self.difference.spread)
+    def why_untold(self) -> str:
+        """Why it is not called changed, in words that follow `3 rows`."""
+        if self.difference is not None and self.difference.doubt:
+            return f"not judged: {self.difference.doubt}"
+        if self.difference is None or math.isnan(self.difference.spread):
+            return "with too few steps to know the spread"
+        return "without a change beyond the spread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,21 @@ class NodeChange:
     def is_changed(self) -> bool:
         """By more than the spread; see docs/measuring.md."""
         return self.difference is not None and self.difference.is_changed
+
+
+def rest_texts(rows: Sequence[Change], known_doubt: str = "") -> list[str]:
+    """`70 rows without a change beyond the spread`: the rows that did not change, by the reason.
+
+    Args:
+        known_doubt: what the step's line says already.
+    """
+    counts = Counter(row.why_untold for row in rows if not row.is_changed)
+    known = f"not judged: {known_doubt}"
+    return [
+        f"{format_count(n, 'row')} "
+        + (why if why != known else "not compared: the step's line says why")
+        for why, n in sorted(counts.items())
+    ]
 
 
 def row_text(name: str, row: Change | NodeChange, note: str = "") -> str:

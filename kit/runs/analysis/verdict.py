@@ -45,6 +45,10 @@ _UNSEEN = (
     "trace with the device's activities (ProfilerActivity.CUDA, XPU, ...): the notes say what the "
     "profiler lacked, or which events are not read"
 )
+_NO_KERNEL = (
+    "measure again when no other profiler runs, in this program or on the device: that of XLA gave "
+    "no kernel, and the notes say what it lacked"
+)
 _NOTHING = (
     "put torch.profiler around the steps that compute, in the process that runs them: the file has "
     "no op of torch and no kernel"
@@ -126,8 +130,8 @@ LIMIT_ROWS = {
         "persistent_workers=True and pin_memory=True",
     ),
     "elsewhere": LimitRow(
-        "The host neither computes nor waits for the device: it sleeps, reads a file or takes a "
-        "lock",
+        "The host neither computes nor waits for the device: it sleeps, reads a file, takes a "
+        "lock, or is in a call of the driver's (cudaMalloc)",
         "do that in another thread, or less often: the table of idle time has each line",
     ),
     "own": LimitRow(
@@ -244,6 +248,8 @@ def _next_of(run: Run) -> str:
         return _EARLIER
     if not run.doubt and run.after_steps_fraction >= MUCH:
         return _BEHIND
+    if not run.doubt and run.segments:
+        return _NO_KERNEL
     if not run.doubt:
         return _UNSEEN if _has_device(run) else _NOTHING
     if run.doubt == run.measured.unlike_text:

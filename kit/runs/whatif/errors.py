@@ -16,7 +16,7 @@ from kit.runs.steady import sorts_of_steps
 from kit.runs.whatif.question import Question
 from kit.text import format_percent
 
-__all__ = ["KNOWN_ERRORS", "KnownError", "interval_ms"]
+__all__ = ["KNOWN_ERRORS", "KnownError", "doubts", "interval_ms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,12 @@ KNOWN_ERRORS = (
     KnownError((REPLAY,), 0.30, _unfitted(626)),
     KnownError(("prefetch",), 0.50, _unfitted(1430)),
 )
+
+
+def doubts(*runs: Run) -> list[str]:
+    """Why all that is predicted from these runs may be off; nothing of runs that can be told."""
+    found = dict.fromkeys(run.doubt for run in runs if run.doubt)
+    return [f"the run may be off, and what is made of it: {why}" for why in found]
 
 
 def interval_ms(

@@ -25,7 +25,7 @@ from kit.runs.labels import is_of_strangers
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import Costs, between, costs_of, on_loading, with_overheads
-from kit.runs.whatif.errors import interval_ms
+from kit.runs.whatif.errors import doubts, interval_ms
 from kit.runs.whatif.native import NativeModel, is_native
 from kit.runs.whatif.question import Question, unlike
 from kit.runs.whatif.steps import Shape, accumulated, device_times, forward_size, modelled, step_ns
@@ -178,7 +178,8 @@ class Model:
 
 
 def _native(run: Run, model: NativeModel, asked: Question) -> Prediction:
-    ns, timeline, notes = model.predict(asked)
+    ns, timeline, assumed = model.predict(asked)
+    notes = (*doubts(run), *assumed)
     why = "how far off this is, is not known: no prediction of native steps was compared with a run"
     return Prediction(
         settings=asked.settings,
@@ -191,7 +192,7 @@ def _native(run: Run, model: NativeModel, asked: Question) -> Prediction:
 
 def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
     base, wanted, speed = runs[0], asked.settings, asked.device_speed
-    notes: list[str] = []
+    notes = doubts(*runs)
     costs = _for_batch(runs, costs, wanted, notes)
     costs = _for_scaling(base, costs, wanted, notes)
     if asked.host_speed != 1.0:

@@ -39,6 +39,7 @@ __all__ = [
 RUN_AHEAD = 1  # steps; `kit.runtime.session.session` has the same
 SEGMENTS_AHEAD = 256
 SWITCH_NS = 5_000_000  # after so long Python lets another thread run
+MOST_SWITCHES = 2_000  # of a step; a damaged file may say that one records for days
 AGAIN = 0.3  # to issue a known segment again: of what the worker does for its arrays
 STEPS = 5  # simulated; the first ones fill the pipeline
 SHOWN = 2
@@ -273,6 +274,8 @@ class _Steps:
             ]
             for s in shape.segments
         ]
+        recorded = (costs.record.get(phase, 0.0) * n for part in self._phases for phase, n in part)
+        self._switch_ns = max(SWITCH_NS, round(sum(recorded) / MOST_SWITCHES))
         self._begin_loading(is_full=is_full)
 
     def add(self) -> None:
@@ -368,8 +371,8 @@ class _Steps:
         self._put(lane, "next batch", "input", self._costs.inputs, after, _PYTHON)
 
     def _recorded(self, phase: str, ns: float) -> None:
-        for left in range(round(ns), 0, -SWITCH_NS):
-            self._host(phase, "record", min(left, SWITCH_NS))
+        for left in range(round(ns), 0, -self._switch_ns):
+            self._host(phase, "record", min(left, self._switch_ns))
 
     def _away(self, phase: str, ops: int) -> None:
         """A sleep, a file, a lock or code of the program's: the worker may run Python meanwhile."""

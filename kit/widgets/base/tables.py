@@ -76,7 +76,7 @@ def sync_table_html(run: Run) -> str:
         return section("Sync points", sentence(text))
     rows = sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline)
     most = max(rows[0].wait_ms_per_step, 1e-12)
-    is_sure = not run.doubt  # else no advice is given, and a cure is one
+    is_sure = not run.withheld  # else no advice is given, and a cure is one
     cells = [
         _sync_cells(row, run, row.wait_ms_per_step / most, is_sure) for row in rows[:_MAX_ROWS]
     ]

@@ -10,6 +10,7 @@ import traitlets
 from ipywidgets import HTML
 
 from kit.runs.analysis.diff import Change, NodeChange, RunDiff
+from kit.runs.analysis.rows import rest_texts
 from kit.text import format_count, format_ms, format_percent, safe_html
 from kit.widgets.base.change import change_html
 from kit.widgets.base.errors import ErrorsIn
@@ -41,7 +42,7 @@ def run_diff_html(diff: RunDiff, *, limit: int = MAX_ROWS) -> str:
     head = f"<b>{old}</b> → <b>{new}</b>{changed}{_doubt(diff)}"
     parts = [
         section("What changed", sentence(head) + _table([diff.step])),
-        *(_section(title, rows, limit) for title, rows in diff.sections),
+        *(_section(title, rows, limit, diff.doubt) for title, rows in diff.sections),
         _nodes("Got slower", diff.slower, limit),
         _nodes("Appeared", diff.appeared, limit),
         _nodes("Vanished", diff.vanished, limit),
@@ -72,38 +73,24 @@ def _conditions(diff: RunDiff) -> list[tuple[str, object, object]]:
     return found
 
 
-def _section(title: str, rows: Sequence[Change], limit: int) -> str:
-    """The rows that changed; of the others, how many there are. "" if none has changed."""
+def _section(title: str, rows: Sequence[Change], limit: int, doubt: str) -> str:
+    """The rows that changed; of the others, how many, and why. "" if none has changed."""
     changed = [row for row in rows if row.is_changed]
     if not changed:
         return ""
     said = not_shown(len(changed) - limit, "changed row")
-    short = sum(row.is_unjudged for row in rows)
-    if short:
-        said += f" {format_count(short, 'row')}: too few steps to know the spread."
-    if rest := len(rows) - len(changed) - short:
-        said += f" The other {format_count(rest, 'row')}: no change beyond the spread."
+    said += "".join(f" {safe_html(rest, 400)}." for rest in rest_texts(rows, doubt))
     return section(title, _table(changed[:limit]) + sentence(said))
 
 
 def _unchanged(diff: RunDiff) -> str:
-    """The parts of which nothing changed, in one line; of a run in doubt, nothing is known."""
+    """The parts of which nothing changed, a line each; what the step's doubt says, it says once."""
     if diff.doubt:
         return ""
-    titles: dict[bool, list[str]] = {False: [], True: []}  # by whether a row cannot be judged
-    for title, rows in diff.sections:
-        if rows and not any(row.is_changed for row in rows):
-            is_unjudged = any(row.is_unjudged for row in rows)
-            titles[is_unjudged].append(title[0].lower() + title[1:])
-    said = [
-        f"{what}: {'; '.join(found)}."
-        for what, found in (
-            ("No change beyond the spread", titles[False]),
-            ("Too few steps to know the spread", titles[True]),
-        )
-        if found
-    ]
-    return sentence(" ".join(said)) if said else ""
+    unchanged = ((t, rows) for t, rows in diff.sections if not any(r.is_changed for r in rows))
+    said = (f"{title}: {'; '.join(rest_texts(rows))}." for title, rows in unchanged if rows)
+    lines = "".join(f"<div>{safe_html(line, 600)}</div>" for line in said)
+    return sentence(lines) if lines else ""
 
 
 def _table(rows: Sequence[Change]) -> str:

@@ -56,17 +56,12 @@ def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[
     """
     rows = [_row(run, p, measured) for p in predictions]
     body = tables.table(_HEADS, rows, "lrrrrr", widths=(22, 28, 12, 18, 11, 9), least_px=620)
-    notes = dict.fromkeys([*_doubts(run), *(t for p in predictions for t in p.assumptions)])
+    notes = dict.fromkeys(text for p in predictions for text in p.assumptions)
     if notes:
         each = "".join(f"<li>{safe_html(text, 400)}</li>" for text in notes)
         body += tables.sentence(f'assumed:<ul style="margin:0 0 0 18px;padding:0">{each}</ul>')
     source = f"{safe_html(run.name or 'a run', 60)} at {safe_html(step_text(run), 200)} a step"
     return tables.section(f"Predicted against measured (modelled), from {source}", body)
-
-
-def _doubts(run: Run) -> list[str]:
-    """Why all that is predicted from this run may be off; nothing of a run that can be told."""
-    return [f"the run may be off, and what is made of it: {run.doubt}"] * bool(run.doubt)
 
 
 def _row(run: Run, p: Prediction, measured: Sequence[Run]) -> list[str]:
@@ -245,7 +240,6 @@ class WhatIfView(View):
         lines = [f"{now.headline()}; {ratio:.2f} times as fast", *now.assumptions]
         if self._model.native is not None:
             lines.insert(1, _NOT_CUT)
-        lines[1:1] = _doubts(self.run)
         if self._unasked:
             lines.append(
                 f"boxes are for the {MOST} places that wait longest; "

@@ -13,13 +13,14 @@ import kit
 from kit.errors import SettingsError
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.analysis.diff import diff_runs, kernel_kind
-from kit.runs.analysis.headline import has_other_samples
+from kit.runs.analysis.headline import has_other_samples, headline_differences
+from kit.runs.analysis.sentence import change_sentence
 from kit.runs.analysis.story import best_of
 from kit.runs.change import StepTimes
 from kit.runs.compiles import Compile
 from kit.runs.conditions import Conditions
-from kit.runs.labels import IMPORTED, WATCHED
-from kit.runs.run import Fused, Run
+from kit.runs.labels import IMPORTED, TIME, WATCHED
+from kit.runs.run import KNOWN_FRACTION, Fused, Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.trace import Span, SyncPoint, Timeline, union_ns
@@ -133,7 +134,7 @@ def test_a_sync_point_that_came_is_named_also_where_times_are_not_judged() -> No
         assert came in found.text()
         assert "sync points a step" in found.to_markdown()
         assert "item at train.py:7" in run_diff_html(found)
-    assert "No change beyond the spread" not in run_diff_html(diff_runs(old, busy))
+    assert "beyond the spread" not in run_diff_html(diff_runs(old, busy))
     assert "not compared: the step's line says why" in diff_runs(old, busy).text()
     assert "beyond the spread" not in diff_runs(old, busy).text()
     assert "sync points a step: 1 -> 0; only before: item" in diff_runs(new, old).text()
@@ -181,7 +182,7 @@ def test_one_traced_step_says_nothing_of_its_spread() -> None:
     found = diff_runs(old, new)
     assert found.kernels[0].ms == 80
     assert not found.kernels[0].is_changed
-    assert "1 row, too few steps to know the spread" in found.text()
+    assert "1 row with too few steps to know the spread" in found.text()
     assert "without a change" not in found.text()
 
 
@@ -313,7 +314,7 @@ def test_two_real_runs_of_other_bulk_sizes_compute_the_same_nodes() -> None:
 
 def test_a_trace_is_called_by_what_wrote_it_and_not_by_a_mode() -> None:
     run = replace(make_run(), environment={IMPORTED: "jax profile"})
-    assert diff_runs(run, run).labels[0].endswith("(jax profile)")
+    assert diff_runs(run, run).labels[0].endswith("jax profile)")
 
 
 def test_a_run_with_a_step_of_no_length_is_compared_as_any_other():
@@ -326,6 +327,67 @@ def test_a_run_with_a_step_of_no_length_is_compared_as_any_other():
     for odd in (none, one):
         assert "What changed" in run_diff_html(diff_runs(run, odd))
         assert diff_runs(odd, run).to_markdown()
+
+
+def test_two_files_of_one_name_are_told_apart_by_their_folders() -> None:
+    """A pull request said: ### train (lazy) -> train (lazy)."""
+    old, new = (
+        replace(make_run(Settings(mode="lazy")), file=f"{folder}/train.kitrun")
+        for folder in ("before", "now")
+    )
+    assert diff_runs(old, new).labels == ("train (before, lazy)", "train (now, lazy)")
+    assert diff_runs(old, make_run()).labels == ("train (lazy)", "synthetic (bulked)")
+
+
+def with_lost_kernels(run: Run) -> Run:
+    """The same run, of which the profiler has lost every second kernel."""
+    kept = [s for i, s in enumerate(s for s in run.timeline.spans) if s.kind != "kernel" or i % 2]
+    odd = [replace(s, node=-1) if s.kind == "kernel" and i % 3 == 0 else s
+           for i, s in enumerate(kept)]  # fmt: skip
+    return replace(run, timeline=Timeline.of(odd, run.timeline.syncs, "profiled"))
+
+
+def test_parts_of_a_run_that_lost_kernels_are_not_called_changed() -> None:
+    """It said "the device is busy 40% instead of 80%" of a trace with half of the kernels."""
+    old = make_run()
+    new = with_lost_kernels(old)
+    assert "could be matched" in new.doubt
+    found = headline_differences(old, new)
+    busy = found["device_busy_fraction"]
+    assert busy.new < 0.8 * busy.old
+    assert (busy.kind, busy.doubt) == ("unclear", new.doubt)
+    assert not found["step_ms"].doubt
+    assert not found["sync_wait_ms"].doubt
+    assert "busy" not in change_sentence(found)
+    diff = diff_runs(old, new)
+    assert not any(row.is_changed for row in (*diff.breakdown, *diff.idle, *diff.kernels))
+    assert not diff.slower
+    assert all(not row.difference.doubt for row in diff.syncs)
+    for text in (diff.text(), diff.to_markdown(), run_diff_html(diff)):
+        assert "rows not judged: only 65% of the kernels" in text
+
+
+def test_waits_that_only_a_trace_saw_are_as_doubtful_as_the_trace() -> None:
+    native = make_run(Settings(mode="torch"))
+    doubtful = replace(native, metrics={KNOWN_FRACTION: 0.5})
+    assert headline_differences(native, doubtful)["sync_wait_ms"].doubt == doubtful.doubt != ""
+
+
+def test_parts_of_several_disturbed_runs_are_not_called_unchanged() -> None:
+    """By turns, the steps of disturbed runs can be judged; the parts are of one pair of them."""
+    busy = Conditions(cores=2, others=1.0)
+    sides = [
+        [replace(make_run(), conditions=busy, environment={TIME: f"{2 * i + k}"}) for i in range(3)]
+        for k in (0, 1)
+    ]
+    diff = diff_runs(*sides)
+    assert not diff.doubt
+    said = f"9 rows not judged: {sides[0][0].doubt}"
+    assert f"  {said}" in diff.text()
+    assert f"Where the traced step went: {said}." in diff.to_markdown()
+    assert f"Where the traced step went: {said}." in run_diff_html(diff)
+    for text in (diff.text(), diff.to_markdown(), run_diff_html(diff)):
+        assert "without a change" not in text
 
 
 def test_what_a_watched_run_was_not_told_is_not_compared() -> None:
@@ -345,5 +407,5 @@ def test_a_page_says_where_too_few_steps_were_traced() -> None:
     kernels = [Span("device/0 k", "dot", "kernel", 0, ms * MS, 0, 1) for ms in (10, 90)]
     old, new = (run_of(graph("mm"), timeline=Timeline.of([*step, k])) for k in kernels)
     page = run_diff_html(diff_runs(old, new))
-    assert "Too few steps to know the spread" in page
-    assert "No change beyond the spread" not in page
+    assert "1 row with too few steps to know the spread" in page
+    assert "without a change beyond the spread" not in page

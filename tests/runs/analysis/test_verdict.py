@@ -17,16 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
+from kit.cli.demo import _advice
 from kit.reports.markdown import report_markdown
 from kit.runs.analysis.advice import ADVICE_RULES, limits_of
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
 from kit.runs.conditions import KNOWN, Conditions
+from kit.runs.loss_scaling import HOST_CHECK
 from kit.runs.settings import Settings
 from kit.text import format_ms
 from kit.trace import LIMITS, Span, SyncPoint, Timeline
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import waits_of
 from kit.widgets.base.cards import headline_html
+from kit.widgets.base.tables import sync_table_html
 from kit.widgets.numbers.advice import advice_html
 from kit.workloads import recorded
 from kit.workloads.recorded import RECORDINGS
@@ -95,6 +99,38 @@ def test_a_device_that_was_given_work_and_not_seen_gets_no_verdict(kind: str) ->
     assert "-bound" not in summary(unseen) + unseen.to_markdown() + advice_html(unseen)
     assert "-bound" in summary(seen)
     assert not of(run_of([host("record", 0, 9)], mode="torch")).limit.doubt  # nothing was given
+
+
+@pytest.fixture
+def unseen() -> kit.Run:
+    """A run on device kit that waits, and whose profiler gave no kernel."""
+    run = make_run(Settings(loss_scaling=HOST_CHECK))
+    spans = [s for s in run.timeline.spans if s.kind not in ON_DEVICE]
+    syncs = [replace(s, via="grad_scaler.py:351") for s in run.timeline.syncs]
+    return replace(
+        run,
+        timeline=Timeline.of(spans, syncs, "profiled"),
+        sync_points=tuple(replace(s, via="grad_scaler.py:351") for s in run.sync_points),
+    )
+
+
+def test_who_advises_withholds_what_the_verdict_withholds(unseen: kit.Run) -> None:
+    """Under "no advice is given" stood "the device waits 21.6 ms for Python", and a cure."""
+    assert not unseen.doubt
+    assert unseen.withheld == of(unseen).limit.doubt == "what the device did was not seen"
+    assert unseen.withheld in repr(unseen.advice())
+    assert "try loss_scaling" not in sync_table_html(unseen)
+    assert f"No times: {unseen.withheld}." in " ".join(_advice(unseen).split())
+    seen = replace(unseen, timeline=make_run().timeline)
+    assert not seen.withheld
+    assert "try" in sync_table_html(seen)
+
+
+def test_a_run_on_device_kit_is_not_told_to_set_an_option_of_torchs_profiler(
+    unseen: kit.Run,
+) -> None:
+    assert "ProfilerActivity" not in of(unseen).next_step
+    assert "no other profiler runs" in of(unseen).next_step
 
 
 @pytest.mark.parametrize(

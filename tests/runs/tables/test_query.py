@@ -358,3 +358,21 @@ def test_a_table_becomes_a_data_frame_or_says_what_to_install(run: Run) -> None:
         assert len(frame) == len(rows)
         values = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
         assert values == [list(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--csv"], "put a question in SQL after the file"),
+        (["--json"], "put a question in SQL after the file"),
+        (["select 1", "--csv", "--json"], "two forms of one answer"),
+    ],
+)
+def test_a_form_without_an_answer_and_two_forms_of_one_are_refused(
+    trace: Path, capsys, arguments: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["query", str(trace), *arguments])
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert (told.out, said in told.err) == ("", True)

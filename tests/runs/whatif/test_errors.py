@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from kit.runs.conditions import Conditions
 from kit.runs.knob import knobs_of
 from kit.runs.settings import Settings
 from kit.runs.whatif.errors import KNOWN_ERRORS
 from kit.runs.whatif.predict import calibrated, predict
 from kit.text import format_ms
+from tests.factories import native_run
 from tests.runs.whatif.measured import measured
 
 
@@ -80,3 +82,28 @@ def test_each_known_error_is_of_settings_that_there_are() -> None:
     names = {name.partition("=")[0] for row in KNOWN_ERRORS for name in row.settings}
     assert names < {knob.name for knob in knobs_of(Settings)}
     assert all(0 < row.at_most < 1 and row.origin for row in KNOWN_ERRORS)
+
+
+def test_what_is_predicted_of_a_disturbed_run_says_so_first() -> None:
+    """It had an interval, "nine of ten such predictions", and no warning."""
+    busy = Conditions(cores=2, others=1.31)
+    for run in (measured(), native_run()):
+        disturbed = replace(run, conditions=busy)
+        said = f"the run may be off, and what is made of it: {disturbed.doubt}"
+        found = predict(disturbed)
+        assert found.assumptions[0] == found.timeline.notes[0] == said
+        assert not any("may be off" in text for text in predict(run).assumptions)
+
+
+def test_a_second_run_that_was_disturbed_is_told_too() -> None:
+    run, other = measured(Settings(batch_size=8)), measured(Settings(batch_size=16))
+    other = replace(other, conditions=Conditions(cores=2, others=1.0))
+    found = predict([run, other], run.settings.replace(batch_size=12))
+    assert other.doubt in found.assumptions[0]
+
+
+def test_steps_that_a_damaged_file_says_took_weeks_are_predicted_at_once() -> None:
+    """A piece of work was made for each 5 ms of them, without end."""
+    run = replace(measured(), step_times_ns=(1 << 52,) * 3)
+    assert predict(run).step_ms == pytest.approx(run.step_ms, rel=0.01)
+    assert len(predict(run).timeline) < 50_000
