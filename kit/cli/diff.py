@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Hashable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kit.cli.terminal import say
+from kit.cli.terminal import runs_of, say
 from kit.errors import KitError
 from kit.text import format_percent, markdown_table, safe_markdown, safe_terminal
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["diff", "fraction"]
 
-_SAVED = "*.kitrun"
 _Group = tuple[str, "list[Run]", "list[Run]"]  # what the runs of both sides have in common
 
 
@@ -32,7 +31,7 @@ def diff(options: argparse.Namespace) -> int:
     """
     from kit.runs.analysis.diff import diff_runs
 
-    groups, alone = _groups(_read(options.old), _read(options.new))
+    groups, alone = _groups(runs_of(options.old), runs_of(options.new))
     diffs = [(name, diff_runs(old, new)) for name, old, new in groups]
     bar = options.fail_over
     failed = [name for name, found in diffs if bar is not None and found.slower_than(bar)]
@@ -57,14 +56,6 @@ def fraction(text: str) -> float:
     return value
 
 
-def _read(path: Path) -> list[Run]:
-    """The runs of a folder, or the one that a file or a profile holds."""
-    import kit
-
-    files = sorted(path.glob(_SAVED)) if path.is_dir() else []
-    return [kit.open_trace(file) for file in files or [path]]
-
-
 def _groups(old: list[Run], new: list[Run]) -> tuple[list[_Group], dict[str, list[str]]]:
     """Runs of equal names and settings, together; and those that have no partner.
 
@@ -78,7 +69,9 @@ def _groups(old: list[Run], new: list[Run]) -> tuple[list[_Group], dict[str, lis
     first: dict[Hashable, Run] = {}
     for run in (*old, *new):
         first.setdefault(cell_of(run), run)
-    words = dict(zip(first, run_labels(list(first.values())), strict=True))
+    # Not by their labels: those are of one side, and each pair has both.
+    named = run_labels([replace(run, label="") for run in first.values()])
+    words = dict(zip(first, named, strict=True))
     sides: list[dict[Hashable, list[Run]]] = [{}, {}]
     for side, runs in zip(sides, (old, new), strict=True):
         for run in runs:

@@ -336,7 +336,7 @@ _QUERY = (
     _VIEW[0],
     Argument("sql", nargs="?", default="", metavar="SQL", help="one select; none: the tables"),
     Argument("--csv", action="store_true", help="all rows, for a spreadsheet"),
-    Argument("--json", action="store_true", help="all rows, as a list of objects"),
+    Argument("--json", action="store_true", help="all rows, as a list of objects; not with --csv"),
     Argument("--rows", type=int, default=50, metavar="N", help="how many to print; default: 50"),
     _VIEW[2],
 )
@@ -357,8 +357,8 @@ _REPORT = (
         nargs="*",
         type=_path,
         metavar="RUN",
-        help="saved runs (*.kitrun) or traces; or a folder with a trace for each rank; none: run "
-        "BERT and sweep",
+        help="saved runs (*.kitrun), folders of these, or traces; or a folder with a trace for "
+        "each rank; none: run BERT and sweep",
     ),
     Argument(
         "-o",
@@ -375,7 +375,8 @@ _OPEN = (
         nargs="+",
         type=_path,
         metavar="RUN",
-        help="saved runs (*.kitrun) or traces; or a folder with a trace for each rank",
+        help="saved runs (*.kitrun), folders of these, or traces; or a folder with a trace for "
+        "each rank",
     ),
     Argument("--port", type=port_number, default=0, help="default: one that is free"),
     Argument("--no-browser", action="store_true", help="only print the URL"),

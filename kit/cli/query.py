@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kit.cli.terminal import complain, say
+from kit.cli.terminal import complain, file_of, say
 
 __all__ = ["query"]
 
@@ -16,6 +16,7 @@ def query(options: argparse.Namespace) -> int:
     question may read and nothing else: kit query trace.json "select name, total_ms from kernels
     order by total_ms desc limit 5"
     """
+    _check(options)
     import kit
     from kit.formats.ranks.ask import query_folder
     from kit.formats.ranks.files import is_folder_of_ranks
@@ -32,7 +33,8 @@ def query(options: argparse.Namespace) -> int:
         for problem in problems:
             complain(f"note: {problem}")
     else:
-        answer = kit.open_trace(options.trace, step_by=options.step_by).query(options.sql)
+        run = kit.open_trace(file_of(options.trace), step_by=options.step_by)
+        answer = run.query(options.sql)
     if options.json:
         say(answer.to_json())
     elif options.csv:
@@ -42,3 +44,14 @@ def query(options: argparse.Namespace) -> int:
     if answer.is_cut and (options.json or options.csv):
         complain("there are more rows: the answer was cut")
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """End with status 2 where the form of an answer is asked for that there is not."""
+    if options.csv and options.json:
+        options.parser.error("--csv and --json are two forms of one answer: give one of them")
+    if not options.sql and (options.csv or options.json):
+        options.parser.error(
+            "--csv and --json are for an answer: put a question in SQL after the file, such as "
+            '"select * from kernels"'
+        )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kit.errors import TraceFileError
 from kit.text import WHOLE, safe_terminal
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ __all__ = [
     "INTERRUPTED",
     "callers_of",
     "complain",
+    "file_of",
     "open_closed_streams",
+    "runs_of",
     "said_of",
     "say",
     "say_and_keep",
@@ -96,6 +99,32 @@ def open_closed_streams() -> None:
         stream = getattr(sys, name)
         if stream is None or getattr(stream, "closed", False):
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def file_of(path: Path) -> Path:
+    """The only saved run of a folder, or the path itself.
+
+    Raises:
+        TraceFileError: the folder holds several, which no command for one run can show.
+    """
+    saved = _saved_in(path)
+    if len(saved) > 1:
+        raise TraceFileError(
+            f"{str(path)!r} holds {len(saved):,} saved runs: name one of them, or write a page of "
+            "all by `kit report FOLDER`"
+        )
+    return saved[0] if saved else path
+
+
+def runs_of(path: Path) -> list[Run]:
+    """The saved runs of a folder, or the run that a file or a profile holds."""
+    import kit
+
+    return [kit.open_trace(file) for file in _saved_in(path) or [path]]
+
+
+def _saved_in(path: Path) -> list[Path]:
+    return sorted(path.glob("*.kitrun")) if path.is_dir() else []
 
 
 def summary_of(run: Run) -> str:

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from kit.cli.signals import leaving_nothing
-from kit.cli.terminal import callers_of, say, say_and_keep, say_now, summary_of, written
+from kit.cli.terminal import (
+    callers_of,
+    file_of,
+    runs_of,
+    say,
+    say_and_keep,
+    say_now,
+    summary_of,
+    written,
+)
 from kit.errors import TraceFileError
 
 __all__ = ["open_page", "opened", "view"]
@@ -34,7 +43,7 @@ def view(options: argparse.Namespace) -> int:
             raise TraceFileError("--by is for one trace: give the file of one rank")
         ranks = kit.open_ranks(options.trace, step_by=options.step_by)
         return _told(ranks.to_text, ranks, options.output)
-    run = kit.open_trace(options.trace, step_by=options.step_by)
+    run = kit.open_trace(file_of(options.trace), step_by=options.step_by)
     by = options.by
     return _told(lambda: callers_of(run, by) if by else summary_of(run), [run], options.output)
 
@@ -63,12 +72,12 @@ def open_page(options: argparse.Namespace) -> int:
 
 
 def opened(paths: Sequence[Path]) -> Any:
-    """Some runs; or the ranks of a job, if a folder of them stands alone."""
+    """The runs of files and folders; or the ranks of a job, if a folder of them stands alone."""
     import kit
     from kit.formats.ranks.files import is_folder_of_ranks
 
     if not any(map(is_folder_of_ranks, paths)):
-        return [kit.open_trace(path) for path in paths]
+        return [run for path in paths for run in runs_of(path)]
     if len(paths) > 1:
         raise TraceFileError("a folder of ranks has a page of its own: give it alone")
     return kit.open_ranks(paths[0])

@@ -55,6 +55,16 @@ RESTART = "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.re
 # What is said of parts of the view that have lost their kernel.
 MARKS = """() => [...document.querySelectorAll('.jupyter-widgets-disconnected')]
   .map(part => getComputedStyle(part, '::before').content).filter(said => said !== 'none')"""
+# of each canvas that bokeh lays out: pixels of its bitmap, and as wide as it is shown
+WIDTHS = """() => {
+  const found = [];
+  const walk = (root) => { for (const part of root.querySelectorAll('*')) {
+    if (part.shadowRoot) walk(part.shadowRoot);
+    if (part.matches('canvas.bk-layer')) found.push([part.width, part.clientWidth]);
+  } };
+  walk(document);
+  return found;
+}"""
 COLUMNS = """() => [...document.querySelectorAll('.kit-labelled')]
   .map(control => Math.round(control.getBoundingClientRect().left))"""
 OVERFLOW = """() => { const e = document.querySelector('.kit-explorer');
@@ -182,6 +192,27 @@ def test_a_view_that_has_lost_its_kernel_says_so_once_and_keeps_its_columns(
         (said,) = page.evaluate(MARKS)
         assert "kernel that made this has ended" in said
         assert page.evaluate(COLUMNS) == columns
+
+
+def test_a_figure_is_not_stretched_whose_width_changed_out_of_sight(
+    lab: Lab, opening: Opener
+) -> None:
+    """The graph of a second explorer stayed as narrow as it had been in a narrower window."""
+    cells = CELL, 'Explorer(step, Settings(steps=2, warmup=0), name="other")'
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(book, lab.root / "two.ipynb")
+    (lab.root / "go").touch()
+    with opening(width=1500, height=1600) as browser:
+        page = browser.page
+        assert lab.open_and_run(browser, "two.ipynb") == []
+        page.wait_for_function(f"({WIDTHS})().length >= 8")
+        for width in (420, 1500):
+            page.set_viewport_size({"width": width, "height": 1600})
+            page.wait_for_timeout(3000)  # bokeh follows both explorers, seen or not
+        page.locator(".kit-explorer").nth(1).evaluate("view => view.scrollIntoView(true)")
+        page.wait_for_function(f"({WIDTHS})().every(([bitmap, shown]) => bitmap === shown)")
+        assert browser.errors() == []
 
 
 def test_a_view_without_a_figure_says_so_too(lab: Lab, opening: Opener) -> None:

@@ -144,6 +144,19 @@ def test_a_listing_that_opens_hidden_shows_its_dearest_line_once_it_is_seen(
     assert in_sight(page, "train.py:90")
 
 
+def test_a_listing_that_folds_lines_is_a_grid_of_rows_to_a_screen_reader(
+    offline: Browser, tmp_path: Path
+):
+    listing = source_html(dear_at(90))
+    assert "<details" in listing
+    page = PAGE.format(listing=listing, script=LISTING_JS)
+    (tmp_path / "page.html").write_text(page)
+    offline.page.goto((tmp_path / "page.html").as_uri())
+    assert offline.barriers(".kit-source-lines") == []
+    offline.page.locator(".kit-source-lines summary").first.click()
+    assert offline.barriers(".kit-source-lines") == []
+
+
 def test_in_a_notebook_a_line_is_picked_by_mouse_and_keys_and_a_far_one_is_brought_into_view(
     lab: Lab, browser: Browser
 ):

@@ -59,6 +59,16 @@ def test_folders_are_compared_cell_by_cell_and_what_has_no_partner_is_said(kit: 
     assert out.rstrip().endswith("than the spread: batch size 8")
 
 
+def test_a_pair_is_named_by_what_both_have_and_not_by_the_label_of_one(kit: Kit):
+    for label in ("before", "after"):
+        Path(label).mkdir()
+        for size in (4, 8):
+            run = replace(make_run(Settings(batch_size=size), seed=size), label=label)
+            run.save(f"{label}/{size}.kitrun")
+    status, out, _ = kit("diff", "before", "after")
+    assert (status, "== batch size 4 ==" in out) == (0, True)
+
+
 def test_recordings_of_one_script_are_repeats_however_many_steps_they_warmed_up(kit: Kit):
     """Of three on each side one pair was compared: "only in the old: 7 warm-up steps; 9 ..."."""
     sides = ("old", (6, 7, 9), 1.0), ("new", (6, 8, 8), 1.3)

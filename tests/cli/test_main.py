@@ -325,6 +325,23 @@ def test_saved_runs_become_one_report_by_both_roads(kit: Kit, tmp_path: Path):
     assert (tmp_path / "x.html").is_file()
 
 
+def test_a_folder_of_saved_runs_is_reported_and_one_of_them_must_be_named_to_be_viewed(kit: Kit):
+    Path("sweep").mkdir()
+    for size in (4, 8):
+        make_run(Settings(batch_size=size)).save(f"sweep/{size}.kitrun")
+    assert kit("report", "sweep", "-o", "both.html")[:2] == (0, "wrote both.html\n")
+    assert "2 recorded runs" in Path("both.html").read_text()
+    for asked in (("view", "sweep"), ("query", "sweep", "select 1")):
+        status, out, err = kit(*asked)
+        assert (status, out) == (1, "")
+        assert "'sweep' holds 2 saved runs: name one of them, or" in err
+        assert "`kit report FOLDER`" in err
+        assert "jax" not in err
+    Path("sweep/8.kitrun").unlink()
+    status, out, _ = kit("view", "sweep")
+    assert (status, "step 1.5" in out) == (0, True)
+
+
 def test_a_run_before_and_one_after_are_both_in_the_report(kit: Kit, tmp_path: Path):
     for i, name in enumerate(("before", "after")):
         make_run(seed=i).save(tmp_path / f"{name}.kitrun")

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {missingText, movedText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
-import {apart, lookOf, reasons, ticksIn} from "../../kit/reports/js/sweep.js";
+import {apart, lookOf, reasons, spreads, ticksIn} from "../../kit/reports/js/sweep.js";
 import {readAddress, writeAddress} from "../../kit/reports/js/link.js";
 import {readLooked, writeLooked} from "../../kit/widgets/base/js/link.js";
 import {numbersIn} from "../../kit/widgets/base/js/listing.js";
@@ -38,6 +38,14 @@ test("a sweep has a line for each mode, and leaves out what was not measured", (
     [[{place: 0, ms: 5, low: 5, high: 5, doubt: ""}]]);
   const busy = cells.map((cell) => ({...cell, doubt: "a busy machine"}));
   assert.deepEqual(sweepLines({...index, cells: busy}, 0, -1, [0, 1]), [[point(0, 20, "a busy machine")]]);
+});
+
+test("a band lies between neighbours of known spread only", () => {
+  const point = (/** @type {number} */ place, spread = 1) => ({place, ms: 10, low: 10 - spread, high: 10 + spread, doubt: ""});
+  const [a, b, ring, c, d] = [point(0), point(1), point(2, 0), point(3), point(4)];
+  assert.deepEqual(spreads([a, b, ring, c, d]), [[a, b], [c, d]]);
+  assert.deepEqual(spreads([a, ring, d]), []);
+  assert.deepEqual(spreads([a]), []);
 });
 
 test("no two lines of a chart look the same", () => {

@@ -51,6 +51,13 @@ export function reasons(axes, along, split, lines) {
     `${[name(along, place), ...(split < 0 ? [] : [name(split, n)])].join(", ")}: ${doubt}`));
 }
 
+/** Neighbours of a line that both have a known spread: between others no band is drawn, as one that
+ * tapers to a ring would say that a rerun takes just as long.
+ * @param {import("./grid.js").Point[]} line @returns {import("./grid.js").Point[][]} */
+export function spreads(line) {
+  return line.slice(1).map((point, i) => [line[i], point]).filter((pair) => pair.every(({low, high}) => low < high));
+}
+
 /** Round numbers from 0 to the top of a chart: what stands at a line is where it is.
  * @param {number} most milliseconds @returns {number[]} */
 export function ticksIn(most) {
@@ -112,12 +119,12 @@ function chart(axis, lines, shown, {k, width}) {
   }
   lines.forEach((line, n) => {
     const look = lookOf(n), color = look.stroke;
-    if (line.length === 1) {
-      const [{place, low, high}] = line;
+    const bands = spreads(line);
+    for (const {place, low, high} of line.filter((point) => point.low < point.high && !bands.flat().includes(point))) {
       root.append(svg("line", {class: "whisker", ...look, x1: x(place), x2: x(place), y1: y(high), y2: y(low)}));
-    } else {
-      const edge = [...line.map(({place, high}) => [place, high]),
-        ...line.map(({place, low}) => [place, low]).reverse()];
+    }
+    for (const [a, b] of bands) {
+      const edge = [[a.place, a.high], [b.place, b.high], [b.place, b.low], [a.place, a.low]];
       root.append(svg("polygon", {class: "band", points: edge.map(([v, ms]) => `${x(v)},${y(ms)}`).join(" "), fill: color}));
     }
     root.append(svg("polyline", {points: line.map(({place, ms}) => `${x(place)},${y(ms)}`).join(" "),

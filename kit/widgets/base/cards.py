@@ -55,9 +55,16 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
         for field, (value, note) in cards.items()
     )
     return (
-        f'{_doubt(run)}<div style="display:flex;flex-wrap:wrap;'
+        f'{_label(run)}{_doubt(run)}<div style="display:flex;flex-wrap:wrap;'
         f'gap:10px;font-family:{FONT};color:{INK}">{body}</div>'
     )
+
+
+def _label(run: Run) -> str:
+    """What its owner calls the run."""
+    if not run.label:
+        return ""
+    return f'<div style="font:600 13px/1.45 {FONT};color:{INK}">{safe_html(run.label, 200)}</div>'
 
 
 def _doubt(run: Run) -> str:

@@ -133,16 +133,12 @@ class Listing(View):
 
 
 def _marks(name: str, rows: Sequence[int]) -> str:
-    """A style for these rows, and an image whose failure scrolls there; both hold only numbers."""
+    """A style for these rows, and an image whose failure scrolls there; of the run only numbers."""
     where = ", ".join(f".{name} [data-row='{i}']" for i in rows)
     scroll = (
-        f"for (const view of document.querySelectorAll('.{name}')) {{"
-        f"const found = {list(rows)}.map((i) => view.querySelector(`[data-row='${{i}}']`))"
-        ".filter(Boolean); if (!found.length) continue;"
-        "const box = found[0].closest('.kit-source-lines'); if (!box) continue;"
-        "const top = (row) => row.offsetTop, low = box.scrollTop, high = low + box.clientHeight;"
-        "if (!found.some((row) => top(row) + row.offsetHeight > low && top(row) < high))"
-        "box.scrollTop = top(found[0]) - box.clientHeight / 3; }"
+        f"const {{reveal}} = {script('widgets/base/js/listing.js')};"
+        f"for (const view of document.querySelectorAll('.{name}'))"
+        f"reveal({list(rows)}.map((i) => view.querySelector(`[data-row='${{i}}']`)));"
     )
     return (
         f"<style>{where} {{{_PICKED}}}</style>"

@@ -163,8 +163,9 @@ def page_js() -> str:
     """A script for a page with views: it follows the theme, names controls, and knows undo's keys.
 
     It does its work once in a page, however often it runs. `window.kitPage` is what it offers:
-    `isDark()`, `twin(color)`, the colour as the page's theme wants it, and `paint(figure)`. The
-    window gets a "kit-theme" event when the theme changes.
+    `isDark()`, `twin(color)`, the colour as the page's theme wants it, `paint(figure)`, and
+    `watch(views)`, which keeps a figure's canvases as wide as it is. The window gets a "kit-theme"
+    event when the theme changes.
     """
     colors = {
         "twins": {**DARK, "ink": INK, "muted": MUTED},
@@ -177,7 +178,10 @@ def page_js() -> str:
 
 def style_figure(plot: Plot) -> Plot:
     """Give a bokeh figure kit's look, light or dark as its page is, and return it."""
-    code = f"{page_js()}\nwindow.kitPage.paint(figure);"
+    code = (
+        f"{page_js()}\nwindow.kitPage.paint(figure);"
+        "window.kitPage.watch(cb_context.index.find(figure));"
+    )
     plot.js_on_change("inner_width", CustomJS(args={"figure": plot}, code=code))
     plot.background_fill_color = BACKGROUND
     plot.border_fill_color = BACKGROUND

@@ -7,7 +7,8 @@ are the best of their column; the table in a notebook, in Markdown and in a term
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, doubt_of, middle_ms, steps_difference, within_text
 from kit.runs.compiles import COMPILED
 from kit.runs.knob import knobs_of
-from kit.runs.labels import device_of, samples_of, told_settings
+from kit.runs.labels import device_of, labels_of, samples_of, told_settings
 from kit.runs.run import Run
 from kit.text import format_number, format_percent, safe_label
 from kit.trace import union_ns
@@ -42,6 +43,7 @@ __all__ = [
 
 STEP, RATIO, SAMPLE = "step ms", "of the baseline", "ms a sample"
 _MAX_LABEL = 160
+_NOT_TOLD = "settings not told"
 _NO_PREFETCH = "no prefetch"  # goes without saying beside other settings
 
 
@@ -55,7 +57,7 @@ class ComparisonRow:
         milliseconds; fractions in [0, 1]
     """
 
-    label: str  # the settings in which it differs from the others, in words
+    label: str  # what it is called beside the others: its label, and the settings in words
     step_ms: float  # median untraced step
     step_low_ms: float  # its quartiles
     step_high_ms: float
@@ -73,7 +75,7 @@ class ComparisonRow:
     best: frozenset[str] = frozenset()  # columns of which it has the best value, or one as good
     maybe_best: frozenset[str] = frozenset()  # columns of which it may have the best value
     has_loss: bool = True  # False: nobody told one, as in a loop that was watched
-    reruns: str = ""  # where 95% of their steps are, in words
+    reruns: str = ""  # where 95% of their medians are, in words
     by_sample: bool = False  # the runs' steps hold different numbers of samples
 
 
@@ -341,29 +343,38 @@ def _names(places: Sequence[int]) -> str:
 
 
 def run_labels(runs: Sequence[Run]) -> list[str]:
-    """What tells each run from the others, in words: `loss scaling none · batch size 8`.
+    """What each run is called: the label that it was given, and the settings that tell it apart.
 
-    A setting that has no effect in a run's mode is not named there. Equal labels are numbered.
+    `before · loss scaling none`. A setting that has no effect in a run's mode is not named there.
+    Equal ones are told apart as `labels_of` does.
     """
+    named = [safe_label(run.label, _MAX_LABEL) for run in runs]
+    labels = [*map(_joined, zip(named, _settings_labels(runs), strict=True))]
+    apart, count = labels_of(runs, labels), Counter(labels)
+    return [
+        _joined([label, safe_label(more, _MAX_LABEL)]) if count[label] > 1 else label
+        for label, more in zip(labels, apart, strict=True)
+    ]
+
+
+def _settings_labels(runs: Sequence[Run]) -> list[str]:
+    """The settings in which each run differs from the others, in words."""
     words = [_words(run) for run in runs]
     keys = dict.fromkeys(key for w in words for key in w)  # workloads differ in their own knobs
     words = [dict.fromkeys(keys, "") | w for w in words]
     varied = [key for key in keys if len({w[key] for w in words} - {""}) > 1]
     if not varied:  # one run, or several of the same settings
         varied = ["name", "mode"]
-    labels = [_joined([w[key] for key in varied]) or "settings not told" for w in words]
-    seen: dict[str, int] = {}
-    numbered = []
-    for label in labels:
-        seen[label] = seen.get(label, 0) + 1
-        again = f" (again, {seen[label]})" if seen[label] > 1 else ""
-        numbered.append(safe_label(label, _MAX_LABEL) + again)
-    return numbered
+    return [safe_label(_settings([w[key] for key in varied]), _MAX_LABEL) for w in words]
 
 
-def _joined(words: Sequence[str]) -> str:
+def _settings(words: Sequence[str]) -> str:
     said = [word for word in words if word]
-    return " · ".join([word for word in said if word != _NO_PREFETCH] or said)
+    return _joined([word for word in said if word != _NO_PREFETCH] or said) or _NOT_TOLD
+
+
+def _joined(words: Iterable[str]) -> str:
+    return " · ".join(filter(None, words))
 
 
 def _words(run: Run) -> dict[str, str]:

@@ -73,6 +73,9 @@ __all__ = [
 
 _STAR = "★"
 _BEST = "best of its column, or as good within the spread; none where the spread does not tell"
+_IN_PARENTHESES = (
+    "in parentheses the quartiles of the steps, and half of the 95% interval of the ratio"
+)
 _WIDTHS = (20, 10, 13, 9, 8, 9, 8, 8, 8, 7)
 _LEGEND_COLS = 3  # as many as fit beside each other on a phone
 _BAR_CARD = (("kind", "@kind"), ("busy", "@duration"), ("began at", "@start"), ("lane", "@lane"),
@@ -133,7 +136,7 @@ def _cell(cell: Cell) -> str:
 def comparison_markdown(
     runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
 ) -> str:
-    """The table as Markdown, the best of each column in bold; nothing in it is HTML."""
+    """The table as Markdown, and which run is the fastest; nothing in it is HTML."""
     rows = comparison_rows(runs, baseline, repeats)
     made = []
     for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
@@ -143,7 +146,10 @@ def comparison_markdown(
             [f"{i + 1}: {safe_markdown(row.label + disturbed_tag(row), 400)}{tag}"]
             + [f"**{t}**" if c.is_best else t for t, c in zip(texts, cells, strict=True)]
         )
-    return markdown_table(["run", *(c.head for c in COLUMNS)], made)
+    shown = markdown_table(["run", *(c.head for c in COLUMNS)], made)
+    marks = [f"In bold the {_BEST}; {_IN_PARENTHESES}."] if len(runs) > 1 else []
+    said = filter(None, [*marks, safe_markdown(verdict(rows, baseline), 1000)])
+    return "\n\n".join([shown, *said])
 
 
 def comparison_text(
@@ -157,18 +163,12 @@ def comparison_text(
     lines = [["", *(head[k] for head in padded), "run" * (k == deep - 1)] for k in range(deep)]
     for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
         tag = baseline_tag(i, baseline, len(runs))
-        lines.append([str(i + 1), *map(_text_cell, cells), row.label + tag + disturbed_tag(row)])
+        label = row.label.replace("\u200b", "")  # which parts what a plot would take for a formula
+        lines.append([str(i + 1), *map(_text_cell, cells), label + tag + disturbed_tag(row)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     widths[-1] = 0  # to the left, and as long as it is
     aligned = [" ".join(t.rjust(w) for t, w in zip(x, widths, strict=True)).rstrip() for x in lines]
-    marks = (
-        [
-            f"* {_BEST}; in parentheses the quartiles of the steps, and half of the 95% interval "
-            "of the ratio"
-        ]
-        if len(runs) > 1
-        else []
-    )
+    marks = [f"* {_BEST}; {_IN_PARENTHESES}"] if len(runs) > 1 else []
     return "\n".join([*aligned, *marks, *filter(None, [verdict(rows, baseline)])])
 
 

@@ -27,7 +27,8 @@ class ActionBar(HBox):
     ) -> None:
         self.run = _button(AGAIN, "measure the current settings once more", "info")
         self.cancel = _button("Cancel", "stop the run in progress; the picture stays")
-        self.save = _button("Save report", "write all runs so far to report.html")
+        said = "write all runs so far to report.html, or report_2.html where that is another's"
+        self.save = _button("Save report", said)
         for button, act in ((self.run, on_run), (self.cancel, on_cancel), (self.save, on_save)):
             button.on_click(lambda _, act=act: act())
         self.progress = FloatProgress(min=0.0, max=1.0, layout=Layout(width="140px", margin="0"))
@@ -89,11 +90,15 @@ class FailureBox(HTML):
         """Do what a control asks for, and show what it raises until one works again."""
         try:
             act()
-            with self._lock:
-                if self.value == self._of_control:  # else it is of a run, and the next one answers
-                    self.value = ""
+            self.forgive()
         except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
             self.refuse(error)
+
+    def forgive(self) -> None:
+        """A control works: what one was refused before is shown no longer."""
+        with self._lock:
+            if self.value == self._of_control:  # else it is of a run, and the next one answers
+                self.value = ""
 
     def refuse(self, error: Exception) -> None:
         """What a control was refused, until one works again."""

@@ -70,7 +70,8 @@ class HistoryBar(HBox):
     """Presets, reset, undo, redo, a link, the settings as text; `settings` follows them.
 
     `on_invalid` gets the error of a text that cannot be read; the text stays, to be mended. It also
-    gets what `on_link` raises.
+    gets what `on_link` raises. `on_valid` is called where one can be read: settings that stay as
+    they were start nothing else that would take the error away.
     `on_look` gets what stands behind a # in the text: what is to be looked at in that run.
     `on_link` gives the text of what is shown, for the button that copies it.
     """
@@ -82,11 +83,12 @@ class HistoryBar(HBox):
         settings: Settings,
         *,
         on_invalid: Callable[[Exception], None],
+        on_valid: Callable[[], None] = lambda: None,
         on_look: Callable[[str], None] = lambda text: None,
         on_link: Callable[[], str] = lambda: "",
     ) -> None:
         self._on_look, self._on_link = on_look, on_link
-        self._first, self._on_invalid = settings, on_invalid
+        self._first, self._on_invalid, self._on_valid = settings, on_invalid, on_valid
         self._history = History(settings)
         self._following, self._returning = Flag(), Flag()
         self.preset = Dropdown(
@@ -190,6 +192,7 @@ class HistoryBar(HBox):
         except SettingsError as error:
             self._on_invalid(error)
         else:
+            self._on_valid()
             self._choose(chosen)
             if mark:
                 self._on_look(looked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import chain, count
 from typing import Any
 
 from kit.errors import SessionError
@@ -29,6 +30,7 @@ class RunLog:
         self.title = title
         self.runs: tuple[Run, ...] = ()  # replaced as a whole: any thread can read it
         self._write_report = write_report
+        self._written: dict[str, tuple[int, int] | None] = {}  # path -> the file that was written
 
     def newest_of(self, settings: Settings) -> Run | None:
         """The last run of these settings, if there is one."""
@@ -56,7 +58,18 @@ class RunLog:
             raise SessionError("this explorer was made without a report writer: use kit.Explorer")
         runs = self.runs
         self._write_report(list(runs), path, title=self.title, current=_known(shown))
-        return f"saved {format_count(len(runs), 'run')} to {os.path.abspath(path)}"
+        where = os.path.abspath(path)
+        self._written[where] = _stamp(where)
+        return f"saved {format_count(len(runs), 'run')} to {where}"
+
+    def save_beside(self, shown: Run | None) -> str:
+        """`save` to report.html; where that was written by another, to report_2.html and so on."""
+        names = chain(["report.html"], (f"report_{n}.html" for n in count(2)))
+        return self.save(next(filter(self._may_replace, names)), shown)
+
+    def _may_replace(self, name: str) -> bool:
+        where = os.path.abspath(name)
+        return not os.path.lexists(where) or self._written.get(where) == _stamp(where)
 
     def to_markdown(self, shown: Run | None) -> str:
         """The shown run as Markdown tables, and all runs side by side if there are several.
@@ -67,6 +80,15 @@ class RunLog:
         runs = self.runs
         text = _known(shown).to_markdown()
         return text + (f"\n{comparison_markdown(runs)}\n" if len(runs) > 1 else "")
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    """Which file this is; None if there is none. A newer one in its place has another stamp."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _known(shown: Run | None) -> Run:

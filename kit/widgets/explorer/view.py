@@ -98,6 +98,7 @@ class Explorer(View):
         self.history = HistoryBar(
             settings,
             on_invalid=self.failure.refuse,
+            on_valid=self.failure.forgive,
             on_look=lambda text: self.failure.guard(partial(self.link.look, text)),
             on_link=self.link.text,
         )
@@ -111,10 +112,12 @@ class Explorer(View):
             on_idle=self._rest,
             spare=self.ahead.work,
         )
-        self.actions = ActionBar(
+        self.actions: ActionBar = ActionBar(
             on_run=partial(self.failure.guard, self.rerun),
             on_cancel=partial(self.failure.guard, self.cancel),
-            on_save=partial(self.failure.guard, self.save),
+            on_save=partial(
+                self.failure.guard, lambda: self.actions.say(self._log.save_beside(self.run))
+            ),
         )
         self.pictures = Pictures(  # advice asks for other settings, or for the same ones again
             views, lambda c: self.failure.guard(partial(self.set, **c) if c else self.rerun)

@@ -13,7 +13,7 @@ from kit.text import safe_html
 __all__ = ["Piece", "code_html", "listing"]
 
 FOLD_FROM = 7  # lines without cost in a row
-GAP = '<div class="kit-gap">&#8943;</div>'
+GAP = '<div class="kit-gap" aria-hidden="true">&#8943;</div>'
 KEEP = 2  # lines without a cost, on each side of a line with one
 
 _TOKEN = re.compile(

@@ -139,9 +139,12 @@ def _table(run: Run, rows: Sequence[LineCost]) -> str:
     for file, costs in list(of_file.items())[:MAX_FILES]:
         parts.append(_file_head(file, [rows[i] for i in costs.values()]))
         for piece in listing(file, costs, run.sources):
-            parts.append(piece if isinstance(piece, str) else _folded(
-                [_line(number, text, rows, costs.get(number, -1), scale)
-                 for number, text in piece.lines], piece.is_folded))  # fmt: skip
+            if isinstance(piece, str):
+                parts.append(piece)
+            elif piece.is_folded:
+                parts.append(_folded([_plain_line(*line, "", "") for line in piece.lines]))
+            else:
+                parts += [_line(*line, rows, costs.get(line[0], -1), scale) for line in piece.lines]
     return (
         '<div class="kit-source-lines" role="grid" tabindex="-1" '
         f'aria-label="source lines and what they cost">{_HEAD}{"".join(parts)}</div>'
@@ -161,6 +164,7 @@ class _Scale:
         self.total = self.dearest.total_ms
 
 
+_ROW, _CELL = ' role="row"', ' role="gridcell"'
 _HEADS = ("line", "record", "device", "wait")
 _HEAD = (
     '<div class="kit-line kit-head" role="row"><span class="kit-heat"></span>'
@@ -186,23 +190,33 @@ def _file_head(file: str, rows: Sequence[LineCost]) -> str:
     )
 
 
-def _folded(lines: Sequence[str], is_folded: bool) -> str:
-    if not is_folded:
-        return "".join(lines)
+def _folded(lines: Sequence[str]) -> str:
+    """One row of the grid, whatever it holds: a grid may own rows only, and no part that folds."""
     count = format_count(len(lines), "line")
-    return f"<details><summary>{count} without cost</summary>{''.join(lines)}</details>"
+    return (
+        f'<div role="row"><div role="gridcell"><details><summary>{count} without cost</summary>'
+        f"{''.join(lines)}</details></div></div>"
+    )
+
+
+def _plain_line(number: int, text: str | None, row: str = _ROW, cell: str = _CELL) -> str:
+    """A line without cost; its roles are "" where it is no row of the grid."""
+    return (
+        f'<div class="kit-line"{row}><span></span><span class="kit-number">{number}'
+        f"</span><span></span><span></span><span></span>"
+        f'<span class="kit-code"{cell}>{_code(text)}</span></div>'
+    )
+
+
+def _code(text: str | None) -> str:
+    if text is None:
+        return f'<span style="color:{MUTED}">(its text was not kept)</span>'
+    return code_html(text)
 
 
 def _line(number: int, text: str | None, rows: Sequence[LineCost], i: int, scale: _Scale) -> str:
-    code = f'<span style="color:{MUTED}">(its text was not kept)</span>'
-    code = code if text is None else code_html(text)
     if i < 0:
-        return (
-            f'<div class="kit-line" role="row"><span></span><span class="kit-number">{number}'
-            f"</span><span></span><span></span><span></span>"
-            f'<span class="kit-code" role="gridcell">{code}</span>'
-            "</div>"
-        )
+        return _plain_line(number, text)
     row = rows[i]
     heat = row.total_ms / scale.total if scale.total else 0.0
     cells = "".join(
@@ -215,7 +229,7 @@ def _line(number: int, text: str | None, rows: Sequence[LineCost], i: int, scale
             f"{_bar(row.device_ms, scale.device, COLORS['kernel'])}</span>",
             f'<span role="gridcell">{_ms(row.wait_ms)}'
             f"{_bar(row.wait_ms, scale.wait, COLORS['wait'])}</span>",
-            f'<span class="kit-code" role="gridcell">{code}{_sync(row)}{_away(row)}</span>',
+            f'<span class="kit-code" role="gridcell">{_code(text)}{_sync(row)}{_away(row)}</span>',
         )
     )
     name = "kit-line kit-dearest" if row is scale.dearest else "kit-line"

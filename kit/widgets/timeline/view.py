@@ -425,4 +425,5 @@ def _told_idle(timeline: Timeline, start_ns: int, stop_ns: int) -> str:
         return "idle by cause\tsee view.range_metrics(), which takes a while"
     idle = range_metrics(timeline, start_ns, stop_ns).idle_ns
     head = "idle, all devices" if count_devices(timeline) > 1 else "idle"
-    return "\n".join(f"{head}: {cause}\t{format_ns(ns)}" for cause, ns in idle.items())
+    told = (f"{head}: {cause}\t{format_ns(ns)}" for cause, ns in idle.items())
+    return "\n".join(told) or f"{head}\tnone"  # no text would be: not known

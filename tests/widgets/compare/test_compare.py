@@ -42,6 +42,15 @@ def test_a_comparison_takes_finished_runs_as_they_are(tmp_path: Path):
     assert kit.compare(runs[0]).runs == (runs[0],)
 
 
+def test_markdown_says_which_run_is_the_fastest_and_what_bold_and_parentheses_are():
+    fast, slow = (replace(make_run(), step_times_ns=(ns,) * 12) for ns in (1_000_000, 2_000_000))
+    *_, marks, last = comparison_markdown([slow, fast]).split("\n\n")
+    assert marks.startswith("In bold the best of its column")
+    assert "in parentheses the quartiles of the steps, and half of the 95% interval" in marks
+    assert last.startswith("Run 2 is the fastest: 1 ms a step")
+    assert comparison_markdown([slow]).count("\n") == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

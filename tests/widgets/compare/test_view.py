@@ -25,6 +25,7 @@ from kit.runs.run import Run
 from kit.runs.settings import STEP_MODES, Settings
 from kit.text import format_ms
 from kit.trace import KINDS, Span, SyncPoint, Timeline
+from kit.widgets.base.cards import headline_html
 from kit.widgets.base.theme import COLORS
 from kit.widgets.compare.data import COLUMNS, comparison_cells, comparison_rows, run_labels, verdict
 from kit.widgets.compare.strips import MAX_BARS, MAX_STEPS, MAX_SYNCS
@@ -122,7 +123,23 @@ def test_labels_are_the_same_only_where_nothing_in_effect_differs(chosen: list[S
     labels = run_labels([replace(empty_run(), settings=s) for s in chosen])
     same = {s if s.mode == "bulked" else s.replace(bulk_forward=15) for s in chosen}
     assert len(set(labels)) == len(chosen)
-    assert sum("(again" in label for label in labels) == len(chosen) - len(same)
+    told = [label.partition(" · measurement ")[0] for label in labels]
+    assert len(set(told)) == len(same)
+
+
+def test_a_label_that_was_given_stands_first_and_files_and_times_tell_equal_ones_apart():
+    before, after = (replace(empty_run(), name="mine", label=x) for x in ("before", "after"))
+    assert run_labels([before, after]) == ["before · mine · bulked", "after · mine · bulked"]
+    wide = replace(after, settings=Settings(batch_size=64))
+    assert run_labels([before, wide])[1] == "after · batch size 64"
+    plain = replace(before, label="")
+    saved = [replace(plain, file=file) for file in ("a.kitrun", "b.kitrun")]
+    assert run_labels(saved) == ["mine · bulked · a", "mine · bulked · b"]
+    unknown = [f"mine · bulked · measurement {i}" for i in (1, 2)]
+    assert run_labels([plain, before, plain]) == [unknown[0], "before · mine · bulked", unknown[1]]
+    assert "before · mine" in comparison_text([before, after])
+    assert "1: before · mine" in comparison_markdown([before, after])
+    assert "before &amp;" in headline_html(replace(before, label="before & after"))
 
 
 def test_the_best_of_a_column_is_marked_with_all_that_are_no_worse_beyond_the_spread():
@@ -372,7 +389,8 @@ def test_every_form_is_made_and_nothing_hostile_is_markup(runs: list[Run]):
         assert "<script" not in text.replace("&lt;script", "")
     assert "alert('kit')</script>" not in page
     assert "<script>alert" not in page
-    cells = [len(line.replace("\\|", "").split("|")) for line in markdown.splitlines()]
+    shown = markdown.partition("\n\n")[0].splitlines()
+    cells = [len(line.replace("\\|", "").split("|")) for line in shown]
     assert cells == [len(COLUMNS) + 3] * (len(runs) + 2)
     lines = comparison_text(runs).splitlines()
     assert sum(line.lstrip().startswith(f"{i + 1} ") for i in range(len(runs)) for line in lines)

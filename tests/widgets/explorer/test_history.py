@@ -130,6 +130,18 @@ def test_undo_redo_and_reset_run_settings_that_were_not_measured(explore):
     assert explorer.wait(LONG_S).settings.bulk_forward == UNLIMITED
 
 
+def test_a_text_that_is_put_back_takes_its_error_away_and_no_error_of_a_run(explore):
+    explorer = explore(auto_run=False)
+    kept = explorer.history.text.value
+    explorer.history.text.value = "bulk_forward=abc"
+    assert "bulk_forward" in explorer.failure.value
+    explorer.history.text.value = kept
+    assert explorer.failure.value == ""
+    explorer.failure.show(ValueError("of a run"))
+    explorer.history.text.value = f" {kept}"
+    assert "of a run" in explorer.failure.value
+
+
 def test_a_preset_changes_what_it_names_and_is_named_when_the_settings_are_its(explore):
     explorer = explore(auto_run=False, settings=QUICK.replace(batch_size=4))
     for name, change in PRESETS.items():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from threading import Lock
 
 import pytest
 from ipywidgets import HTML
 
 from kit.errors import SessionError, SettingsError
+from kit.reports.html import write_report
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction, predict
@@ -46,6 +48,22 @@ def test_a_log_writes_its_runs_and_says_where(tmp_path):
     assert log.to_markdown(RUN).startswith(RUN.to_markdown())
     with pytest.raises(SessionError, match="without a report writer"):
         RunLog("mlp", None).save("r.html", RUN)
+
+
+def test_the_button_replaces_no_report_but_its_own(tmp_path, monkeypatch):
+    """Two explorers of one notebook wrote the same file, and the page of `kit.report` was lost."""
+    monkeypatch.chdir(tmp_path)
+    logs = [RunLog(title, write_report) for title in ("first", "second")]
+    for log in logs:
+        log.add(RUN)
+        for _ in range(2):
+            said = log.save_beside(RUN)
+    assert said == f"saved 1 run to {tmp_path / 'report_2.html'}"
+    assert "first" in Path("report.html").read_text()
+    assert "second" in Path("report_2.html").read_text()
+    write_report([RUN], "report.html", title="by hand")
+    assert logs[0].save_beside(RUN).endswith("report_3.html")
+    assert "by hand" in Path("report.html").read_text()
 
 
 def test_a_bar_can_cancel_only_what_runs_and_announces_only_news():

@@ -151,6 +151,10 @@ def test_python_says_why_devices_were_idle_where_the_page_cannot(monkeypatch):
     view = TimelineView(make_run())
     view.range_ns = (0, view.run.timeline.duration_ns)
     assert "idle: " in view.sources["reply"].data["text"][0]
+    kernel = next(span for span in view.run.timeline.spans if span.kind == "kernel")
+    begin = kernel.start_ns - int(view.run.timeline.start_ns.min())
+    view.range_ns = (begin, begin + kernel.stop_ns - kernel.start_ns)  # busy throughout
+    assert view.sources["reply"].data["text"] == ["idle\tnone"]
     monkeypatch.setattr(timeline_module, "MAX_LIVE_KERNELS", 3)
     view.range_ns = (0, 1000)
     assert "view.range_metrics()" in view.sources["reply"].data["text"][0]

@@ -1,9 +1,32 @@
-// Bokeh figures that follow the theme of their page: their colours are exchanged for dark twins.
+// Bokeh figures that follow their page: its theme, by dark twins of their colours, and its width.
 
 /** Two specs of a colour that draw the same. @param {any} a @param {any} b */
 function isSame(a, b) {
   return a === b || (a && b && typeof a === "object" && typeof b === "object"
     && a.value === b.value && a.field === b.field && Boolean(a.transform) === Boolean(b.transform));
+}
+
+/** The canvases of bokeh in a page. Where the width changes while JupyterLab skips what is out of
+ * sight, Chromium does not apply the new size in the shadow root of some: they stay stretched until
+ * their styles are set again, which is done once they come into sight. */
+export class StretchedCanvases {
+  constructor() {
+    this.seen = new IntersectionObserver((entries) => {
+      for (const {isIntersecting, target} of entries) if (isIntersecting) restyle(target);
+    });
+  }
+
+  /** @param {Iterable<any>} views of one figure */
+  watch(views) {
+    for (const view of views) if (view.canvas_view) this.seen.observe(view.canvas_view.el);
+  }
+}
+
+/** @param {Element} host of the shadow root with the canvases */
+function restyle(host) {
+  const canvas = host.shadowRoot?.querySelector("canvas");
+  if (!canvas || Math.abs(canvas.clientWidth - host.clientWidth) <= 1) return;
+  for (const style of host.shadowRoot?.querySelectorAll("style") ?? []) style.textContent = String(style.textContent);
 }
 
 /** Paints all figures of a page; it keeps what each of them looked like before. */

@@ -29,8 +29,7 @@ export function pickedIn(event) {
 }
 
 /**
- * Mark the rows that belong to a selection; a listing with a height of its own scrolls, if none of
- * them can be seen.
+ * Mark the rows that belong to a selection, and show one of them.
  * @param {Element} root
  * @param {Selection} selection
  */
@@ -43,10 +42,19 @@ export function markRows(root, {nodes, sites}) {
     row.setAttribute("aria-selected", String(isPicked));
     if (isPicked) found.push(row);
   }
-  const box = found[0]?.closest(".kit-source-lines");
+  reveal(found);
+}
+
+/**
+ * A listing with a height of its own scrolls to the first of these rows, if none of them can be seen.
+ * @param {(HTMLElement | null)[]} rows null where one is not drawn
+ */
+export function reveal(rows) {
+  const drawn = /** @type {HTMLElement[]} */ (rows.filter(Boolean));
+  const box = drawn[0]?.closest(".kit-source-lines");
   if (!box) return;
   const low = box.scrollTop, high = low + box.clientHeight;
-  if (!found.some((row) => row.offsetTop + row.offsetHeight > low && row.offsetTop < high)) {
-    box.scrollTop = found[0].offsetTop - box.clientHeight / 3;
+  if (!drawn.some((row) => row.offsetTop + row.offsetHeight > low && row.offsetTop < high)) {
+    box.scrollTop = drawn[0].offsetTop - box.clientHeight / 3;
   }
 }

@@ -2,7 +2,7 @@
 // with names for screen readers, keys for undo and redo. Runs in JupyterLab and in a saved report.
 import {DarkTwins, hexOf} from "./colors.js";
 import {copyLink, nameControls, undoByKeys} from "./controls.js";
-import {FigurePainter} from "./figures.js";
+import {FigurePainter, StretchedCanvases} from "./figures.js";
 import ended from "./ended.css";
 import css from "./page.css";
 
@@ -27,7 +27,7 @@ export function makePage(colors) {
   }
 
   const twins = new DarkTwins(colors);
-  const painter = new FigurePainter(twins, isDark);
+  const painter = new FigurePainter(twins, isDark), canvases = new StretchedCanvases();
 
   /** The dark ground of figures is the page's own: one black, not one beside another. */
   function standOnPage() {
@@ -73,6 +73,7 @@ export function makePage(colors) {
   return {
     isDark,
     paint: (/** @type {any} */ figure) => painter.paint(figure),
+    watch: (/** @type {Iterable<any>} */ views) => canvases.watch(views),
     twin: (/** @type {string} */ color) => (isDark() ? twins.of(color) : color),
   };
 }
