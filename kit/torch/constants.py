@@ -24,7 +24,7 @@ __all__ = ["of_module", "of_optimizer", "parts_of", "settings_of"]
 _NO_CHOICE = {
     *("training", "in_features", "out_features", "in_channels", "out_channels", "num_features"),
     *("num_embeddings", "embedding_dim", "elementwise_affine", "affine"),
-    *("embed_dim", "head_dim", "kdim", "vdim", "kernel_size", "normalized_shape"),
+    *("embed_dim", "head_dim", "kdim", "vdim"),
 }
 _TRAINS, _NEEDS, _GRADIENT = map(attrgetter, ("training", "requires_grad", "grad"))
 _FORWARD = attrgetter("forward")

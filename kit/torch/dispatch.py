@@ -35,12 +35,8 @@ __all__ = ["Dispatcher", "tape_of"]
 _graph_task_id: Callable[[], int] = private("torch._C._current_graph_task_id")
 _default_dtype = torch.get_default_dtype
 _dispatch_modes: Callable[[], int] = private("torch._C._len_torch_dispatch_stack")
-_hooks_of_saved: Callable[[bool], tuple[Any, Any] | None] = private(
-    "torch._C._autograd._top_saved_tensors_default_hooks"
-)
-_function_modes: Callable[[], list[Any]] = private(
-    "torch.overrides._get_current_function_mode_stack"
-)
+_hooks_of_saved: Any = private("torch._C._autograd._top_saved_tensors_default_hooks")
+_function_modes: Any = private("torch.overrides._get_current_function_mode_stack")
 _HOOKS_OF_ALL: list[dict[int, Any]] = [
     private("torch.nn.modules.module._global_forward_pre_hooks"),
     private("torch.nn.modules.module._global_forward_hooks"),
@@ -82,11 +78,14 @@ class Dispatcher:
         self._recipes.clear()
 
     def mark_step(self) -> None:
-        """A new step begins; where a mode sees each op, as `FlopCounterMode`, no replay follows."""
+        """A new step begins; no replay follows where torch looks at each op or what it saves."""
         self.tape.raise_kept()
         self.tape.place.mark_step()
-        if _modes():
-            self.tape.session.stepper.note_obstacle("a mode of torch's sees each op of the step")
+        note = self.tape.session.stepper.note_obstacle
+        if _modes():  # such as `FlopCounterMode`
+            note("a mode of torch's sees each op of the step")
+        if _hooks_of_saved(False):
+            note("torch.autograd.graph.saved_tensors_hooks see what the step saves")
 
     def is_inference(self) -> bool:
         """True in a network's forward pass without gradients; false in a loop over tensors."""

@@ -84,6 +84,11 @@ def widened(x: Any, *others: Any) -> Any:
     return cast(x, jnp.result_type(x, *others)) if isinstance(x, Array) else x
 
 
+def _both(x: Any, y: Any) -> tuple[Any, Any]:
+    """Each of two in the type that they have together."""
+    return widened(x, y), widened(y, x)
+
+
 def _names(op: str, *overloads: str) -> list[str]:
     return [f"aten.{op}.{overload}" for overload in overloads]
 
@@ -191,7 +196,8 @@ def _rsub(x: Array, y: Any, alpha: Any = 1) -> Any:
 
 
 def _mul(x: Any, y: Any) -> Any:
-    return widened(x, y) * widened(y, x)
+    x, y = _both(x, y)
+    return x * y
 
 
 def _addcmul(x: Array, a: Array, b: Array, *, value: Any = 1) -> Array:
@@ -200,7 +206,7 @@ def _addcmul(x: Array, a: Array, b: Array, *, value: Any = 1) -> Array:
 
 def _floor_divide(x: Any, y: Any) -> Array:
     """A quotient of 0 has the sign of x / y, as torch's, and not that of what was rounded."""
-    x, y = widened(x, y), widened(y, x)
+    x, y = _both(x, y)
     found = jnp.floor_divide(x, y)
     if not jnp.issubdtype(found.dtype, jnp.floating):
         return found
@@ -209,7 +215,7 @@ def _floor_divide(x: Any, y: Any) -> Array:
 
 def div(x: Array, y: Any, *, rounding_mode: str | None = None) -> Array:
     """Torch's; to "trunc" is to round towards zero."""
-    x, y = widened(x, y), widened(y, x)
+    x, y = _both(x, y)
     if rounding_mode is None:  # XLA may multiply by a reciprocal, which halves would round, too
         return jnp.true_divide(_wide_half(x), _wide_half(y))
     if rounding_mode == "floor":

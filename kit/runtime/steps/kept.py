@@ -45,9 +45,10 @@ class Arrays:
                 return "a batch"
         return ""
 
-    def holds(self, array: Any) -> int:
-        """How many references to an array there are, and to the memory behind it."""
-        return sum(frontend.holds(array) for frontend in self._frontends())
+    def counter_of(self, array: Any) -> Callable[[Any], int]:
+        """Counts the references to an array, and to the memory behind it."""
+        counters = (frontend.holds for frontend in self._frontends() if frontend.holds(array))
+        return next(counters, getrefcount)
 
     def _values_of(self, array: Any) -> Iterator[Value]:
         for frontend in self._frontends():
@@ -64,25 +65,28 @@ class BoundAnew:
     Args:
         arrays: those of the step, by name.
         boxes: lists and dicts around these. It keeps them alive.
-        holds: counts the references to an array.
+        counter_of: gives what counts the references to an array.
     """
 
     def __init__(
         self,
         arrays: Sequence[tuple[str, ref[Any]]],
         boxes: Sequence[Part],
-        holds: Callable[[Any], int],
+        counter_of: Callable[[Any], Callable[[Any], int]],
     ) -> None:
-        self._arrays, self._boxes, self._holds = arrays, boxes, holds
-        self._counts = self._count()
+        alive = [(name, held, array) for name, held in arrays if (array := held()) is not None]
+        self._arrays = [(name, held, counter_of(array)) for name, held, array in alive]
+        self._boxes = boxes
+        del alive
+        self._counts = [count for _, count in self._count()]
 
     def kept(self) -> str:
         """The name of the first one that is held more often than then; "" if none is."""
-        names = (name for things in (self._arrays, self._boxes) for name, _ in things)
-        counts = zip(names, self._count(), self._counts, strict=True)
-        return next((name for name, now, before in counts if now > before), "")
+        counts = zip(self._count(), self._counts, strict=True)
+        return next((name for (name, now), before in counts if now > before), "")
 
-    def _count(self) -> list[int]:
-        alive = (array() for _, array in self._arrays)
-        counts = [0 if array is None else self._holds(array) for array in alive]
-        return counts + [getrefcount(box) for _, box in self._boxes]
+    def _count(self) -> Iterator[tuple[str, int]]:
+        for name, held, count in self._arrays:
+            yield name, 0 if (array := held()) is None else count(array)
+        for name, box in self._boxes:
+            yield name, getrefcount(box)

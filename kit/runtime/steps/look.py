@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Collection
 from itertools import zip_longest
 from operator import attrgetter, is_, methodcaller
+from pathlib import PurePath
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -25,6 +26,7 @@ from kit.runtime.steps.names import (
     called_by_libraries,
     is_of_kit,
     is_of_users,
+    last_word,
     module_of,
     unbound,
 )
@@ -71,6 +73,7 @@ class Look:
         unseen: a thing whose state cannot be compared, in words; "" if there is none.
         functions: those of the user's that were reached, the nearest first.
         by_libraries: names of methods of the user's that libraries call; but of a near look.
+        paths: the last words of the names of paths, as "log" of `self.log`; but of a near look.
         stops: where a near look has stopped, with the names there.
         arrays: those of the device, but of a near look. It keeps them alive: take them.
         boxes: lists, tuples and dicts, likewise.
@@ -95,6 +98,7 @@ class Look:
         self.unseen = ""
         self.functions: list[FunctionType] = []
         self.by_libraries: set[str] = set()
+        self.paths: set[str] = set()
         self.stops: list[Part] = []
         self.arrays: list[Part] = []
         self.boxes: list[Part] = []
@@ -148,6 +152,8 @@ class Look:
                 self.functions.append(thing)
             if not is_near and issubclass(kind, type) and is_of_users(thing):
                 self.by_libraries |= called_by_libraries(thing)
+            elif not is_near and issubclass(kind, PurePath):
+                self.paths.add(last_word(name))
             try:
                 if is_near and kind is GeneratorType and not is_kits(thing.gi_code.co_filename):
                     raise Unseen

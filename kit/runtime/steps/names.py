@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from inspect import unwrap
 from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,8 +17,8 @@ from kit.runtime.recording.sites import format_site, is_users
 
 __all__ = [
     "MAKERS", "MISSING", "SPACES", "attributes", "called_by_libraries", "codes_in", "is_of_kit",
-    "is_of_users", "line_of", "module_of", "named", "reads_any_attribute", "reads_any_global",
-    "unbound", "words_in", "wrapped_by",
+    "is_of_users", "last_word", "line_of", "module_of", "named", "reads_any_attribute",
+    "reads_any_global", "unbound", "words_in", "wrapped_by",
 ]  # fmt: skip
 
 MAKERS = frozenset({"__init__", "__new__", "__post_init__"})  # called by no name of their own
@@ -30,6 +31,8 @@ _BUILT_IN = frozenset(sys.builtin_module_names)
 # Python's functions that reach a thing whose name the code need not have.
 _OF_GLOBALS = frozenset({"globals", "eval", "exec"})
 _OF_ATTRIBUTES = _OF_GLOBALS | {"getattr", "vars", "dir"}
+_METHODS = (FunctionType, staticmethod, classmethod)
+_BY_C = frozenset({"forward", "backward", "vjp"})  # methods that torch's C++ calls, too
 
 
 def named(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -99,15 +102,37 @@ def reads_any_attribute(code: CodeType) -> bool:
 
 
 def called_by_libraries(kind: type) -> set[str]:
-    """What a class of the program's has in place of a library's, whose code names it."""
+    """What a class of the program's has in place of a library's, whose code calls it by name."""
     others = [base for base in kind.__mro__ if base is not object and not is_of_users(base)]
     own = {name for name in vars(kind) if name[:2] != "__"}
-    return {name for name in own if any(name in vars(base) for base in others)}
+    inherited = {name for name in own if any(name in vars(base) for base in others)}
+    return inherited & _BY_C.union(*map(_words_of, others))
+
+
+@lru_cache(maxsize=256)
+def _words_of(kind: type) -> frozenset[str]:
+    """The names in a class's methods; not a method's own name, nor those in what writes a text."""
+    methods = {
+        name: unwrap(thing)
+        for name, thing in vars(kind).items()
+        if name != "__repr__" and type(thing) in _METHODS
+    }
+    return frozenset(
+        word
+        for name, function in methods.items()
+        if type(function) is FunctionType
+        for word in words_in(function.__code__) - {name}
+    )
+
+
+def last_word(name: str) -> str:
+    """The word by which code asks for what has this name: "cfg" of `self.cfg["lr"]`."""
+    return name.partition("[")[0].rpartition(".")[2]
 
 
 def line_of(name: str, functions: Collection[FunctionType]) -> str:
     """ " at train.py:41", where the functions change what has this name, or where they name it."""
-    last = name.partition("[")[0].rpartition(".")[2]
+    last = last_word(name)
     found = ""
     for code in (code for one in functions for code in codes_in(one.__code__)):
         for part in dis.get_instructions(code):

@@ -30,7 +30,7 @@ _FILES = {"exists", "lexists", "isfile", "isdir", "islink", "getmtime", "getctim
           "getsize"}  # fmt: skip
 _ASKED: list[tuple[Any, set[str]]] = [
     (time, {name for name in vars(time) if "time" in name or name in ("perf_counter", "monotonic")}
-     - {"strftime", "strptime", "struct_time", "mktime", "ctime", "asctime"}
+     - {"strftime", "strptime", "struct_time", "mktime", "ctime", "asctime", "timezone"}
      | {"perf_counter_ns", "monotonic_ns"}),
     (datetime.datetime, {"now", "utcnow", "today"}),
     (datetime.date, {"today"}),
@@ -59,8 +59,9 @@ _ANSWERS = {
     ],
 }  # fmt: skip
 _FILLING = {"PUSH_NULL", "PRECALL", "CACHE", "EXTENDED_ARG", "RESUME"}  # between word and argument
-_NAMED = {id(vars(owner)[word]): (owner, word)
-          for owner, asking in _ASKED for word in asking & vars(owner).keys()}  # fmt: skip
+_NAMED = {id(thing): (owner, word)  # of functions alone: any variable may be the same number
+          for owner, asking in _ASKED for word in asking
+          if callable(thing := vars(owner).get(word))}  # fmt: skip
 _SEEDED = {"Random", "default_rng", "RandomState", "SeedSequence"}  # draw the same from one seed
 _METHODS = {"read_text", "read_bytes"}  # of a path
 _OF_PATHS = {"exists", "is_file", "is_dir", "is_symlink", "open", "stat", "lstat", "iterdir",
@@ -69,16 +70,21 @@ _BUILTIN = {"global open", "global input"}
 _UNNAMED = MAKERS | {"__del__"}
 
 
-def asked(functions: Sequence[FunctionType], by_libraries: Set[str] = frozenset()) -> str:
+def asked(
+    functions: Sequence[FunctionType],
+    by_libraries: Set[str] = frozenset(),
+    paths: Set[str] = frozenset(),
+) -> str:
     """The clock or file that the first of these functions asks, or one that it calls by name.
 
     In words, with its line; "" if there is none.
 
     Args:
         by_libraries: names of methods that are called without being named.
+        paths: names of variables and attributes that are paths.
     """
     for function in _called(functions, {"<lambda>", *by_libraries}):
-        for word, shown in _asked_by(function):
+        for word, shown in _asked_by(function, paths):
             return f"{shown} at {_site(function, word)}"
     return ""
 
@@ -137,10 +143,10 @@ def _is_called(function: FunctionType, reached: set[str], all_words: set[str]) -
     return not is_method and name not in all_words  # it lies in a list of callbacks
 
 
-def _asked_by(function: FunctionType) -> Iterator[tuple[str, str]]:
+def _asked_by(function: FunctionType, paths: Set[str]) -> Iterator[tuple[str, str]]:
     """Each word of its code that asks something outside, and how that is called."""
     words = _attributes_in(function.__code__)
-    for method in words & (_METHODS | _OF_PATHS if _knows_paths(function) else _METHODS):
+    for method in words & (_METHODS | _OF_PATHS if _knows_paths(function, paths) else _METHODS):
         yield method, method
     for name, thing in named(function):
         if name in _BUILTIN and type(thing) is object:  # no global of the program's
@@ -165,24 +171,33 @@ def _plain(thing: Any) -> Any:
 
 
 def _is_seeded(function: FunctionType, word: str, asking: str) -> bool:
-    """Is a generator made with a seed wherever the function has this word?"""
+    """Is a generator made with a seed wherever the function has this word, or only named there?
+
+    It may be made without one by another name that it is bound to.
+    """
     after = [part for code in codes_in(function.__code__) for part in _after(code, word)]
-    is_seeded = [part.opname.startswith("LOAD_") and part.argval is not None for part in after]
-    return asking in _SEEDED and bool(after) and all(is_seeded)
+    is_without = any(
+        part.argval is None  # the seed; and what returns the class
+        or (part.opname.startswith("CALL") and part.arg == 0)
+        or (part.opname.startswith("STORE_") and part.argval != word)
+        for part in after
+    )
+    return asking in _SEEDED and bool(after) and not is_without
 
 
 def _after(code: CodeType, word: str) -> Iterator[dis.Instruction]:
-    """What comes after the word, wherever it is: the first argument of its call."""
+    """What comes after the word, wherever it is: of its call, the first argument or the call."""
     parts = [part for part in dis.get_instructions(code) if part.opname not in _FILLING]
     for part, following in pairwise(parts):
         if part.argval == word and part.opname.startswith(("LOAD_", "IMPORT_FROM")):
             yield following
 
 
-def _knows_paths(function: FunctionType) -> bool:
-    """Does it name something of pathlib's, or stand in a module that does?"""
-    around = (*function.__globals__.values(), *(thing for _, thing in named(function)))
-    return any(_is_of_pathlib(thing) for thing in around)
+def _knows_paths(function: FunctionType, paths: Set[str]) -> bool:
+    """Does it name something of pathlib's, or what is a path?"""
+    words = words_in(function.__code__)
+    is_known = "pathlib" in words or not words.isdisjoint(paths)
+    return is_known or any(_is_of_pathlib(thing) for _, thing in named(function))
 
 
 def _is_of_pathlib(thing: Any) -> bool:

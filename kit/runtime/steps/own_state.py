@@ -49,9 +49,7 @@ class OwnState:
         self._change = ""
         self.anew: tuple[list[tuple[str, ref[Any]]], list[Part]] = ([], [])
         self._look()
-        arrays = self._seen.arrays
-        before = [*arrays, *(grad for part in arrays for grad in _gradient_of(*part))]
-        self._before = [ref(array) for _, array in before]
+        self._before = [ref(array) for _, array in _with_gradients(self._seen.arrays)]
         self._drop()
 
     def fetch(self, load: Callable[[], Any]) -> Any:
@@ -63,11 +61,12 @@ class OwnState:
             self._look()
             self._drop()
 
-    def change(self, keeps: Callable[[Any], str] = lambda array: "") -> str:
+    def change(self, keeps: Callable[[Any], str] | None = None) -> str:
         """What the step has changed since it began, in words; "" if nothing.
 
         Args:
-            keeps: says what an array of the device is that the step must not keep, in words.
+            keeps: says what an array of the device is that the step must not keep, in words. It is
+                given at the step's end, and what the step has bound anew is noted then.
         """
         if self._change:
             return self._change
@@ -79,8 +78,10 @@ class OwnState:
         if now.unseen:
             where = line_of(now.unseen.partition(" ")[0], now.functions)
             return f"the step reaches {now.unseen}{where}, and whether it changes cannot be seen"
-        if what := asked(now.functions, now.by_libraries):
+        if what := asked(now.functions, now.by_libraries, now.paths):
             return f"the step asks {what}, and a replay would not"
+        if keeps is None:
+            return ""
         for name, array in now.arrays:
             if what := keeps(array):
                 where = line_of(name, now.functions)
@@ -90,7 +91,7 @@ class OwnState:
 
     def _note_anew(self, now: Look) -> None:
         before = {id(array) for one in self._before if (array := one()) is not None}
-        found = [*now.arrays, *(grad for part in now.arrays for grad in _gradient_of(*part))]
+        found = _with_gradients(now.arrays)
         arrays = [(name, array) for name, array in found if id(array) not in before]
         starts = {name[:i] for name, _ in arrays for i in range(len(name)) if name[i] in ".["}
         boxes = [box for box in now.boxes if box[0] in starts]
@@ -138,10 +139,11 @@ class Looks:
         self._left = self._pause
 
 
-def _gradient_of(name: str, array: Any) -> list[Part]:
-    """Not compared with an earlier one: a step may zero it before or after it fetches."""
-    grad = array.grad if getattr(array, "is_leaf", False) else None
-    return [] if grad is None else [(f"{name}.grad", grad)]
+def _with_gradients(arrays: Sequence[Part]) -> list[Part]:
+    """Gradients are no part of a look: a step may zero them before or after it fetches."""
+    leaves = [(name, array) for name, array in arrays if getattr(array, "is_leaf", False)]
+    gradients = [(f"{name}.grad", array.grad) for name, array in leaves]
+    return [*arrays, *((name, grad) for name, grad in gradients if grad is not None)]
 
 
 def host_draws(frontends: Sequence[Any]) -> Any:

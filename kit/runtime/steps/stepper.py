@@ -307,7 +307,7 @@ class Stepper:
             now.reads = reads_of(now)
             now.seen += [(one.bound, one.bound(), OTHER_TENSORS) for _, one in now.watched.values()]
             if self._equal >= CONFIRM - 1 and self._own is not None:
-                self._step, self._anew = known, BoundAnew(*self._own.anew, self._arrays.holds)
+                self._step, self._anew = known, BoundAnew(*self._own.anew, self._arrays.counter_of)
         self._replayed = 0
         self._now, self._own, self._last = None, None, now
         self.payoff.cost(start)
@@ -396,12 +396,9 @@ class Stepper:
 
     def _fetch_again(self, last: Recording, step: Callable[[], Any]) -> list[Cell] | None:
         """The inputs of the next step: fresh batches, and the small constants of the last one."""
-        waiting, found = [*self._ahead], list[Ahead]()  # some wait if one has failed the last time
-        for fetch in last.fetches:
-            if (ahead := take(waiting, fetch)) is None:
-                ahead = self._ask(fetch)
-                self._ahead.append(ahead)
-            found.append(ahead)
+        # Where a loader raises, the others' batches are lost, as in a step that is recorded.
+        found = [take(self._ahead, fetch) or self._ask(fetch) for fetch in last.fetches]
+        waiting, self._ahead = self._ahead, [*found, *self._ahead]
         for known, ahead in zip(last.brought, found, strict=True):
             if why := known.change(Batch(ahead.batch, ahead.cells, self._arrays.cells_of)):
                 self.reasons.note(why)

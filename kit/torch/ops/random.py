@@ -12,10 +12,9 @@ import torch
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.session.session import Session
 from kit.torch.ops.host import made_elsewhere
-from kit.torch.ops.schema import Special, recorded
+from kit.torch.ops.schema import Special, decomposed, recorded
 from kit.torch.ops.strict import check_draw
 from kit.torch.tensors.checks import check_writable
-from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
@@ -185,7 +184,7 @@ def _normal(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     mean, std = args
     if isinstance(std, KitTensor) and std.is_floating_point():
         (std,) = recorded(tape, "kit.deviations", ((HOLE,), {}), [std], [], [std.spec])
-    return private("torch._decomp.decomposition_table")[func](mean, std, **kwargs)
+    return decomposed(tape, func, mean, std, **kwargs)
 
 
 RANDOM: dict[str, Special] = {

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ from kit.torch.ops.out import inplace_by_functional, out_recipe
 from kit.torch.ops.refused import REFUSED
 from kit.torch.ops.schema import (
     Recipe,
+    decomposed,
+    decomposition_of,
     flat_tensors,
     has_static_floats,
     with_tensors,
@@ -40,7 +43,6 @@ from kit.torch.ops.schema import (
 from kit.torch.ops.strict import check_numbers, check_types, with_fitting_numbers
 from kit.torch.tensors.checks import check_devices, check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
-from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, View, wrap
@@ -70,7 +72,7 @@ def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     """The recipe for calls of this kind; geometry and static arguments are as in `args`."""
     recipe = with_fitting_numbers(_uncounted(tape, func, args, kwargs), func, args, kwargs)
     is_list = func._schema.name.startswith("aten::_foreach_") and write_slots(func)
-    return _counted(_in_order(recipe, func)) if is_list else recipe
+    return _in_order(_counted(recipe), func) if is_list else recipe
 
 
 def _in_order(recipe: Recipe, func: Any) -> Recipe:
@@ -88,14 +90,24 @@ def _in_order(recipe: Recipe, func: Any) -> Recipe:
 
 
 def _reads_what_it_wrote(args: Any) -> bool:
-    """Is a tensor of the first list in a list again, further on?"""
-    places = {tensor.ref: i for i, tensor in enumerate(args[0])}
-    return len(places) < len(args[0]) or any(
-        isinstance(x, KitTensor) and places.get(x.ref, i) < i
-        for others in args[1:]
-        if isinstance(others, list | tuple)
-        for i, x in enumerate(others)
-    )
+    """Is memory of a tensor of the first list in a list again, further on?"""
+    lists = [x for x in args if isinstance(x, list | tuple)]
+    read = [(i, x) for one in lists[1:] for i, x in enumerate(one) if isinstance(x, KitTensor)]
+    places = {tensor.ref.base: i for i, tensor in enumerate(args[0])}
+    if len(places) == len(args[0]) and all(places.get(x.ref.base, i) >= i for i, x in read):
+        return False
+    parts = {_memory(tensor): i for i, tensor in enumerate(args[0])}
+    if len(parts) < len(args[0]) or any(parts.get(_memory(x), i) < i for i, x in read):
+        return True
+    ordered = sorted({*parts, *(_memory(x) for _, x in read)})  # as of slices of one flat tensor
+    return any(a[0] == b[0] and b[1] < a[2] for a, b in pairwise(ordered))
+
+
+def _memory(tensor: KitTensor) -> tuple[int, int, int]:
+    """Which memory a tensor shows, and from which byte to which."""
+    spec = tensor.spec
+    start = spec.offset * spec.dtype.itemsize
+    return id(tensor.ref.base), start, start + spec.reach * spec.dtype.itemsize
 
 
 def _counted(recipe: Recipe) -> Recipe:
@@ -144,23 +156,14 @@ def _uncounted(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
         return _inplace_recipe(call) if writes else _compute_recipe(call)
     if writes and (recipe := inplace_by_functional(func)) is not None:
         return recipe
-    known = private("torch._decomp.decomposition_table")
-    decomposition = None if writes else known.get(func)
-    if decomposition is None and func._can_decompose():
-        decomposition = func.decompose
-    return _host_recipe(func) if decomposition is None else _decomposed(func, decomposition)
+    return _host_recipe(func) if decomposition_of(func) is None else _decomposed(func)
 
 
-def _decomposed(func: Any, decomposition: Callable[..., Any]) -> Recipe:
-    """Torch's own decomposition; what has no rule in it is reported under the op's own name."""
+def _decomposed(func: Any) -> Recipe:
     keeps_type = func in _KEEPING
 
     def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
-        outer, tape.decomposing = tape.decomposing, tape.decomposing or func
-        try:
-            result = decomposition(*args, **kwargs)
-        finally:
-            tape.decomposing = outer
+        result = decomposed(tape, func, *args, **kwargs)
         return result.to(args[0].dtype) if keeps_type else result
 
     return recipe

@@ -5,10 +5,12 @@ are constants. And what all that handles a call needs: its types, and how an op 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
 
+from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
@@ -16,6 +18,8 @@ from kit.torch.tensors.tensor import KitTensor, wrap
 __all__ = [
     "Recipe",
     "Special",
+    "decomposed",
+    "decomposition_of",
     "flat_tensors",
     "handed_over",
     "has_static_floats",
@@ -108,6 +112,25 @@ def on_meta(item: Any) -> Any:
 
 def _meta(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.spec.meta() if isinstance(tensor, KitTensor) else tensor.to("meta")
+
+
+@lru_cache(maxsize=4096)
+def decomposition_of(func: Any) -> Callable[..., Any] | None:
+    """Torch's own decomposition of an op; None if it has none."""
+    known = private("torch._decomp.decomposition_table")
+    found = None if write_slots(func) else known.get(func)
+    return func.decompose if found is None and func._can_decompose() else found
+
+
+def decomposed(tape: Tape, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the decomposition of an op gives; what has no rule in it is reported as this op."""
+    decomposition = decomposition_of(func)
+    assert decomposition is not None, func
+    outer, tape.decomposing = tape.decomposing, tape.decomposing or func
+    try:
+        return decomposition(*args, **kwargs)
+    finally:
+        tape.decomposing = outer
 
 
 def recorded(

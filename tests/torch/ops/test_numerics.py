@@ -63,7 +63,10 @@ CASES: dict[str, Callable[[str], Any]] = {
         _written(d, lambda a, b: torch._foreach_addcmul_([a, b], [b, a], [b, a], [2.0, 3.0])),
         _written(d, lambda a, b: torch._foreach_mul_([a, a], [b, b])),
         _written(d, lambda a, b: torch._foreach_add_([a, b], [a, b], alpha=2)),
-        _written(d, lambda a, b: torch._foreach_copy_([a, b], [b, a]))],
+        _written(d, lambda a, b: torch._foreach_copy_([a, b], [b, a])),
+        _written(d, lambda a, b: torch._foreach_add_([a, b], [b, a[:]])),
+        _written(d, lambda a, b: torch._foreach_mul_([a[:2], a[1:]], [b[:2], b[1:]])),
+        _written(d, lambda a, b: torch._foreach_add_([a[:1], a[1:]], [b[1:2], b[1:]]))],
     "comparison in the tensor's own precision": lambda d: [
         torch.tensor([0.1, 0.2], dtype=t, device=d) == 0.1
         for t in (torch.bfloat16, torch.float16, torch.float32)],
@@ -425,3 +428,12 @@ def test_a_matrix_exponential_of_halves_is_the_exact_one(scale: float, dtype: to
     for one, other in pairs:
         assert one.dtype == dtype
         assert (one.double() - other).norm() <= torch.finfo(dtype).eps * other.norm()
+
+
+def test_lists_that_are_written_and_read_count_each_write_once() -> None:
+    with open_session():
+        a, b = torch.ones(2, device="kit"), torch.ones(2, device="kit")
+        torch._foreach_add_([a, b], [b, a])
+        assert (a._version, b._version) == (1, 1)
+        torch._foreach_add_([a, b], [a, b])
+        assert (a._version, b._version) == (2, 2)

@@ -148,3 +148,27 @@ def test_a_batch_that_waits_is_given_to_its_own_loader_only() -> None:
         loader = Loader(100, 20)
         found = [float(session.run_step(step)) for _ in range(6)]
     assert found == [(100 + 2 * i) * 1000 + 101 + 2 * i for i in range(6)]
+
+
+def test_a_loader_that_ends_loses_the_others_batch_as_in_a_recorded_step() -> None:
+    def made(mode: str) -> list[float]:
+        with open_session(Settings(mode="lazy", step_mode=mode), cache=CACHE) as session:
+            numbers, few = iter(range(100)), iter(range(7))
+
+            def load() -> torch.Tensor:
+                return torch.full((1,), float(next(numbers))).to("kit")
+
+            def load_few() -> torch.Tensor:
+                return torch.full((1,), float(next(few))).to("kit")
+
+            def step() -> torch.Tensor:
+                return session.fetch(load) * 1000 + session.fetch(load_few)
+
+            found = [float(session.run_step(step)) for _ in range(7)]
+            with pytest.raises(StopIteration):
+                session.run_step(step)
+            few = iter(range(7))
+            assert (session.stepper.counts["replay.steps"] > 0) is (mode == "replay")
+            return found + [float(session.run_step(step)) for _ in range(7)]
+
+    assert made("replay") == made("retrace")

@@ -396,3 +396,18 @@ def test_the_stride_of_a_layer_of_torchs_counts_in_the_next_step() -> None:
         assert session.stepper.counts["replay.steps"] > 0
         layer.stride = (2,)
         assert session.run_step(step).shape == (1, 1, 4)
+
+
+def test_the_kernel_of_a_pool_counts_in_the_next_step() -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        pool, x = nn.MaxPool2d(2, stride=1), torch.ones(1, 9, 9, device="kit")
+        model = nn.Sequential(pool)
+
+        def step() -> torch.Tensor:
+            return model(x).detach()
+
+        for _ in range(9):
+            session.run_step(step)
+        assert session.stepper.counts["replay.steps"] > 0
+        pool.kernel_size = 3
+        assert session.run_step(step).shape == (1, 7, 7)

@@ -24,6 +24,7 @@ from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.steps import look
 from kit.runtime.steps.outside import asked
+from kit.runtime.steps.own_state import OwnState
 from kit.torch.device import open_session
 from tests.torch.steps.counted import COUNTED, environment, module_in_a_package, variable
 from tests.torch.steps.drawn import DRAWN, mapped, scanned
@@ -182,6 +183,19 @@ def test_what_is_only_written_to_keeps_a_step_replayed() -> None:
         for _ in range(6):
             session.run_step(step)
         assert session.stepper.counts["replay.steps"] == 2
+
+
+def test_what_a_step_binds_anew_is_noted_at_its_end_and_not_where_it_fetches() -> None:
+    with open_session(Settings(mode="lazy"), cache=CACHE):
+        held = {"x": torch.ones(2, device="kit")}
+        own = OwnState(lambda: held, without=(), frontends=())
+        held["x"] = torch.ones(2, device="kit")
+        own.fetch(lambda: None)
+        assert own.anew == ([], [])
+        assert own.change(lambda array: "") == ""
+        (bound,), (box,) = own.anew
+        assert bound[1]() is held["x"]
+        assert box[1] is held
 
 
 class Trains:
