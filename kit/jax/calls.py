@@ -101,20 +101,18 @@ def call_of(
         return _Window(axis, max(stop - start, 0), _Operand(len(operands) - 1))
 
     if name == "__getitem__":
-        arguments: Any = (_each_axis(args[0], len(shape), window, taken),)
+        key = args[0]
+        parts = key if isinstance(key, tuple) else (key,)
+        # Up to the first None, Ellipsis, list or array, the place of a part says its axis.
+        count = next((i for i, x in enumerate(parts) if type(x) not in (int, slice)), len(parts))
+        count = min(count, len(shape))
+        made = [window(x, axis) for axis, x in enumerate(parts[:count])]
+        made += map(taken, parts[count:])
+        arguments: Any = (tuple(made) if isinstance(key, tuple) else made[0],)
     else:
         arguments = tuple(map(taken, args))
     named = tuple((name, taken(x)) for name, x in kwargs.items())
     return _Call(name, arguments, named), operands
-
-
-def _each_axis(key: Any, ndim: int, of_axis: Any, other: Any) -> Any:
-    """A key, changed: `of_axis(part, axis)` where the place of a part says its axis."""
-    parts = key if isinstance(key, tuple) else (key,)
-    count = next((i for i, x in enumerate(parts) if type(x) not in (int, slice)), len(parts))
-    made = [of_axis(x, i) for i, x in enumerate(parts[: min(count, ndim)])]
-    made += map(other, parts[len(made) :])
-    return tuple(made) if isinstance(key, tuple) else made[0]
 
 
 def _windows(arguments: Any) -> list[_Window]:

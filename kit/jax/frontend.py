@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from kit.errors import SessionError
-from kit.jax.arguments import host_array, kind_of
+from kit.jax.arguments import Signature, host_array, kind_of
 from kit.jax.array import LazyArray
 from kit.jax.places import here
 from kit.jax.program import Bound, Program
@@ -77,10 +77,16 @@ class JaxFrontend:
         """How many references to an array of a step there are."""
         return getrefcount(thing) if isinstance(thing, LazyArray) else 0
 
-    def run(self, function: TracedFunction, args: Any, kwargs: Any) -> Any:
-        """Record one call of a function; its results are arrays that may not have been computed."""
+    def run(
+        self, function: TracedFunction, args: Any, kwargs: Any, given: tuple[list[Any], Signature]
+    ) -> Any:
+        """Record one call of a function; its results are arrays that may not have been computed.
+
+        Args:
+            given: what `function.signature` gives for the arguments.
+        """
         session = self.session
-        leaves, signature = function.signature(args, kwargs)
+        leaves, signature = given
         traced = function.find(signature) or function.trace(args, kwargs, signature)
         kinds = signature[1]
         values = [self.value(x, kind[1]) for x, kind in zip(leaves, kinds, strict=True)]
@@ -99,7 +105,8 @@ class JaxFrontend:
         """
         if self._session is None or self._session is not current_session():
             raise SessionError(f"an array of a kit session is used outside of it{here()}")
-        return self.run(_small_step(function), operands, {})
+        step = _small_step(function)
+        return self.run(step, operands, {}, step.signature(operands, {}))
 
     def bind(self, program: Program) -> Bound:
         """The program with its ops interned here."""

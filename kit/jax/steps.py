@@ -51,12 +51,18 @@ class Step:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         session = current_session()
-        if TRACING.function or any(map(_is_traced, jax.tree.leaves((args, kwargs)))):
-            return self._jitted(*args, **kwargs)  # part of another step, or within jax.grad
+        if TRACING.function:  # part of another step
+            return self._jitted(*args, **kwargs)
         if session is None:
             return self._plain(args, kwargs)
+        try:
+            given = self._traced.signature(args, kwargs)
+        except TypeError:
+            if any(map(_is_traced, jax.tree.leaves((args, kwargs)))):
+                return self._jitted(*args, **kwargs)  # within jax.grad, say
+            raise
         frontend: JaxFrontend = session.frontend(JaxFrontend)
-        return frontend.run(self._traced, args, kwargs)
+        return frontend.run(self._traced, args, kwargs, given)
 
     def trace(self, *args: Any, **kwargs: Any) -> Step:
         """Trace for these arguments now, without recording anything."""

@@ -354,6 +354,25 @@ def test_a_callback_with_an_effect_runs_once_though_what_follows_fails(bulk: int
     assert seen == [3]
 
 
+def test_a_step_that_prints_is_run_again_op_by_op(capfd: pytest.CaptureFixture[str]) -> None:
+    seen = []
+
+    def fail_once(x: Any) -> Any:
+        seen.append(float(x))
+        if len(seen) == 1:
+            raise ValueError("only the first time")
+        return np.float32(x)
+
+    def run(x: Any) -> Any:
+        jax.debug.print("x is {}", x)
+        return jax.pure_callback(fail_once, jax.ShapeDtypeStruct((), np.float32), x) + 1
+
+    with Session(Settings(mode="lazy")) as session:
+        assert kit.jax.step(run)(np.float32(3)).item() == 4.0
+        assert session.metrics()["segment.recovered"] == 1
+    assert "x is 3.0" in capfd.readouterr().out
+
+
 SPREAD = """
 import jax, numpy as np, kit
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P

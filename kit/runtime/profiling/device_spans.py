@@ -42,8 +42,8 @@ class Profile:
     def kernels(self, tasks: Sequence[Task], nodes: dict[int, list[int]]) -> list[Span]:
         """One span for each kernel, in `perf_counter_ns` time, with segment and graph node.
 
-        Runs that no task has issued, as of another session in another thread, are noted; their
-        kernels have neither.
+        Runs that no task has issued, as of another session in another thread or of a step that was
+        guessed wrong, are noted; their kernels have neither.
         """
         if self._data is None:
             return []
@@ -60,8 +60,8 @@ class Profile:
         issued_by, foreign = issues_of(events, by_module)
         if foreign:
             runs = format_count(foreign, "more run")
-            self.notes = (*self.notes, f"{runs} of the same programs, by another session: its "
-                          "kernels are shown as of no segment")  # fmt: skip
+            self.notes = (*self.notes, f"{runs} of the same programs, by another session or for "
+                          "a wrong guess: their kernels are shown as of no segment")  # fmt: skip
         spans = []
         for event in events:
             segment, node = -1, -1

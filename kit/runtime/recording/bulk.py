@@ -100,8 +100,9 @@ class Origin:
 class Value:
     """One array of the program: output `slot` of a bulk that still grows, or a `Cell`."""
 
-    __slots__ = ("__weakref__", "aval", "bulk", "cell", "number", "slot")
+    __slots__ = ("__weakref__", "aval", "bulk", "cell", "is_shared", "number", "slot")
     number: Any  # what all of its elements are; set where a front end knows that
+    is_shared: bool  # set, to True, where a front end gives it to a second memory
 
     def __init__(self, aval: Aval, bulk: Bulk | None = None, slot: int = 0) -> None:
         self.aval = aval

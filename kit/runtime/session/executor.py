@@ -380,7 +380,9 @@ class Executor:
 
 
 def _has_effects(op: Op) -> bool:
-    return op.name.startswith("jax.") and has_effects(op.template[0][0])
+    if not op.name.startswith("jax.") or op.name == "jax.debug_print":  # a line twice does no harm
+        return False
+    return has_effects(op.template[0][0])
 
 
 def _explained(task: Task, error: BaseException, culprit: int | None = None) -> BaseException:

@@ -326,7 +326,10 @@ def _again(tape: Tape, trace: Trace, tensors: list[KitTensor], bases: list[Buffe
         inputs = [bases[i].value or bases[i].read(tape) for i in trace.leaves]
         values = values + stream.record(trace.op, inputs, list(draws), tape.place.frame())
     if trace.copies:
-        values = values + [base.read(tape) for base in bases]
+        before = [base.read(tape) for base in bases]
+        for value in before:
+            value.is_shared = True
+        values = values + before
     if trace.written is not None:
         written([tensors[i] for i in trace.written])
     else:
@@ -337,8 +340,8 @@ def _again(tape: Tape, trace: Trace, tensors: list[KitTensor], bases: list[Buffe
     for base, value in zip(changed, trace.pick(values), strict=True):
         if is_replaying and base.value is not None:
             stepper.note_write(base.value)
-        if tape.on_write is not None:
-            tape.on_write(base)
+        if tape.on_write:
+            tape.note_write(base)
         base.value = value
         base.version += 1
     return _Results(tape, tensors, bases, values).make(trace.result)

@@ -62,11 +62,12 @@ def reset_arrays(arrays: Sequence[Tensor], *, share: bool = True) -> None:
             value = zeros.get(spec)
             if value is None:
                 value = zeros[spec] = _shared_zero(tensor)
+                value.is_shared = True
             if whole:
                 if is_replaying and ref.value is not None:
                     tape.session.stepper.note_write(ref.value)
-                if tape.on_write is not None:
-                    tape.on_write(ref)
+                if tape.on_write:
+                    tape.note_write(ref)
                 ref.value = value
                 ref.version += 1
             else:

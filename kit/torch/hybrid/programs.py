@@ -265,6 +265,7 @@ def _sorted_results(
             if key not in constants:
                 constants[key] = len(trace.shared)
                 trace.shared.append(value)
+                value.is_shared = True
             order.append(("shared", constants[key]))
     return order, wanted
 

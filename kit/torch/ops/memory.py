@@ -17,11 +17,10 @@ from kit.torch.ops.losses import LOSSES
 from kit.torch.ops.out import resized, write_out
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.recurrent import RECURRENT_LAYERS
-from kit.torch.ops.schema import Special, on_meta, recorded
+from kit.torch.ops.schema import Special, decomposed, on_meta, recorded
 from kit.torch.ops.sequences import SEQUENCES
 from kit.torch.tensors.checks import check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
-from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
@@ -55,7 +54,7 @@ def _clone(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     source = args[0]
     layout = kwargs.get("memory_format") or torch.preserve_format
     spec = tape.cached_spec(
-        ("clone", source.spec, layout),
+        ("clone", source.spec.kind, layout),
         lambda: torch.clone(source.spec.meta(), memory_format=layout),
     )
     return wrap(tape, _apart(tape, source.kit_value()), spec)
@@ -71,14 +70,11 @@ def _apart(tape: Tape, value: Value) -> Value:
     """
     stepper, redo = tape.session.stepper, tape.session.redo
     if stepper.mode != "replay":
+        value.is_shared = True
         return value
     may_share = stepper.is_between and not (redo.is_on or tape.is_tracing)
-    if value.cell is not None and may_share:
-        second = twin(value, value.cell)
-    else:
-        aval = (value.aval,)
-        op = tape.session.intern("aten.clone.default", ((HOLE,), {}), aval, aval, 0)
-        (second,) = tape.record(op, [value], ())
+    cell = value.cell if may_share else None
+    second = tape.copy(value) if cell is None else twin(value, cell)
     if hasattr(value, "number"):
         second.number = value.number
     return second
@@ -256,8 +252,10 @@ def _as_seen(ref: Any, shown: torch.Tensor) -> torch.Tensor:
 
 def _recast(tape: Tape, tensor: KitTensor, dtype: torch.dtype) -> KitTensor:
     """The same bytes as numbers of another type."""
+    seen = tensor.spec
     spec = tape.cached_spec(
-        ("view", tensor.spec, dtype), lambda: torch.ops.aten.view.dtype(tensor.spec.meta(), dtype)
+        ("view", seen.kind, seen.offset, dtype),
+        lambda: torch.ops.aten.view.dtype(seen.meta(), dtype),
     )
     template: Any = ((HOLE, spec.aval.dtype), {})
     op = tape.session.intern(
@@ -399,8 +397,7 @@ def _linspace(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     ends, dtype = args[:2], kwargs.get("dtype") or torch.get_default_dtype()
     if not (dtype.is_floating_point or dtype.is_complex):
         ends = [x.to(dtype) if isinstance(x, torch.Tensor) else int(x) for x in ends]
-    known = private("torch._decomp.decomposition_table")
-    return known[func](*ends, *args[2:], **kwargs)  # type: ignore[no-any-return]
+    return decomposed(tape, func, *ends, *args[2:], **kwargs)  # type: ignore[no-any-return]
 
 
 def _cholesky(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ when an infinity comes. It keeps a second copy of parameters and state for a ste
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -118,10 +119,26 @@ class DeferredScaler(CheckedScaler):
             with OtherWrites(before.tape, optimizer) as others:
                 result = optimizer.step(*args, **kwargs)
         self._foresee()
-        written = [(b.value, old) for b, old in others.values() if b.value is not None]
-        session.redo.open(bad.kit_value(), before.pairs() + written)
+        pairs = _own_values(before.tape, [*before.pairs(), *others.values()])
+        session.redo.open(bad.kit_value(), pairs)
         refuse_counts(optimizer, counts)
         return result
+
+
+def _own_values(tape: Tape, pairs: Iterable[tuple[Buffer, Value]]) -> list[tuple[Value, Value]]:
+    """(value of now, value of before) of each buffer, whose value no other memory shows.
+
+    What takes back a value that two share, after a `copy_` of one to the other, say, would give
+    both the same numbers of before.
+    """
+    own: dict[Value, Value] = {}
+    for buffer, old in pairs:
+        value = buffer.read(tape)
+        if value in own or getattr(value, "is_shared", False):
+            buffer.write(tape, tape.copy(value))
+            value = buffer.read(tape)
+        own[value] = old
+    return list(own.items())
 
 
 def _any_of(found: list[torch.Tensor]) -> Any:
@@ -157,19 +174,19 @@ class _Snapshot:
         self._values[id(buffer)] = buffer, value
         return value
 
-    def pairs(self) -> list[tuple[Value, Value]]:
-        """(value of now, value of before) for all that has changed since."""
+    def pairs(self) -> list[tuple[Buffer, Value]]:
+        """(buffer, value of before) for all that has changed since."""
         pairs = [
-            (buffer.value, value)
+            (buffer, value)
             for buffer, value in self._values.values()
             if buffer.value is not None and buffer.value is not value
         ]
         for i, p in enumerate(self._params):
             for key, tensor in self._optimizer.state.get(p, {}).items():
                 if isinstance(tensor, KitTensor) and id(tensor.ref.base) not in self._values:
-                    new = tensor.ref.base.read(tensor.tape)
+                    new = tensor.ref.base
                     old = self._state.get((i, key))  # replaced by another tensor, or just made
-                    if old is None or old.aval != new.aval:
+                    if old is None or old.aval != new.spec.aval:
                         old = torch.zeros_like(tensor).ref.base.read(tensor.tape)  # type: ignore[attr-defined]
                     pairs.append((new, old))
         return pairs

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from kit.errors import SettingsError
+from kit.torch.tensors.private import private
 
 __all__ = [
     "counted_on_device",
@@ -27,6 +28,10 @@ __all__ = [
     "stepped_whatever_found",
 ]
 
+_HOOKS_OF_ALL: list[dict[int, Any]] = [
+    private("torch.optim.optimizer._global_optimizer_pre_hooks"),
+    private("torch.optim.optimizer._global_optimizer_post_hooks"),
+]
 _BY_KIT = "_made_fused_by_kit"  # the attribute of such an optimizer
 _SUPPORTS = "_step_supports_amp_scaling"  # torch's, of one that gets `found_inf` itself
 
@@ -77,9 +82,15 @@ def make_fused(optimizer: torch.optim.Optimizer) -> None:
 
 
 def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Has the program registered hooks of this optimizer's step?"""
+    """Has the program registered hooks of this optimizer's step, or of every optimizer's?"""
     tables = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # none in some wrappers
-    return any(getattr(optimizer, table, None) for table in tables)
+    if any(getattr(optimizer, table, None) for table in tables):
+        return True
+    return any(not _is_kits(hook) for hooks in _HOOKS_OF_ALL for hook in list(hooks.values()))
+
+
+def _is_kits(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("kit.")
 
 
 def _steps_as_torchs(optimizer: torch.optim.Optimizer) -> bool:
@@ -115,6 +126,7 @@ def counted_on_device(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     Raises:
         SettingsError: it keeps something in Python that a step changes.
     """
+    prefer_fused(optimizer)  # first: no group that is capturable is made fused
     groups = [g for g in optimizer.param_groups if "capturable" in g and not g["capturable"]]
     _count_on_device(optimizer)
     try:

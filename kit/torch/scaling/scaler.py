@@ -91,7 +91,10 @@ class CheckedScaler(torch.amp.GradScaler):
 
 
 class StaticScaler(CheckedScaler):
-    """Multiplies the loss, divides the gradients; does not look for infinities."""
+    """Multiplies the loss, divides the gradients; does not look for infinities.
+
+    Torch's tensor of the scale is on the host, and so of no session.
+    """
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale if that has not been done, then step.
@@ -132,6 +135,14 @@ class StaticScaler(CheckedScaler):
         """
         check_scale(state["scale"])
         self.update(state["scale"])
+
+    def _lazy_init_scale_growth_tracker(self, _: torch.device) -> None:
+        super()._lazy_init_scale_growth_tracker(torch.device("cpu"))
+
+    def _check_scale_growth_tracker(self, funcname: str) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._scale is None:  # the program has scaled by `get_scale()`
+            self._lazy_init_scale_growth_tracker(torch.device("cpu"))
+        return super()._check_scale_growth_tracker(funcname)
 
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, _: Any, found_inf: torch.Tensor, __: bool
@@ -215,7 +226,7 @@ def _other_writes(optimizer: torch.optim.Optimizer) -> AbstractContextManager[An
         return OtherWrites(tape, optimizer)
     if has_hooks(optimizer):
         raise SettingsError(
-            f"this {type(optimizer).__name__} has hooks of its step, and what they write cannot be "
+            f"a step of this {type(optimizer).__name__} runs hooks, and what they write cannot be "
             "taken back natively; use loss_scaling='dynamic, host check', or device kit"
         )
     return nullcontext()

@@ -6,8 +6,9 @@ that takes a bad step back takes this back, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 from weakref import ref
@@ -23,15 +24,18 @@ __all__ = ["OtherWrites"]
 
 
 class OtherWrites:
-    """Notes, while it is entered, each buffer that is written, with its value before.
+    """Notes, while it is entered, each buffer that its thread writes, with its value before.
 
-    Not those of parameters and state, of which the scalers keep copies. Memory that was made
-    meanwhile, and is gone again, is forgotten at once: its values shall be no results of a segment.
+    Not those of parameters and state, of which the scalers keep copies, and not gradients: torch
+    leaves those of a skipped step, too. Memory that was made meanwhile, and is gone again, is
+    forgotten at once: its values shall be no results of a segment.
     """
 
     def __init__(self, tape: Tape, optimizer: torch.optim.Optimizer) -> None:
         self._tape, self._optimizer = tape, optimizer
-        self._known = set(map(id, _known(optimizer)))
+        grads = [p.grad for p in stepped(optimizer)]
+        self._known = {id(b) for b in (*_known(optimizer), *_buffers(grads))}
+        self._thread = get_ident()
         self._noted: dict[int, tuple[ref[Buffer], Value | None]] = {}  # by the buffer's id
         self._noting = tape.noting(self._note)
 
@@ -47,7 +51,7 @@ class OtherWrites:
 
     def _note(self, buffer: Buffer) -> None:
         key = id(buffer)
-        if key not in self._known and key not in self._noted:
+        if get_ident() == self._thread and key not in self._known and key not in self._noted:
             self._noted[key] = ref(buffer, partial(self._forget, key)), buffer.value
 
     def _forget(self, key: int, _: Any) -> None:
@@ -55,6 +59,8 @@ class OtherWrites:
 
     def values(self) -> Iterator[tuple[Buffer, Value]]:
         """Each buffer that was written and is still there, and its value before."""
+        if not self._noted:
+            return
         state = set(map(id, _known(self._optimizer)))  # what this step has made is known by now
         for key, (alive, old) in list(self._noted.items()):
             buffer = alive()
@@ -72,4 +78,8 @@ class OtherWrites:
 def _known(optimizer: torch.optim.Optimizer) -> list[Buffer]:
     params = stepped(optimizer)
     states = [x for p in params for x in optimizer.state.get(p, {}).values()]
-    return [x.ref.base for x in (*params, *states) if isinstance(x, KitTensor)]
+    return _buffers((*params, *states))
+
+
+def _buffers(tensors: Iterable[Any]) -> list[Buffer]:
+    return [x.ref.base for x in tensors if isinstance(x, KitTensor)]

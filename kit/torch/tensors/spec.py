@@ -30,6 +30,11 @@ class Spec:
         self.repeats = _repeats(self.shape, self.stride)
 
     @property
+    def kind(self) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+        """All but the offset, as numbers: what new memory for a tensor like it depends on."""
+        return self.shape, self.stride, self.dtype
+
+    @property
     def is_dense(self) -> bool:
         """True if each place in memory, from the offset on, is one element: no gaps."""
         return not self.repeats and self.reach == prod(self.shape)

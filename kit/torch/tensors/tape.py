@@ -38,7 +38,7 @@ class Tape:
         opened: the session while it is open. `session` is the same, but raises when it is not.
         dispatch: runs a call of a torch op on tensors of this tape.
         is_tracing: a hybridized function runs for the first time, see `tracing`.
-        on_write: called with each buffer before it is written, if somebody notes that.
+        on_write: each is called with a buffer before it is written.
         programs: what hybridized functions have recorded: function -> kind of call -> program.
         shared_zeros: one value of zeros for each geometry, shown by all tensors that are reset.
         decomposing: the op that torch is taking apart into simpler ops.
@@ -50,7 +50,7 @@ class Tape:
         self.dispatch = dispatch
         self.opened: Session | None = None
         self.is_tracing = False
-        self.on_write: Callable[[Any], None] | None = None
+        self.on_write: list[Callable[[Any], None]] = []
         self.programs: dict[Any, dict[Any, Any]] = {}
         self.shared_zeros: dict[Spec, Value] = {}
         self.decomposing: Any = None
@@ -116,19 +116,17 @@ class Tape:
 
     @contextlib.contextmanager
     def noting(self, note: Callable[[Any], None]) -> Iterator[None]:
-        """Inside the block each buffer is noted before it is written; around it, too."""
-        outer = self.on_write
-
-        def both(buffer: Any) -> None:
-            note(buffer)
-            if outer is not None:
-                outer(buffer)
-
-        self.on_write = both
+        """Inside the block each buffer is noted before any thread writes it."""
+        self.on_write.append(note)
         try:
             yield
         finally:
-            self.on_write = outer
+            self.on_write.remove(note)
+
+    def note_write(self, buffer: Any) -> None:
+        """This buffer is about to be written."""
+        for note in tuple(self.on_write):  # another thread may add and remove its own
+            note(buffer)
 
     # -- errors of a backward pass ---------------------------------------------------------------
 
@@ -168,6 +166,12 @@ class Tape:
         if not spec.shape:
             value.number = given
         return value
+
+    def copy(self, value: Value) -> Value:
+        """The same numbers as a value of its own."""
+        aval = (value.aval,)
+        op = self.session.intern("aten.clone.default", ((HOLE,), {}), aval, aval, 0)
+        return self.record(op, [value], ())[0]
 
     def zeros(self, aval: Aval) -> Value:
         """Memory of which every element is about to be overwritten."""
@@ -250,12 +254,15 @@ class Tape:
         """The geometry of new memory for a tensor like one of the geometry `spec`."""
         kind = dtype or spec.dtype
         return self.cached_spec(
-            ("like", spec, kind, layout),
+            ("like", spec.shape, spec.stride, kind, layout),
             lambda: torch.empty_like(spec.meta(), dtype=kind, memory_format=layout),
         )
 
     def cached_spec(self, key: Any, make: Callable[[], torch.Tensor]) -> Spec:
-        """The geometry of the meta tensor that `make` gives; `make` is called once for each key."""
+        """The geometry of the meta tensor that `make` gives; `make` is called once for each key.
+
+        No key holds a `Spec`: that would be kept as long as what the key stands for.
+        """
         spec = self._specs.get(key)
         if spec is None:
             spec = self._specs[key] = self.spec_of(make())

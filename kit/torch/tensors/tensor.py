@@ -66,8 +66,8 @@ class Buffer:
 
     def write(self, tape: Tape, value: Value) -> None:
         """Make `value` the next version."""
-        if tape.on_write is not None:
-            tape.on_write(self)
+        if tape.on_write:
+            tape.note_write(self)
         self.version += 1  # first: a view that is derived once too often is still right
         old, self.value = self.value, value
         session = tape.opened

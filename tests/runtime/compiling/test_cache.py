@@ -67,6 +67,9 @@ def test_a_loop_whose_shapes_change_keeps_so_many_programs_and_ops(
             found = (x.to("kit")[1:].sin() + 1).sum().item()
             assert found == pytest.approx((x[1:].sin() + 1).sum().item(), rel=1e-5)
             assert (row[size] * 2).item() == 2 * size  # in the end one program for all places
+            part = row[size : size + 20]
+            made = part.clone(), part.double(), part.view(part.dtype)
+            del part, made
             session.mark_step()
             session.issuer.forget()
             ops.append(len(cache.ops))

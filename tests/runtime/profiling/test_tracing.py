@@ -166,4 +166,7 @@ def test_kernels_of_another_session_with_the_same_program_are_not_taken_for_the_
         middle = (kernel.start_ns + kernel.stop_ns) / 2
         assert any(s.start_ns < middle < s.stop_ns for s in launches)
     (note,) = timeline.notes
-    assert note.startswith("3 more runs of the same programs, by another session")
+    assert note == (
+        "3 more runs of the same programs, by another session or for a wrong guess: their kernels "
+        "are shown as of no segment"
+    )

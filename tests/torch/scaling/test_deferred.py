@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import kit
 from kit.errors import SessionError, SettingsError
+from kit.runtime.session.session import current_session
 from kit.torch.device import open_session
 from kit.torch.scaling.choose import make_scaler
 from kit.torch.scaling.deferred import DeferredScaler
@@ -150,6 +152,83 @@ def test_a_copy_between_two_steps_is_taken_back_with_the_step(way: str) -> None:
             session.run_step(step)
             copies.append(weight.detach().clone())
         assert [copy.tolist() for copy in copies] == [[x] * 3 for x in (0.5, 0.0, 0.0, -0.5)]
+
+
+def _delay(last: torch.Tensor, one_before: torch.Tensor, weight: torch.Tensor) -> None:
+    one_before.copy_(last)
+    last.copy_(weight)
+
+
+def _delay_and_zero(last: torch.Tensor, one_before: torch.Tensor, weight: torch.Tensor) -> None:
+    one_before.add_(last)
+    last.zero_()
+
+
+def _reset(last: torch.Tensor, one_before: torch.Tensor, weight: torch.Tensor) -> None:
+    one_before.add_(last)
+    kit.reset_arrays([last])
+
+
+class Slow(torch.optim.SGD):
+    """As Lookahead: the weights are set to what is kept beside them."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]:
+                p.copy_(self.state[p].setdefault("slow", torch.zeros_like(p)).add_(p).mul_(0.5))
+
+
+@pytest.mark.parametrize("way", ["lazy", "speculate", "replay"])
+@pytest.mark.parametrize(
+    ("optimizer", "hook"),
+    [
+        (torch.optim.SGD, _delay),
+        (torch.optim.SGD, _reset),
+        (torch.optim.SGD, kit.hybridize(_delay)),
+        (torch.optim.SGD, kit.hybridize(_delay_and_zero)),
+        (Slow, _delay),
+    ],
+    ids=["copy", "reset", "hybridized copy", "hybridized zeros", "weights that are a copy"],
+)
+def test_memories_that_share_a_value_are_taken_back_each_to_its_own(
+    optimizer: Any, hook: Any, way: str
+) -> None:
+    """After `a.copy_(b)` both showed one value, and a bad step put one's numbers into both."""
+
+    def run(mode: str, device: str) -> list[torch.Tensor]:
+        task = Task(mode, device, optimizer, {"lr": 0.1})
+        weight = task.model[0].weight.detach()
+        kept = [torch.zeros_like(weight) for _ in range(2)]
+
+        @torch.no_grad()
+        def after(*_: Any) -> None:
+            hook(*kept, weight)
+
+        task.optimizer.register_step_post_hook(after)
+        session, seen = current_session() if device == "kit" else None, []
+        for i in range(9):
+            step = partial(task.step, i in (3, 4, 6))
+            step() if session is None else session.run_step(step)
+            kept[0].add_(1.0)
+            seen.append(torch.cat(kept))
+        return [*task.weights(), *(x.cpu() for x in (*kept, *seen))]
+
+    expected = run("dynamic, host check", "cpu")
+    with open_session(WAYS[way], cache=CACHE):
+        got = run("dynamic, deferred", "kit")
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_deferred_step_keeps_no_copy_of_its_gradients() -> None:
+    """A fused optimizer declares that it writes them."""
+    with kit.Session(WAYS["lazy"]) as session:
+        task = Task("dynamic, deferred", "kit", torch.optim.AdamW, {})
+        for _ in range(3):
+            task.step(False)
+        (check,) = session.redo._open
+        state = sum(len(s) for s in task.optimizer.state.values())
+        assert len(check.pairs) == len(task.weights()) + state
 
 
 def test_a_loss_that_is_read_in_each_step_is_never_one_of_a_wrong_step() -> None:

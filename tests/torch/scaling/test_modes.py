@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import kit
 from kit.errors import ScalerError, SettingsError
@@ -104,6 +107,64 @@ def test_what_a_step_and_its_hooks_write_beside_the_weights_is_taken_back(
     expected = run("dynamic, host check", "cpu")
     with open_session(WAYS[way], cache=CACHE):
         torch.testing.assert_close(run(mode, "kit"), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, Averaging])
+@pytest.mark.parametrize("mode", DYNAMIC[1:])
+def test_an_optimizer_with_hooks_or_a_step_of_its_own_is_fused_too(mode: str, kind: Any) -> None:
+    with open_session(WAYS["lazy"], cache=CACHE):
+        task = Task(mode, "kit", kind, {"lr": 0.1})
+        task.optimizer.register_step_post_hook(lambda *_: None)
+        for bad in (False, True, False):
+            task.step(bad)
+        (group,) = task.optimizer.param_groups
+        assert group["fused"] is True
+
+
+@pytest.mark.parametrize("way", ["lazy", "replay"])
+@pytest.mark.parametrize("mode", DYNAMIC[1:])
+def test_what_a_hook_of_every_optimizer_writes_is_taken_back(mode: str, way: str) -> None:
+    def run(mode: str, device: str) -> list[torch.Tensor]:
+        task = Task(mode, device, torch.optim.AdamW, {"lr": 0.1})
+        average = [torch.ones_like(p) for p in task.model.parameters()]
+        session = current_session() if device == "kit" else None
+        hook = register_optimizer_step_post_hook(lambda o, *_: average_of(o, average))
+        try:
+            for i in range(7):
+                step = partial(task.step, i in (0, 3, 4))
+                step() if session is None else session.run_step(step)
+        finally:
+            hook.remove()
+        return [*task.weights(), *(x.cpu() for x in average)]
+
+    expected = run("dynamic, host check", "cpu")
+    with open_session(WAYS[way], cache=CACHE):
+        torch.testing.assert_close(run(mode, "kit"), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_another_thread_writes_in_a_step_is_not_the_optimizers() -> None:
+    """A loader that filled a batch during a bad step found the old batch there."""
+    with open_session(WAYS["lazy"], cache=CACHE):
+        task = Task("dynamic, deferred", "kit", torch.optim.AdamW, {"lr": 0.1})
+        batch, tape = torch.zeros(3, device="kit"), task.x.tape
+        notes: list[Any] = []
+
+        def load() -> None:
+            with tape.noting(notes.append):
+                batch.copy_(torch.ones(3))
+
+        context = copy_context()
+
+        def hook(*_: Any) -> None:
+            thread = Thread(target=context.run, args=(load,))
+            thread.start()
+            thread.join()
+
+        task.optimizer.register_step_post_hook(hook)
+        task.step(True)
+        assert batch.tolist() == [1.0, 1.0, 1.0]
+        assert notes == [batch.ref.base]
+        assert not tape.on_write
 
 
 @pytest.mark.parametrize("mode", DYNAMIC[1:])

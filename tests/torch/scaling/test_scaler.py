@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from kit.errors import SettingsError
 from kit.runs.loss_scaling import LOSS_SCALING
@@ -169,9 +170,23 @@ def test_hooks_of_a_step_are_refused_where_their_writes_cannot_be_noted() -> Non
     opt.register_step_post_hook(lambda *_: None)
     scaler = make_scaler("dynamic, on device", "cpu")
     scaler.scale(weight.sum()).backward()
-    with pytest.raises(SettingsError, match="AdamW has hooks of its step"):
+    with pytest.raises(SettingsError, match="a step of this AdamW runs hooks"):
         scaler.step(opt)
     assert weight.tolist() == [1.0, 1.0]
+
+
+def test_hooks_of_every_optimizer_are_hooks_of_this_one() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    opt, scaler = torch.optim.AdamW([weight], lr=0.1), make_scaler("dynamic, on device", "cpu")
+    scaler.scale(weight.sum()).backward()
+    hook = register_optimizer_step_post_hook(lambda *_: None)
+    try:
+        with pytest.raises(SettingsError, match="a step of this AdamW runs hooks"):
+            scaler.step(opt)
+    finally:
+        hook.remove()
+    scaler.step(opt)  # the kit's own write nothing
+    assert (weight.detach() < 1).all()
 
 
 class CountsInItsGroup(torch.optim.SGD):
@@ -253,6 +268,41 @@ def test_a_static_scaler_can_be_asked_and_given_what_torchs_can() -> None:
     assert scaler.get_growth_interval() > 0
     with pytest.raises(SettingsError, match="positive finite"):
         scaler.update(0.0)
+
+
+def test_a_static_scaler_belongs_to_no_session() -> None:
+    """Its scale was a tensor of the first session: an error in the second, and natively."""
+    scaler = StaticScaler("cpu", 8.0)
+
+    def step(device: str) -> list[float]:
+        weight = torch.nn.Parameter(torch.ones(2, device=device))
+        scaler.scale(weight.sum()).backward()
+        scaler.step(torch.optim.SGD([weight], lr=0.5))
+        scaler.update()
+        return weight.tolist()
+
+    for _ in range(2):
+        with open_session():
+            assert step("kit") == [0.5, 0.5]
+    assert step("cpu") == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("change", ["none", "update", "load"])
+def test_a_loss_that_is_multiplied_by_get_scale_is_divided_again(change: str) -> None:
+    """Also where the program never calls scale(), or has changed the scale since."""
+    scaler = StaticScaler("cpu", 8.0)
+    if change == "update":
+        scaler.update(4.0)
+    elif change == "load":
+        scaler.load_state_dict({"scale": 4.0})
+    weight = torch.nn.Parameter(torch.ones(2))
+    opt = torch.optim.SGD([weight], lr=0.5)
+    (weight.sum() * scaler.get_scale()).backward()
+    scaler.unscale_(opt)
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [1.0, 1.0]
+    scaler.step(opt)
+    assert weight.tolist() == [0.5, 0.5]
 
 
 def test_static_unscale_twice_is_torchs_error() -> None:
