@@ -19,18 +19,22 @@ __all__ = [
     "check_plain",
     "check_target",
     "in_packages",
-    "is_librarys",
+    "is_no_users",
     "open_plain",
     "write_whole",
 ]
 
 # Debian's Python has the latter; torch cuts off what is on Python's path.
 _PACKAGES = re.compile(r"(?:.*[/\\])?(?:site|dist)-packages[/\\]")
-# Python's own library, of any Python on any machine, and what torch.compile has written.
-_MADE = re.compile(
-    r"<frozen |python3\.\d+[/\\]|(?:.*[/\\])?"
-    r"(?:lib(?:64)?[/\\]python3\.\d+|Python3\d+[/\\]Lib|torchinductor(?:_[^/\\]*)?)[/\\]"
+# Python's own library: on Unix, as torch cuts it off there, and on Windows as the installers of
+# python.org, GitHub's runners, uv and conda lay it out.
+_PYTHONS = re.compile(
+    r"<frozen |python3\.\d+t?[/\\]|(?:.*[/\\])?(?:lib(?:64)?[/\\]python3\.\d+t?|"
+    r"(?:(?:Python|cpython-)[^/\\]*(?:[/\\]3\.[^/\\]+[/\\]\w+)?|"
+    r"(?i:(?:mini|ana|mamba)(?:conda|forge))\d*|envs[/\\][^/\\]+)[/\\]Lib)[/\\]"
 )
+# What torch.compile has written: a hash, in a folder that has two of its letters.
+_COMPILED = re.compile(r"(?:.*[/\\])?torchinductor(?:_[^/\\]*)?[/\\](\w\w)[/\\]c\1\w*\.py$")
 _OTHERS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -160,10 +164,10 @@ def in_packages(path: str) -> str:
     return path[found.end() :].replace("\\", "/") if found else ""
 
 
-def is_librarys(path: str) -> bool:
+def is_no_users(path: str) -> bool:
     """Is a file none of the user's: of a package, of Python itself, or written by torch.compile?
 
     `/usr/lib/python3.11/copy.py`, `/tmp/torchinductor_me/ab/cab7.py`. The path may be of another
     machine.
     """
-    return bool(_PACKAGES.match(path) or _MADE.match(path))
+    return any(of.match(path) for of in (_PACKAGES, _PYTHONS, _COMPILED))

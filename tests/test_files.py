@@ -17,7 +17,7 @@ import pytest
 import kit
 from kit.cli.main import main
 from kit.errors import RunFileError, SettingsError
-from kit.files import check_target, is_librarys, write_whole
+from kit.files import check_target, is_no_users, write_whole
 from kit.runs.run import Run
 from kit.workloads import mlp
 from tests.factories import make_run
@@ -307,7 +307,15 @@ def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
     [
         ("/usr/lib/python3.11/copy.py", True),
         ("lib/python3.12/copy.py", True),
+        ("/usr/local/lib/python3.13t/copy.py", True),
+        ("python3.13t/copy.py", True),
         ("C:\\Programs\\Python312\\Lib\\copy.py", True),
+        ("C:\\hostedtoolcache\\windows\\Python\\3.12.1\\x64\\Lib\\copy.py", True),
+        ("C:/hostedtoolcache/windows/Python/3.12.1/x64/Lib/copy.py", True),
+        ("C:\\Users\\me\\miniconda3\\Lib\\copy.py", True),
+        ("C:\\ProgramData\\Anaconda3\\envs\\torch\\Lib\\copy.py", True),
+        ("D:\\Miniforge3\\Lib\\asyncio\\events.py", True),
+        ("C:\\uv\\python\\cpython-3.12.1-windows-x86_64-none\\Lib\\copy.py", True),
         ("/env/lib/python3.11/site-packages/flax/core.py", True),
         ("site-packages/flax/core.py", True),
         ("<frozen importlib._bootstrap>", True),
@@ -316,8 +324,13 @@ def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
         ("/home/me/python3.11/train.py", False),
         ("/home/me/library/train.py", False),
         ("/home/me/torchinductor.py", False),
+        ("/home/me/torchinductor/train.py", False),
+        ("/home/me/torchinductor_bench/train.py", False),
+        ("/home/me/torchinductor_bench/ab/train.py", False),
+        ("C:\\work\\Lib\\train.py", False),
+        ("C:\\Python\\work\\Lib\\train.py", False),
         ("train.py", False),
     ],
 )
 def test_whose_file_it_is_stands_in_its_path(path: str, is_one: bool) -> None:
-    assert is_librarys(path) == is_one
+    assert is_no_users(path) == is_one

@@ -15,7 +15,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from kit.formats.chrome.read import FORMAT, VERSION
 from kit.formats.chrome.roles import EXPORTED
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.conditions import Conditions
-from kit.runs.run import Run
+from kit.runs.run import KNOWN_FRACTION, Run
 from kit.text import no_formula
 from kit.trace import KINDS, Timeline
 from kit.trace.active import grouped
@@ -88,8 +88,7 @@ def _chrome(run: Run) -> Iterator[str]:
         "notes": list(t.notes),
         "environment": {str(k): str(v) for k, v in run.environment.items()},
         "step_times_ns": [int(x) for x in run.step_times_ns],
-        "conditions": _known({f.name: getattr(run.conditions, f.name) for f in fields(Conditions)}),
-        **_known({"known_fraction": run.known_fraction}),
+        "conditions": _conditions(run),
         "tracks": {str(i): lane for i, (lane, _, _) in enumerate(tracks, 1)},
     }
     yield f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[\n'
@@ -103,8 +102,11 @@ def _chrome(run: Run) -> Iterator[str]:
     yield "\n]}\n"
 
 
-def _known(numbers: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(x) for name, x in numbers.items() if math.isfinite(x)}
+def _conditions(run: Run) -> dict[str, float]:
+    """What is known of the machine, and for how much of the kernels' time an op is known."""
+    said = {f.name: getattr(run.conditions, f.name) for f in fields(Conditions)}
+    said[KNOWN_FRACTION] = run.known_fraction
+    return {name: float(x) for name, x in said.items() if math.isfinite(x)}
 
 
 _Track = tuple[str, int, str]  # lane, process, the name that is shown

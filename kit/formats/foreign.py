@@ -15,15 +15,16 @@ import numpy as np
 
 from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events
+from kit.formats.chrome.roles import Role
 from kit.formats.chrome.steps import HOW
 from kit.formats.chrome.torch import read_torch
 from kit.trace.imported import Imported, cut_name, is_number
 from kit.trace.kinds import KINDS
 from kit.trace.syncs import WHOLE
+from kit.trace.timeline import Timeline
 
 __all__ = ["Clock", "Streams", "as_event", "foreign_imported", "link_of"]
 
-_SHOWN = tuple(kind for kind in KINDS if kind != "elsewhere")
 _MAX_DEVICES = 64
 _MAX_NS = 1 << 63
 _MAX_LINK = 1 << 32
@@ -106,7 +107,7 @@ def foreign_imported(
     *,
     program: str,
     nothing: Iterable[str],
-    needs: tuple[str, ...] = _SHOWN,
+    needs: tuple[str, ...] = (),
     devices: Iterable[Any] = (),
     kind: str = "cuda",
     notes: Iterable[str] = (),
@@ -116,7 +117,7 @@ def foreign_imported(
     Args:
         program: what has written the file, for people.
         nothing: sentences, for a file with nothing to show: what it lacks, and what to do.
-        needs: the kinds of which it must have a span.
+        needs: the kinds of which it must have a span; (): of any, or a range that may be a step.
         devices: their names.
         kind: of the devices, "cuda" or "rocm".
         notes: what a reader of the trace must know beside the repairs.
@@ -125,11 +126,11 @@ def foreign_imported(
         TraceFileError: it has nothing to show.
     """
     events.close()
-    imported = read_torch(events, program)
-    timeline = imported.timeline
-    is_shown = np.array([name != WHOLE for name in timeline.names], bool)[timeline.name]
-    if not (timeline.where(kind=needs) & is_shown).any():
+    # Of a file without events nobody asks which of them `step_by` may mean.
+    imported = read_torch(events, program) if len(events.role) else None
+    if imported is None or not _shows(imported.timeline, events, needs):
         raise TraceFileError(" ".join(nothing))
+    timeline = imported.timeline
     said = [*notes, *(note.replace(HOW, f"{program} marks no steps") for note in timeline.notes)]
     said += events.repaired
     environment = {"imported from": program}
@@ -138,3 +139,12 @@ def foreign_imported(
         environment["device"] = f"{kind} ({', '.join(dict.fromkeys(names))})"
     timeline = replace(timeline, notes=tuple(said))
     return replace(imported, timeline=timeline, environment=environment)
+
+
+def _shows(timeline: Timeline, events: Events, needs: tuple[str, ...]) -> bool:
+    """Is there something to see beside the whole trace as a step, and calls that do nothing?"""
+    if not needs and (events.column("role") == Role.ANNOTATION).any():
+        return True
+    kinds = needs or tuple(kind for kind in KINDS if kind != "elsewhere")
+    is_seen = np.array([name != WHOLE for name in timeline.names], bool)[timeline.name]
+    return bool((timeline.where(kind=kinds) & is_seen).any())

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import IO, Any, cast
 
 from kit.errors import TraceFileError
-from kit.files import as_path, is_librarys, open_plain
+from kit.files import as_path, is_no_users, open_plain
 from kit.text import format_bytes, format_count, format_share, safe_terminal, terminal_table
 from kit.trace.imported import cut_name, naming, whole
 
@@ -312,7 +312,7 @@ def _line(frames: Any) -> tuple[str, str]:
             f"{file.rpartition('/')[2]}:{_whole(frame.get('line'))}",
             cut_name(frame.get("name")),
         )
-        if not is_librarys(file):
+        if not is_no_users(file):
             return place
         if libraries[0] == UNKNOWN_LINE:
             libraries = place

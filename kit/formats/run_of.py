@@ -43,7 +43,7 @@ def run_of(imported: Imported, file: Path) -> Run:
     environment.pop(EXPORTED_AS, None)  # a file that has no measured steps may say it, too
     if imported.exported_as:
         environment[EXPORTED_AS] = imported.exported_as
-    known = imported.known_fraction
+    known = imported.conditions.get(KNOWN_FRACTION)
     has_gpu = any(lane.startswith("device/") and "stream" in lane.lower() for lane in t.lanes)
     is_tpu = imported.environment.get("device") == "tpu"
     return Run(
@@ -57,7 +57,7 @@ def run_of(imported: Imported, file: Path) -> Run:
         step_times_ns=times,
         timeline=t,
         sync_points=t.syncs,
-        metrics={KNOWN_FRACTION: known} if known >= 0 else {},
+        metrics={} if known is None else {KNOWN_FRACTION: known},
         environment=environment,
         memory=imported.memory,
         copies=copy_totals(imported.member.copies),

@@ -58,7 +58,7 @@ _FREES = frozenset({
     "cudaFree", "cudaFreeHost", "cuMemFree", "cuMemFreeHost", "hipFree", "hipHostFree",
     "hipFreeHost",
 })  # fmt: skip
-_RUNTIMES = re.compile(r"(?:cuda|cu|hip)[A-Z]")
+_RUNTIMES = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
 _TRANSFERS = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset", "hipMemcpy", "hipMemset")
 
 
@@ -98,8 +98,8 @@ def is_free(call: str) -> bool:
 
 
 def is_runtimes(call: str) -> bool:
-    """Is it any function of CUDA's or HIP's?"""
-    return bool(_RUNTIMES.match(call))
+    """Is it any function of CUDA's or HIP's? `cudaUtils.py:12` is a line of the user's."""
+    return bool(_RUNTIMES.fullmatch(call))
 
 
 def is_transfer(call: str) -> bool:

@@ -16,7 +16,7 @@ instant has the first cause that holds:
     dispatch        a program was handed to the device, or had been and has not begun yet
     sync point      the host still waited
     input           the host prepared or copied a batch
-    host waits elsewhere  for something else than the device: it slept, read a file, took a lock
+    host waits elsewhere  it slept, read a file, took a lock, or was in a call of the driver's
     own code        the program ran code of its own between two ops
     host recording  the host recorded ops or cut a segment
     dispatch        the host had recorded ahead and handed over what it had
@@ -45,7 +45,7 @@ __all__ = ["CAUSES", "GAP_CAUSES", "NOT_BEGUN", "Gap", "GapCause", "Idle", "Idle
            "idle_of", "idle_table"]  # fmt: skip
 
 ELSEWHERE, OWN, NOT_BEGUN = "host waits elsewhere", "own code", "not begun"
-_AT_LINES = (ELSEWHERE, OWN)  # their spans are named after their line
+_AT_LINES = (ELSEWHERE, OWN)  # their spans are named after their line, or a driver's call
 # In 40 published traces an idle device began what was launched within 0.12 ms; where it took longer
 # than this, work from before the recording, or left out of the file, went before.
 LATE_NS = 1_000_000
@@ -122,7 +122,7 @@ class Gap:
     start_ns: int
     stop_ns: int
     cause: str  # one of GAP_CAUSES
-    site: str = ""  # "train.py:41", of a sync point or a wait elsewhere
+    site: str = ""  # "train.py:41", of a sync point or a wait elsewhere; "cudaMalloc" of the latter
     by: int = NONE
     note: str = ""
     hta: str = "other"  # one of HTA_CAUSES, of the whole gap
@@ -332,7 +332,7 @@ class _Cells:
                 yield (cause, self._site(cause, culprit)), part
 
     def _site(self, cause: str, by: int) -> str:
-        """The line to blame: of a sync point, or of a span that is named after its line."""
+        """The line, or call, to blame: a sync point's, or what a span is named after."""
         if by >= 0 and cause == "sync point":
             return self.timeline.syncs[by].site
         return self.timeline.names[self.timeline.name[by]] if by >= 0 and cause in _AT_LINES else ""

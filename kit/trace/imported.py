@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -160,8 +159,7 @@ class Imported:
     callers: tuple[Caller, ...] = ()  # of the kernels: `timeline.node` is a place in it
     # Of an export of kit's own, what its run knew:
     exported_as: str = ""  # the origin that its timeline had; "": it has traced steps only
-    conditions: Mapping[str, float] = field(default_factory=dict)  # of the machine, by name
-    known_fraction: float = math.nan  # of the kernels' time, by op
+    conditions: Mapping[str, float] = field(default_factory=dict)  # by name
 
 
 def cut_name(name: object, most: int = MAX_NAME) -> str:

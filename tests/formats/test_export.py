@@ -23,7 +23,7 @@ import kit
 from kit.errors import RunFileError, SettingsError, TraceFileError
 from kit.runs.change import traced_text
 from kit.runs.conditions import Conditions
-from kit.runs.run import Fused, Run
+from kit.runs.run import KNOWN_FRACTION, Fused, Run
 from kit.runs.settings import Settings
 from kit.text import safe_terminal
 from kit.trace import KINDS, Span, SyncPoint, Timeline, headline
@@ -172,9 +172,10 @@ def test_an_exported_gpu_run_knows_how_busy_a_measured_step_is(tmp_path):
 @pytest.mark.parametrize(
     "said",
     [
-        {"conditions": [], "known_fraction": "x", "origin": 3},
+        {"conditions": [], "origin": 3},
         {"conditions": {"cores": "2", "others": math.nan, "load": -1, "self": 3, "steal": True}},
-        {"conditions": {"cores": 1e400}, "known_fraction": -1},
+        {"conditions": {"cores": 1e400, KNOWN_FRACTION: -1}},
+        {"conditions": {KNOWN_FRACTION: "0.1"}},
         {"step_times_ns": None, "environment": {"exported from origin": "profiled"}},
         {"origin": "measured by hand", "environment": {"exported from origin": "recorded"}},
     ],

@@ -21,10 +21,10 @@ from tests.formats.made_profiles import THREAD
 from tests.formats.made_profiles import nsys as nsys_report
 
 SHARED = {"device/0 stream 7", "device/0 stream 7 (process 9)"}  # each has a stream 7
-NO_WORK = "; ".join(
+NO_CUDA = "; ".join(
     f"delete from CUPTI_ACTIVITY_KIND_{what}" for what in ("RUNTIME", "KERNEL", "MEMCPY")
 )
-NO_WORK += "; delete from NVTX_EVENTS"
+NO_WORK = f"{NO_CUDA}; delete from NVTX_EVENTS"
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 
 
@@ -202,6 +202,23 @@ def test_a_version_without_a_column_is_read(tmp_path: Path) -> None:
 def test_a_database_that_is_no_trace_says_why(tmp_path: Path, more: str, said: str) -> None:
     with pytest.raises(TraceFileError, match=said):
         kit.open_trace(nsys_report(tmp_path / "report.sqlite", more))
+
+
+def test_a_database_of_another_program_is_named_whatever_its_steps_are_called(
+    tmp_path: Path,
+) -> None:
+    """`step_by` was said to name nothing on the thread of the steps, of a file without threads."""
+    file = nsys_report(tmp_path / "rocpd.db", "create table rocpd_string (a int); " + NO_WORK)
+    with pytest.raises(TraceFileError, match="of rocprofv3, which is not read"):
+        kit.open_trace(file, step_by="train")
+
+
+def test_ranges_alone_that_do_not_repeat_may_be_steps(tmp_path: Path) -> None:
+    """Of `nsys profile --trace nvtx`, which was said to have no ranges of NVTX."""
+    apart = "update NVTX_EVENTS set text = 'range ' || start, textId = null, end = start + 1000"
+    file = nsys_report(tmp_path / "report.sqlite", f"{NO_CUDA}; {apart}")
+    assert any("step_by" in note for note in kit.open_trace(file).timeline.notes)
+    assert kit.open_trace(file, step_by="range 0").step_times_ns == (1000,)
 
 
 def test_a_few_calls_that_do_nothing_are_no_trace(tmp_path: Path) -> None:

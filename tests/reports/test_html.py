@@ -105,6 +105,7 @@ def test_beside_runs_that_were_told_a_setting_a_watched_one_says_that_it_was_not
         "loss scaling none · batch size 4",
         "loss scaling static · batch size 8",
     ]  # fmt: skip
+    assert run_labels([replace(watched, label="before"), *runs[1:]])[0] == "before"
 
 
 def test_variants_of_a_step_with_the_same_settings_are_all_there():

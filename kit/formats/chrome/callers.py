@@ -28,7 +28,7 @@ from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.imported import MAX_CALLERS, Caller, MeasuredMemory, cut_name
 from kit.trace.intervals import Ints
 
-__all__ = ["CallersFound", "early_kernels", "find_callers", "memory_of"]
+__all__ = ["CallersFound", "early_kernels", "find_callers", "launch_numbers", "memory_of"]
 
 _DEEPEST = 200  # frames to look at
 _SEQUENCE = (1 << 40) - 1
@@ -231,13 +231,28 @@ class _Maker:
         return tuple(cut_name(self._names[i]) for i in self._paths.names(path))
 
 
+def launch_numbers(link: Ints, calls: NDArray[np.intp], kernels: NDArray[np.intp]) -> Ints:
+    """Of each launching call and of what it launched, one number below -1; -1 for the rest.
+
+    Args:
+        link: of each event of the file, the number that joins the two; 0 or less: it has none.
+    """
+    found = np.full(len(link), -1, np.int64)
+    both = np.intersect1d(link[calls][link[calls] > 0], link[kernels])
+    for chosen in (calls, kernels):
+        at = np.searchsorted(both, link[chosen]).clip(max=max(len(both) - 1, 0))
+        if len(both):
+            found[chosen] = np.where(both[at] == link[chosen], -2 - at, -1)
+    return found
+
+
 def early_kernels(
     launched: Ints, start: Ints, calls: NDArray[np.intp], kernels: NDArray[np.intp]
 ) -> tuple[int, int, int] | None:
     """Kernels before their launch: how many, of how many, by how much at most.
 
     Args:
-        launched: of each launching call and of what it launched, one number below -1.
+        launched: as `launch_numbers` has it.
         start: of each event, ns.
     """
     calls, kernels = (x[launched[x] < -1] for x in (calls, kernels))

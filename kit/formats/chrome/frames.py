@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.files import is_librarys
+from kit.files import is_no_users
 from kit.trace.imported import Spans, cut_name
 from kit.trace.intervals import Ints
 
@@ -88,7 +88,7 @@ def _is_library(file: str) -> bool:
         return not file.startswith("<ipython-input")
     first, *rest = file.replace("\\", "/").split("/")
     if rest:
-        return first in _LIBRARIES or is_librarys(file)
+        return first in _LIBRARIES or is_no_users(file)
     return first.removesuffix(".py") in sys.stdlib_module_names
 
 

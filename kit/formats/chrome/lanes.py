@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.trace.devices import device_of
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
 
 __all__ = ["MERGED", "Halves", "Lanes"]
@@ -59,16 +60,17 @@ class Lanes:
 
     def share_numbers(self, thread: NDArray[np.int64], number: NDArray[np.int64]) -> bool:
         """Has a number above 0 been given to calls of different processes?"""
-        processes: dict[object, int] = {}
-        of_lane = [
-            processes.setdefault(key if isinstance(key, str) else key[0], len(processes))
-            for key in self.numbers
-        ]
-        process = np.array(of_lane, np.int64)[thread[number > 0]]
+        process = self.owners()[thread[number > 0]]
         number = number[number > 0]
         order = np.lexsort((process, number))
         process, number = process[order], number[order]
         return bool(((number[1:] == number[:-1]) & (process[1:] != process[:-1])).any())
+
+    def owners(self) -> NDArray[np.int64]:
+        """Of each thread a number of its process, of each stream one of its device."""
+        owners: dict[object, int] = {}
+        keys = (device_of(key) if isinstance(key, str) else key[:1] for key in self.numbers)
+        return np.array([owners.setdefault(key, len(owners)) for key in keys], np.int64)
 
     def call(self, process: Any, thread: Any, name: Any) -> None:
         """Keep the name that the file gives to a thread."""

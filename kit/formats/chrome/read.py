@@ -10,7 +10,6 @@ Files come from strangers: nothing in one is executed, memory is bounded
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import replace
 from typing import Any
@@ -183,7 +182,6 @@ def _exported(events: Events, own: dict[str, Any]) -> Imported:
         Member(has_clock=False),  # as a saved run: its times count from its own begin
         exported_as=own["origin"] if is_times and own.get("origin") in ORIGINS else "",
         conditions=_numbers(own.get("conditions")),
-        known_fraction=_numbers(own).get("known_fraction", math.nan),
     )
 
 

@@ -11,6 +11,7 @@ __all__ = [
     "ATEN_OPS",
     "EXPORTED",
     "HOST",
+    "LAUNCHES",
     "OPS",
     "RUNTIME",
     "Role",
@@ -49,6 +50,7 @@ class Role:
 
 
 ATEN_OPS = frozenset({Role.ATEN, Role.READ, Role.COPY})
+LAUNCHES = (Role.LAUNCH, Role.TRANSFER)
 RUNTIME = (Role.FREE, Role.RUNTIME)
 OPS = ATEN_OPS | {Role.CALL, Role.ENGINE, Role.GRADIENT}
 

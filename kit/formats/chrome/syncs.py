@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.formats.chrome.events import Events
+from kit.formats.chrome.lanes import Lanes
 from kit.formats.chrome.roles import Role
 from kit.text import format_count
+from kit.trace.active import grouped
 from kit.trace.communication import way_of
 from kit.trace.host import AT_ONCE_NS, LONG_NS, NEARLY, waits_for_copy
 from kit.trace.imported import Spans
@@ -30,6 +32,7 @@ __all__ = [
 
 Chosen = NDArray[np.intp]  # indices of events
 Times = tuple[Ints, Ints, Ints]  # thread, start and stop of each event
+_MAX_DEVICES = 64  # that one file may have
 _WHOLE_DEVICE = ("cudaDeviceSynchronize", "hipDeviceSynchronize", "cuCtxSynchronize")
 
 
@@ -88,23 +91,45 @@ def joined(waits: Chosen, copies: Chosen, times: Times, op: Sequence[int]) -> tu
     return found[~np.append(np.zeros(len(found[:1]), bool), follows)], stop
 
 
-def frees(calls: Chosen, work: Chosen, times: Times) -> tuple[Chosen, Ints]:
-    """Those of some calls that first wait for the device, and when it had done its work.
+def frees(
+    calls: Chosen, launches: Chosen, work: Chosen, times: Times, lanes: Lanes, launched: Ints
+) -> tuple[Chosen, Ints]:
+    """Those of some calls that first wait for a device, and when it had done its work.
 
-    To give memory back, CUDA lets the device become idle. So work ends within the call, or soon
-    after: the clocks of device and host differ.
+    To give memory back, CUDA lets the device become idle. Which one it is, no call says: it may be
+    any that its process is known to use, or all where that is not known.
 
     Args:
+        launches: the calls that launch work.
         work: what ran on devices.
+        launched: of each call and of what it launched, one number below -1.
     """
-    _, start, stop = times
-    busy = union(np.stack([start[work], stop[work]], axis=1))
-    if not len(busy):
-        return calls[:0], start[:0]
+    thread, start, stop = times
+    done = start[calls]
+    if not len(calls) or not len(work):
+        return calls[:0], done[:0]
+    owner = lanes.owners()[thread]
+    _, first, work = grouped(owner[work], work)
+    for mine in np.split(work, first[1:])[:_MAX_DEVICES]:
+        numbers = launched[mine][launched[mine] < -1]
+        users = owner[launches[np.isin(launched[launches], numbers)]]
+        is_users = np.isin(owner[calls], users) | (not len(users))
+        done = np.where(is_users, np.maximum(done, _idle_in(calls, mine, start, stop)), done)
+    waits = done > start[calls]
+    return calls[waits], done[waits]
+
+
+def _idle_in(calls: Chosen, work: Chosen, start: Ints, stop: Ints) -> Ints:
+    """When one device had done its work, of each call that seems to wait for that; else its start.
+
+    The work ends within the call, or soon after: the clocks of device and host differ. No other
+    follows at once, as of kernels that had been launched before: the host launches none meanwhile.
+    """
+    busy = union(np.stack([start[work], stop[work] + AT_ONCE_NS], axis=1))
     at = np.searchsorted(busy[:, 0], stop[calls]) - 1
-    begin, end, last = start[calls], stop[calls], busy[at.clip(0), 1]
+    begin, end, last = start[calls], stop[calls], busy[at.clip(0), 1] - AT_ONCE_NS
     waits = (at >= 0) & (last - begin >= LONG_NS) & (end - begin >= NEARLY * (last - begin))
-    return calls[waits], np.minimum(last, end)[waits]
+    return np.where(waits, np.minimum(last, end), begin)
 
 
 def of_threads(

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kit.formats.chrome.arguments import parts
-from kit.formats.chrome.callers import early_kernels, find_callers, memory_of
+from kit.formats.chrome.callers import early_kernels, find_callers, launch_numbers, memory_of
 from kit.formats.chrome.collectives import Message, named
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames, asleep
 from kit.formats.chrome.lanes import MERGED
 from kit.formats.chrome.nesting import called, nest, regions
 from kit.formats.chrome.phases import inside, outermost, phases
-from kit.formats.chrome.roles import OPS, RUNTIME, Role
+from kit.formats.chrome.roles import LAUNCHES, OPS, RUNTIME, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked, is_update
 from kit.formats.chrome.syncs import (
     Copies,
@@ -86,11 +88,12 @@ class _Trace:
         self.frames = Frames(events.names)
         self.kernels = self.of(Role.KERNEL)
         has_kernels = bool((role == Role.KERNEL).any())  # also such as have no usable time
-        is_called = len(self.of(Role.LAUNCH, Role.TRANSFER)) > 0
+        is_called = len(self.of(*LAUNCHES)) > 0
         self.is_gpu = has_kernels or is_called or bool(events.other_devices)
         self.has_host = bool((self.role[self.kept] != Role.KERNEL).any())
         self.nesting = nest(events, (start, stop), kept, self.frames, self.is_gpu)
-        self.launched = self._launched()
+        link = events.column("link").astype(np.int64)
+        self.launched = launch_numbers(link, self.of(*LAUNCHES), self.kernels)
         self.tops = self._top_ops()
         work = self.kernels if self.is_gpu else self.tops
         self.called = find_callers(events, self.nesting, self.frames, work)
@@ -116,7 +119,7 @@ class _Trace:
     def member(self) -> Member:
         """The collectives, and the time on the file's clock where the timeline is 0."""
         link = self.events.column("link").astype(np.int64)
-        calls = self.of(Role.LAUNCH, Role.TRANSFER)
+        calls = self.of(*LAUNCHES)
         called = dict(zip(link[calls].tolist(), self.start[calls].tolist(), strict=True))
         is_kept = np.zeros(len(self.role), dtype=bool)
         is_kept[self.kept] = True
@@ -166,17 +169,12 @@ class _Trace:
         """Indices of the usable events of these roles, in the file's order."""
         return self.kept[np.isin(self.role[self.kept], roles)]
 
-    def _launched(self) -> Ints:
-        """Of each launching call and of what it launched, one number below -1; -1 for the rest."""
-        found = np.full(len(self.role), -1, np.int64)
-        link = self.events.column("link").astype(np.int64)
-        calls, kernels = self.of(Role.LAUNCH, Role.TRANSFER), self.kernels
-        both = np.intersect1d(link[calls][link[calls] > 0], link[kernels])
-        for chosen in (calls, kernels):
-            at = np.searchsorted(both, link[chosen]).clip(max=max(len(both) - 1, 0))
-            if len(both):
-                found[chosen] = np.where(both[at] == link[chosen], -2 - at, -1)
-        return found
+    @cached_property
+    def freed(self) -> tuple[NDArray[np.intp], Ints]:
+        """The calls that wait for a device to give memory back, and when each has waited."""
+        launches, times = self.of(*LAUNCHES), (self.thread, self.start, self.stop)
+        lanes = self.events.lanes
+        return frees(self.of(Role.FREE), launches, self.kernels, times, lanes, self.launched)
 
     def name(self, name: str) -> int:
         """The number of a name that the file may lack."""
@@ -213,6 +211,13 @@ class _Trace:
         thread = self.thread[chosen].astype(np.int32)
         times = self.start[chosen], self.stop[chosen]
         return Spans(thread, kind, name, *times, self.launched[chosen], callers)
+
+    def _after_waits(self, calls: NDArray[np.intp]) -> Spans:
+        """What calls of the runtime do beside their waits, which are sync points."""
+        start, (giving, done) = self.start.copy(), self.freed
+        start[giving] = done
+        calls = calls[start[calls] < self.stop[calls]]
+        return replace(self._spans(calls, "elsewhere"), start_ns=start[calls])
 
     def _find_steps(self, step_by: str) -> tuple[Step, ...]:
         """In order of time. "ProfilerStep#3" is called "step 3", as in a run of kit's own."""
@@ -252,11 +257,11 @@ class _Trace:
             self.of(Role.INPUT), self.thread, self._host_threads(), "loader call", self.notes
         )
         yield self._spans(loads, "input")
-        yield self._spans(self.of(Role.LAUNCH, Role.TRANSFER), "dispatch")
+        yield self._spans(self.of(*LAUNCHES), "dispatch")
         yield self._spans(self.of(Role.COMPILE), "compile")
         host = self._host_threads()
         more = of_threads(self.of(*RUNTIME), self.thread, host, "runtime call", self.notes)
-        yield self._spans(more, "elsewhere")
+        yield self._after_waits(more)
         calls, column = self.of(Role.PYTHON), self.events.column
         of = column("name").astype(np.int64), self.thread, self.start, self.stop
         calls = calls[self.thread[calls] == self.main]
@@ -295,7 +300,7 @@ class _Trace:
         name = self.events.column("name")
         updates = called(self.of(Role.UPDATE), name, self.names, is_update)
         has_work = len(tops) or len(engine) or len(updates)
-        calls = self.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)  # of a device's runtime
+        calls = self.of(*LAUNCHES, Role.WAIT)  # of a device's runtime
         if not has_work or (self.is_gpu and not len(calls)):
             return
         code = called(self.of(Role.ANNOTATION), name, self.names, is_compiled)
@@ -314,10 +319,10 @@ class _Trace:
         if self.is_gpu:
             waiting = copies.waiting(self.of(Role.TRANSFER))
             waits, stop = joined(self.of(Role.WAIT), waiting, times, self.nesting.op)
-            giving, done = frees(self.of(Role.FREE), self.kernels, times)
+            giving, done = self.freed
             waits, stop[giving] = np.append(waits, giving), done
             if self.steps and self.steps[0][0] in UNMARKED:
-                work = self.of(Role.LAUNCH, Role.TRANSFER, *OPS)
+                work = self.of(*LAUNCHES, *OPS)
                 waits = without_last(waits, work, times, lambda i: self.names[name[i]], self.notes)
         else:
             waits = self.of(Role.READ)
@@ -341,7 +346,7 @@ class _Trace:
 
     def _host_threads(self) -> list[int]:
         """That of the steps, and those that it waits for: of autograd's, or with many launches."""
-        callers = busy_callers(self.thread[self.of(Role.LAUNCH, Role.TRANSFER)])
+        callers = busy_callers(self.thread[self.of(*LAUNCHES)])
         engine = np.unique(self.thread[self.of(Role.ENGINE)])
         return [self.main, *callers, *engine.tolist()]
 
@@ -366,7 +371,7 @@ class _Trace:
 
     def _say(self, *, has_work: bool) -> None:
         """What the reader must know."""
-        calls = self.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
+        calls = self.of(*LAUNCHES, Role.WAIT)
         if not self.has_host:
             sends = self.events.sends[self.events.column("name").astype(np.int64)[self.kernels]]
             idle = "computed nothing while no collective ran" if sends.any() else "was idle"
@@ -418,7 +423,7 @@ def _of_main(trace: _Trace) -> Iterator[tuple[NDArray[np.intp], Ints | None]]:
     ops = trace.of(Role.ATEN, Role.COPY, Role.READ)
     yield ops[np.array(trace.nesting.engine, np.int32)[ops] < 0], None
     yield ops, None
-    calls = trace.of(Role.LAUNCH, Role.TRANSFER, Role.WAIT)
+    calls = trace.of(*LAUNCHES, Role.WAIT)
     times = trace.thread, trace.start, trace.stop
     notes = outermost(trace.of(Role.ANNOTATION, Role.UPDATE), times)
     of_callers = notes[np.isin(trace.thread[notes], busy_callers(trace.thread[calls]))]

@@ -179,6 +179,7 @@ def _sleeps_in_input(run: Run) -> tuple[str, str]:
     asleep = {
         t.names[i]: union_ns(loading) - union_ns(without(loading, _named(t, i)))
         for i in np.unique(t.name[t.where(kind="elsewhere")]).tolist()
+        if not is_runtimes(t.names[i])
     }
     site = max(asleep, key=lambda name: asleep[name], default="")
     if not site or asleep[site] < union_ns(loading) / 2:

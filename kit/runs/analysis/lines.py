@@ -18,6 +18,7 @@ from kit.runs.run import Run
 from kit.text import Column, Rows, format_ms, format_number
 from kit.trace import Timeline, each_step, sync_table
 from kit.trace.active import LOADER
+from kit.trace.devices import is_runtimes
 from kit.trace.intervals import Ints, elapsed, joined, within, without
 from kit.trace.kernels import charged_ns, communication, distinct_kernels, in_steps
 from kit.trace.kinds import AWAY, ON_DEVICE
@@ -116,7 +117,7 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     record = _recording(run, sites)
     device = _device(run, sites)
     no_device = 0.0 if says_device(run.timeline) else math.nan  # of a line that recorded nothing
-    waits, elsewhere, own = _waits(run), away_by_line(run), away_by_line(run, "own")
+    waits, elsewhere, own = _waits(run), _elsewhere(run), away_by_line(run, "own")
     found = []
     nothing = dict.fromkeys(PHASES, 0.0 if run.graphs else math.nan)
     for i, site in enumerate(sites.names):
@@ -331,6 +332,14 @@ def _waits(run: Run) -> dict[str, Waits]:
             sum(known) if known else math.nan,
             (*causes, cause),
         )
+    return found
+
+
+def _elsewhere(run: Run) -> dict[str, float]:
+    """As `away_by_line`; a call of the device's runtime has its name there, and is at no line."""
+    found: dict[str, float] = defaultdict(float)
+    for site, ms in away_by_line(run).items():
+        found["" if is_runtimes(site) else site] += ms
     return found
 
 

@@ -349,7 +349,8 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     Equal ones are told apart as `labels_of` does.
     """
     named = [safe_label(run.label, _MAX_LABEL) for run in runs]
-    labels = [*map(_joined, zip(named, _settings_labels(runs), strict=True))]
+    pairs = zip(named, _settings_labels(runs), strict=True)
+    labels = [_joined(pair) or _NOT_TOLD for pair in pairs]
     apart, count = labels_of(runs, labels), Counter(labels)
     return [
         _joined([label, safe_label(more, _MAX_LABEL)]) if count[label] > 1 else label
@@ -358,7 +359,7 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _settings_labels(runs: Sequence[Run]) -> list[str]:
-    """The settings in which each run differs from the others, in words."""
+    """The settings in which each run differs from the others, in words; "": none was told."""
     words = [_words(run) for run in runs]
     keys = dict.fromkeys(key for w in words for key in w)  # workloads differ in their own knobs
     words = [dict.fromkeys(keys, "") | w for w in words]
@@ -370,7 +371,7 @@ def _settings_labels(runs: Sequence[Run]) -> list[str]:
 
 def _settings(words: Sequence[str]) -> str:
     said = [word for word in words if word]
-    return _joined([word for word in said if word != _NO_PREFETCH] or said) or _NOT_TOLD
+    return _joined([word for word in said if word != _NO_PREFETCH] or said)
 
 
 def _joined(words: Iterable[str]) -> str:

@@ -313,6 +313,8 @@ def _note(run: Run, rows: Sequence[LineCost]) -> str:
     rest = next((row for row in rows if not row.site), None)
     if rest is not None and (rest.total_ms >= 5e-4 or rest.syncs):
         times = {"recording": rest.recording_ms, "device": rest.device_ms, "wait": rest.wait_ms}
+        if rest.elsewhere_ms:  # in calls of the device's runtime
+            times["elsewhere"] = rest.elsewhere_ms
         said = (f"{k} {_ms(ms) or '0'} ms" for k, ms in times.items() if not math.isnan(ms))
         text += f" Of no known line: {', '.join(said)}."
     if len(rows) > MAX_LINES:

@@ -9,6 +9,7 @@ import pytest
 
 import kit
 from kit.formats.chrome.read import read_chrome
+from kit.reports.html import report_html
 from kit.runs.analysis.verdict import verdict
 from kit.trace import Timeline, limit_shares
 from tests.formats.chrome.traces import cuda_trace, op, opened, step, written
@@ -21,8 +22,8 @@ def call(name: str, ts: float, dur: float, link: int = 0, tid: int = 1) -> dict[
     return op(name, ts, dur, cat="cuda_runtime", tid=tid, args=args)
 
 
-def ran(name: str, ts: float, dur: float, link: int) -> dict[str, Any]:
-    args = {"correlation": link, "device": 0, "stream": 7}
+def ran(name: str, ts: float, dur: float, link: int, device: int = 0) -> dict[str, Any]:
+    args = {"correlation": link, "device": device, "stream": 7}
     cat = "gpu_memcpy" if "Mem" in name else "kernel"
     return op(name, ts, dur, cat=cat, pid=0, tid=7, args=args)
 
@@ -224,8 +225,35 @@ def test_memory_that_is_given_back_waits_for_the_work_that_is_on_its_way(
     calls = call("cudaLaunchKernel", 10, 5, 1), call(name, 50, 400)
     t = opened(tmp_path, step(0, 900), op("aten::mm", 5, 20), *calls, ran("gemm", 20, end - 20, 1))
     assert waits(t) == [("free", waited)]
-    (free,) = [s for s in t.spans if s.kind == "elsewhere"]
-    assert (free.name, free.stop_ns - free.start_ns) == (name, 400_000)
+    found = [(s.name, s.stop_ns - s.start_ns) for s in t.spans if s.kind == "elsewhere"]
+    assert found == [(name, 50_000)] * (end < 450)  # what follows the wait, and not that once more
+
+
+def test_memory_that_is_given_back_waits_for_one_of_two_devices(tmp_path: Path) -> None:
+    """The other one's kernel went on until 2,000: no sync point was seen."""
+    launches = call("cudaLaunchKernel", 10, 5, 1), call("cudaLaunchKernel", 20, 5, 2)
+    kernels = ran("gemm", 20, 425, 1), ran("gemm", 30, 1970, 2, device=1)
+    t = opened(tmp_path, step(0, 2100), *launches, call("cudaFree", 50, 400), *kernels)
+    assert waits(t) == [("free", 395)]
+
+
+def test_memory_of_one_process_waits_for_no_device_of_another(tmp_path: Path) -> None:
+    """As of ranks that Nsight Systems traces into one file."""
+    other = [call("cudaLaunchKernel", i, 2, 10 + i) | {"pid": 2} for i in (10, 500)]
+    work = ran("gemm", 30, 415, 20, device=1), ran("gemm", 510, 10, 510, device=1)
+    mine = call("cudaLaunchKernel", 10, 5, 1), ran("gemm", 20, 10, 1)
+    free = call("cudaFree", 50, 400)
+    t = opened(tmp_path, step(0, 900), *mine, free, *other, *work)
+    assert waits(t) == []
+
+
+@pytest.mark.parametrize("name", ["cudaFree", "cudaFreeHost"])
+def test_work_that_goes_on_in_short_kernels_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    """5 us each and 1 us apart, launched before: the call ended as one of them did."""
+    launches = [call("cudaLaunchKernel", i / 10, 0.1, 1 + i) for i in range(330)]
+    kernels = [ran("add", 40 + 6 * i, 5, 1 + i) for i in range(330)]
+    t = opened(tmp_path, step(0, 2100), *launches, call(name, 50, 400), *kernels)
+    assert waits(t) == []
 
 
 @pytest.mark.parametrize("kernel", [(20, 25), (20, 600), (20, 45)])
@@ -255,3 +283,14 @@ def test_a_long_call_of_the_runtime_is_no_recording(tmp_path: Path) -> None:
     assert str(run.limited_by()).startswith("elsewhere-bound (78%")
     (advice,) = [a for a in run.advice() if a.rule == "host waits elsewhere"]
     assert advice.text.startswith("the host is in cudaMalloc, a call of the device's runtime")
+
+
+def test_a_long_call_of_the_runtime_is_no_line_of_the_program(tmp_path: Path) -> None:
+    """A page had a section of source lines, with a file `cudaMalloc` whose text was not kept."""
+    calls = call("cudaLaunchKernel", 10, 5, 1), call("cudaMalloc", 100, 700)
+    events = [step(0, 900), op("aten::mm", 5, 20), *calls, ran("gemm", 20, 10, 1)]
+    run = kit.open_trace(written(tmp_path, {"traceEvents": events}))
+    (row,) = run.query("select site, elsewhere_ms from lines").rows
+    assert row == (None, pytest.approx(0.7))
+    assert "Lines" not in run.to_markdown()
+    assert "Source lines" not in report_html([run])

@@ -123,6 +123,10 @@ def test_a_loader_that_sleeps_is_as_long_as_its_batch_and_not_twice() -> None:
     (advice,) = script.advice()
     assert (advice.site, advice.ms) == ("data.py:7", pytest.approx(6))
     assert "most of the time at data.py:7, which sleeps" in advice.text
+    spans[1] = host("elsewhere", 1, 6, "cudaHostAlloc")  # of memory that is pinned, by no sleep
+    (advice,) = synthetic(spans).advice()
+    assert (advice.rule, advice.site) == ("input", "")
+    assert "cudaHostAlloc" not in advice.text
     of_workers = [replace(spans[0], name=OF_WORKERS), *spans[1:]]
     assert synthetic(of_workers, LAZY, environment=script.environment).advice()[0].site == ""
 

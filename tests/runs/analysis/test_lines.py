@@ -285,6 +285,18 @@ def test_a_line_of_a_foreign_trace_has_the_device_time_of_what_it_launched() -> 
     assert found[""] == 0
 
 
+def test_a_call_of_the_runtime_is_no_line_and_a_file_that_is_called_like_one_is() -> None:
+    spans = [Span("host/main", "step 0", "step", 0, 9_000_000)]
+    names = ("cudaMalloc", "hipFree", "cuMemFree_v2", "cudaUtils.py:12", "cuDNN_bench/train.py:3")
+    for i, name in enumerate(names):
+        at = 1_000_000 * i
+        spans.append(Span("host/main", name, "elsewhere", at, at + 1_000_000))
+    run = Run(Settings(mode="torch"), (), (9_000_000,), Timeline.of(spans))
+    found = {row.site: row.elsewhere_ms for row in line_costs(run)}
+    assert found == {"": 3, "cudaUtils.py:12": 1, "cuDNN_bench/train.py:3": 1}
+    assert "wait 0 ms, elsewhere 3 ms." in source_html(run)
+
+
 def test_what_the_host_did_at_a_line_is_unknown_where_no_op_was_recorded() -> None:
     run = kit.open_trace(PUBLISHED)
     *known, rest = line_costs(run)
