@@ -270,7 +270,8 @@ def intervals(rounds: Rounds) -> dict[str, list[Expected]]:
     found: dict[str, list[Expected]] = {}
     for here, runs in enumerate(rounds):
         for run in runs.values():
-            model, spread = Model(run), np.log(np.divide(*step_interval(run)[::-1])) / 2
+            model, ends = Model(run), step_interval(run, of_rerun=False)
+            spread = np.log(np.divide(*ends[::-1])) / 2
             for other in (
                 r for there, runs in enumerate(rounds) if there != here for r in runs.values()
             ):

@@ -13,7 +13,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from numbers import Real
 from typing import Any, NoReturn, TypeVar
 
@@ -26,6 +26,7 @@ __all__ = [
     "forked",
     "read_stacks",
     "start_thread",
+    "waits_for_the_end",
 ]
 
 R = TypeVar("R")
@@ -132,3 +133,23 @@ def read_stacks(read: Callable[[], R]) -> R:
         finally:  # twice, as an interrupt may come before the first
             if was_on:
                 gc.enable()
+
+
+def waits_for_the_end(thread: threading.Thread) -> bool:
+    """Does a thread end once Python ends, and not before?"""
+    return thread in _of_pools() or read_stacks(lambda: _joins_main(thread))
+
+
+def _joins_main(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        is_join = frame.f_code is threading.Thread.join.__code__
+        if is_join and frame.f_locals.get("self") is threading.main_thread():
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _of_pools() -> Collection[threading.Thread]:
+    """The threads of all pools of `concurrent.futures`."""
+    return getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())

@@ -8,6 +8,7 @@ import os
 import runpy
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -19,9 +20,11 @@ from kit.cli.signals import Told, as_ctrl_c
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams, said_of
 from kit.errors import KitError, SettingsError
 from kit.text import safe_terminal
-from kit.threads import end_at_once, exit_status, read_stacks
+from kit.threads import end_at_once, exit_status, start_thread, waits_for_the_end
 
 if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
     from kit.measure.attached.loop import LoopWatch
     from kit.runs.run import Run
     from kit.runs.settings import Settings
@@ -31,6 +34,7 @@ __all__ = ["WithTorch", "run_program"]
 STEPS = 10  # measured ones, unless asked otherwise
 FAILED = "the recording failed"  # so a watch says it
 _LOOK_S = 0.2  # between two looks at the threads that are waited for
+_FINISH_S = 10.0  # for a thread that writes a checkpoint; one that makes batches never finishes
 _OF_MEASURING = frozenset({"steps", "warmup"})
 
 
@@ -96,18 +100,42 @@ def run_program(
             complain(said_of(error))
         is_killed = told.number and not has_handled
         status = 128 + told.number if is_killed else status
-        if is_killed or watching.has_stopped:  # threads and processes of the script would go on
+        if is_killed:  # threads and processes of the script would go on
             _end_children()
-            if is_killed or watching.has_threads:
-                end_at_once(status)
+            end_at_once(status)
+        if watching.has_stopped:
+            _end_later(watching, options, status)
     return status
 
 
+def _end_later(watching: WithTorch, options: argparse.Namespace, status: int) -> None:
+    """Let the script's threads and processes finish, for which Python waits; end the others."""
+
+    def limit() -> None:
+        threading.main_thread().join()
+        time.sleep(_FINISH_S)
+        if watching.has_threads or _children():
+            complain(
+                f"threads or processes of {options.script.name} went on for {_FINISH_S:g} s after "
+                "--stop, and are ended: a file that they were writing may be incomplete"
+            )
+        _end_children()
+        if watching.has_threads:
+            end_at_once(status)
+
+    if watching.has_threads or _children():
+        start_thread(limit, "kit run --stop")
+
+
 def _end_children() -> None:
-    """At its end Python waits for the children that the script has started by multiprocessing."""
-    started = sys.modules.get("multiprocessing")
-    for child in started.active_children() if started else ():
+    for child in _children():
         child.terminate()
+
+
+def _children() -> Collection[BaseProcess]:
+    """Those of multiprocessing that the script has started: Python waits for them at its end."""
+    started = sys.modules.get("multiprocessing")
+    return started.active_children() if started else ()
 
 
 def _kept(
@@ -226,7 +254,7 @@ class WithTorch:
         with contextlib.ExitStack() as undo:
             undo.callback(vars(main).pop, "is_alive", None)
             vars(main)["is_alive"] = lambda: False
-            while threads := [t for t in self._threads_now() if not _waits_for_the_end(t)]:
+            while threads := [t for t in self._threads_now() if not waits_for_the_end(t)]:
                 threads[0].join(_LOOK_S)
 
     @property
@@ -270,26 +298,6 @@ class WithTorch:
     def _leave_imports(self) -> None:
         with contextlib.suppress(ValueError):  # it has left, or never come
             sys.meta_path.remove(self)
-
-
-def _waits_for_the_end(thread: threading.Thread) -> bool:
-    """Does a thread end once Python ends, and not before?"""
-    return thread in _of_pools() or read_stacks(lambda: _joins_main(thread))
-
-
-def _joins_main(thread: threading.Thread) -> bool:
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None:
-        is_join = frame.f_code is threading.Thread.join.__code__
-        if is_join and frame.f_locals.get("self") is threading.main_thread():
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _of_pools() -> Collection[threading.Thread]:
-    """The threads of all pools of `concurrent.futures`."""
-    return getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
 
 
 def _leave() -> None:

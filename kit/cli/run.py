@@ -111,7 +111,7 @@ def _keep(made: Run, options: argparse.Namespace) -> None:
         told = []
         _name_files(options)
         if options.save:
-            _save(made, options)
+            made.save(options.save)
             told.append(f"\nsaved {safe_terminal(near(str(options.save), options.folder), WHOLE)}")
         if options.report:
             told.append(written([made], near(str(options.report))))

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -175,17 +175,49 @@ def _globals_of(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     path = os.path.abspath(script)
-    module = ModuleType(_name_of(path))
+    name, known = _name_of(path), set(sys.modules)
     try:
-        run_in(module, path)
+        try:
+            return _run_as(name, path)
+        except (ImportError, AttributeError) as error:
+            if name == _NAME or _asked_for_more(error) != name:
+                raise
+        _forget(sys.modules.keys() - known, os.path.dirname(os.path.realpath(path)) + os.sep)
+        return _run_as(_NAME, path)  # as Python, which runs it as "__main__" and for the import
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        sys.modules.pop(module.__name__, None)  # as where an import fails
-        if isinstance(error, KeyboardInterrupt):
-            raise
         raise ScriptError(error) from error
     finally:
         sys.argv = before  # its folder stays on the path: steps import late
+
+
+def _run_as(name: str, path: str) -> dict[str, Any]:
+    module = ModuleType(name)
+    try:
+        run_in(module, path)
+    except BaseException:
+        sys.modules.pop(name, None)  # as where an import fails
+        raise
     return vars(module)
+
+
+def _asked_for_more(error: ImportError | AttributeError) -> str | None:
+    """The module that does not have what was asked for: perhaps the script, while it is half run.
+
+    So a file finds it that the script imports, and that imports from the script.
+    """
+    if isinstance(error, ImportError):
+        return error.name
+    return getattr(error.obj, "__name__", None)
+
+
+def _forget(modules: Iterable[str], folder: str) -> None:
+    """Those of the folder: they hold what the script had then. None of kit's, in a checkout."""
+    for name in modules:
+        file = os.path.realpath(str(getattr(sys.modules[name], "__file__", "")))
+        if file.startswith(folder) and not (in_packages(file) or file.startswith(_KIT)):
+            del sys.modules[name]
 
 
 def _name_of(path: str) -> str:

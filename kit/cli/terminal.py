@@ -32,6 +32,7 @@ __all__ = [
     "written",
 ]
 
+_TRACES = (".xplane.pb", ".trace.json", ".json.gz", ".sqlite")  # beside saved runs
 INTERRUPTED = 130  # 128 and the signal's number, as a shell says it
 
 
@@ -124,7 +125,15 @@ def runs_of(path: Path) -> list[Run]:
 
 
 def _saved_in(path: Path) -> list[Path]:
-    return sorted(path.glob("*.kitrun")) if path.is_dir() else []
+    saved = sorted(path.glob("*.kitrun")) if path.is_dir() else []
+    left = [str(f) for f in sorted(path.rglob("*")) if f.name.endswith(_TRACES)] if saved else []
+    if left:
+        more = f" and {len(left) - 2:,} more" if len(left) > 2 else ""
+        complain(
+            f"{str(path)!r}: only the runs are taken that kit saved there (*.kitrun). Left out: "
+            f"{', '.join(left[:2])}{more}; give a trace by its file"
+        )
+    return saved
 
 
 def summary_of(run: Run) -> str:

@@ -305,17 +305,20 @@ class StepTimes:
         return f"{format_ms(found.old)} → {format_ms(found.new)} a {unit}: {found.text()}"
 
 
-def step_interval(*runs: Run) -> tuple[float, float]:
-    """Where a rerun's median step is expected, in ms; nan where fewer than two were measured."""
-    return _log_times(runs).ends(of_rerun=True)
+def step_interval(*runs: Run, of_rerun: bool = True) -> tuple[float, float]:
+    """Where a rerun's median step is expected, in ms, or else how far off the median of these is.
+
+    nan where fewer than two steps were measured.
+    """
+    return _log_times(runs).ends(of_rerun=of_rerun)
 
 
-def told_interval(*runs: Run) -> tuple[float, float]:
+def told_interval(*runs: Run, of_rerun: bool = True) -> tuple[float, float]:
     """The same; nan also where it reaches further than the step is long: it says nothing.
 
     So it is of steps that are few, or very unequal.
     """
-    low, high = step_interval(*runs)
+    low, high = step_interval(*runs, of_rerun=of_rerun)
     return (low, high) if _is_telling(low, high, runs) else (math.nan, math.nan)
 
 
@@ -389,7 +392,7 @@ def error_of(predicted_ms: float, measured: Sequence[Run]) -> Difference:
 
     The spread is that of the measured median: the model has none of its own here.
     """
-    low, high = _log_times(measured).ends()
+    low, high = step_interval(*measured, of_rerun=False)
     old, new = middle_ms(measured), predicted_ms
     return Difference(old, new, new / high, new / low, doubt=doubt_of(*measured))
 

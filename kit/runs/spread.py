@@ -83,9 +83,12 @@ class Side:
             least = sum(_median_error(run) ** 2 for run in runs)
             least += alike * sum(r.sd**2 for r in reruns) / 2
             seen = float(np.var([np.median(run) for run in runs], ddof=1))
-            is_known = took_turns and count >= TURNS  # else what is assumed stays the least
-            own = (least / count**2 if is_known else error), freedom
-            error, freedom = max((seen / count, count - 1.0), own)
+            own = seen / count, count - 1.0
+            if took_turns and count >= TURNS:
+                error, freedom = max(own, (least / count**2, freedom))
+            elif own[0] > error:  # what is assumed stays, and only what is beyond rests on few
+                freedom = _freedom([(error, freedom), (own[0] - error, own[1])])
+                error = own[0]
             one_run = max(seen, one_run)
         return cls(middle_of(runs), math.sqrt(error), freedom, math.sqrt(one_run))
 

@@ -338,8 +338,13 @@ def test_a_folder_of_saved_runs_is_reported_and_one_of_them_must_be_named_to_be_
         assert "`kit report FOLDER`" in err
         assert "jax" not in err
     Path("sweep/8.kitrun").unlink()
-    status, out, _ = kit("view", "sweep")
+    status, out, err = kit("view", "sweep")
+    assert (status, "step 1.5" in out, err) == (0, True, "")
+    Path("sweep/plugins").mkdir()  # as jax has it in the folder of a profile
+    Path("sweep/plugins/host.xplane.pb").touch()
+    status, out, err = kit("view", "sweep")
     assert (status, "step 1.5" in out) == (0, True)
+    assert "Left out: sweep/plugins/host.xplane.pb; give a trace by its file" in err
 
 
 def test_a_run_before_and_one_after_are_both_in_the_report(kit: Kit, tmp_path: Path):

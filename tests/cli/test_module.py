@@ -112,3 +112,27 @@ def test_a_builders_script_with_the_name_of_another_module_does_not_replace_that
     assert status == 0
     assert "batches 8\n" in said
     assert sys.modules["json"] is before
+
+
+@pytest.mark.parametrize(
+    "asks", ["from in_circle import Config", "import in_circle as x; x.Config"]
+)
+def test_a_builders_script_may_be_imported_by_what_it_imports(
+    kit: Kit, asks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python runs it twice then; it was refused: "cannot import name 'Config' from 'in_circle'"."""
+    plain = BUILDER.replace('num_workers=1, multiprocessing_context="spawn"', "")
+    Path("in_circle.py").write_text(f"import beside_circle\nclass Config: pass\n{plain}")
+
+    def run_beside(text: str) -> tuple[int, str, str]:
+        Path("beside_circle.py").write_text(f"{text}\n")
+        importlib.invalidate_caches()
+        for name in ("in_circle", "beside_circle", "kit_script"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        return kit("run", "in_circle.py", "--steps", 2, "--skip", 1)
+
+    status, said, wrong = run_beside(asks)
+    assert (status, wrong) == (0, "")
+    assert "batches 8\n" in said
+    wrong = run_beside("from in_circle import Missing")[2]
+    assert "cannot import name 'Missing' from 'in_circle'" in wrong

@@ -103,12 +103,68 @@ def test_stop_ends_a_script_whose_batches_are_made_in_a_thread_or_process(
     kind: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(PRODUCED.format(kind=kind), "utf-8")
-    command = [sys.executable, "-m", "kit", "run", "train.py", "--steps", "2", "--skip", "0"]
-    ended = subprocess.run(
-        [*command, "--stop", "--save", "a.kitrun"],
-        cwd=tmp_path, timeout=120, capture_output=True, text=True,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stderr) == (0, "")
+    ended = stopped(tmp_path, finish_s=0.1)
+    assert ended.returncode == 0
+    assert ended.stderr == (
+        "kit: threads or processes of train.py went on for 0.1 s after --stop, and are ended: "
+        "a file that they were writing may be incomplete\n"
+    )
     assert "saved a.kitrun" in ended.stdout
     assert ended.stdout.endswith("at its exit\n")
     assert len(Run.load(tmp_path / "a.kitrun").step_times_ns) == 2
+
+
+def stopped(folder: Path, finish_s: float) -> subprocess.CompletedProcess[str]:
+    """`kit run train.py --stop`, which lets the script's threads finish for so many seconds."""
+    text = (
+        f"import sys; from kit.cli import main, program; program._FINISH_S = {finish_s}; "
+        "sys.exit(main.main(sys.argv[1:]))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", text, "run", "train.py", "--steps", "2", "--skip", "0", "--stop",
+         "--save", "a.kitrun"],
+        cwd=folder, timeout=120, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+WRITES = """
+import multiprocessing, threading, time, torch
+from concurrent.futures import ThreadPoolExecutor
+
+fork = multiprocessing.get_context("fork")
+is_stopped = fork.Event()
+
+def write():
+    is_stopped.wait()
+    with open("checkpoint", "w") as file:
+        for part in range(20):
+            file.write(f"{{part}} ")
+            file.flush()
+            time.sleep(0.02)
+        file.write("whole")
+
+pool = ThreadPoolExecutor(2)
+{begin}
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters())
+try:
+    while True:
+        net(torch.ones(4)).sum().backward()
+        optimizer.step()
+finally:
+    is_stopped.set()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no forks")
+@pytest.mark.parametrize(
+    "begin",
+    ["threading.Thread(target=write).start()", "fork.Process(target=write).start()",
+     "pool.submit(write)"],
+)  # fmt: skip
+def test_stop_lets_threads_and_processes_finish_what_they_write(begin: str, tmp_path: Path) -> None:
+    """A checkpoint was cut off in the middle."""
+    (tmp_path / "train.py").write_text(WRITES.format(begin=begin), "utf-8")
+    ended = stopped(tmp_path, finish_s=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / "checkpoint").read_text("utf-8").endswith(" whole")

@@ -88,6 +88,27 @@ def test_two_runs_of_a_side_that_disagree_say_how_much_reruns_differ() -> None:
     assert steps_difference(*wild).kind == "unclear"
 
 
+def test_two_runs_that_disagree_a_little_more_than_is_assumed_are_a_little_less_sure() -> None:
+    """The interval leapt from 7 to 70 % where their difference passed what is assumed."""
+    still = make_run()
+    widths = []
+    for other in np.exp(np.linspace(0, 0.06, 61)):
+        low, high = step_interval(*measured_at(still, 1), *measured_at(times(still, other), 3))
+        widths.append(math.log(high / low))
+    assert min(np.diff(widths)) > -1e-6
+    assert max(np.diff(widths)) < 0.5 * widths[0]
+    assert widths[-1] > 4 * widths[0]
+
+
+def test_the_spread_of_single_steps_is_not_known_from_two_runs_of_them() -> None:
+    single = replace(make_run(), step_times_ns=(100_000_000,))
+    sides = ([times(run, 1 + i / 1e4) for i, run in enumerate(measured_at(single, *seconds))]
+             for seconds in ((1, 3), (2, 4)))  # fmt: skip
+    old, new = sides
+    found = steps_difference(old, [times(run, 1.01) for run in new])
+    assert found.text().endswith("too few steps to know the spread")
+
+
 def times(run: Run, factor: float) -> Run:
     """The run with steps that took so many times as long."""
     return replace(run, step_times_ns=tuple(round(factor * t) for t in run.step_times_ns))

@@ -169,7 +169,7 @@ class LoopWatch(OptimizerWatch):
         """After a `close` the next loop is another one, and may end its steps in another way."""
         if self._is_closed:
             self._is_closed = self._is_explicit = False
-            self._ended, self._before = "", len(self._runs)
+            self._ended, self._before, self._later = "", len(self._runs), LaterSteps()
 
     def _asked(self) -> None:
         """A signal asks for a recording; one that goes on is not begun again."""
@@ -204,7 +204,7 @@ class LoopWatch(OptimizerWatch):
         if recording is not None:
             where = f"in step {recording.count + 1}"
             self._end(f"ended by {error}, {where}" if error else f"the loop ended, {where}")
-        elif self._runs:
+        elif len(self._runs) > self._before:
             self._runs = (*self._runs[:-1], self._later.noted(self._runs[-1]))
             self._later = LaterSteps()
         self._save()  # what an interrupt has left
@@ -294,7 +294,8 @@ class LoopWatch(OptimizerWatch):
         if self._look is not None and not self.is_recording and self._look():
             self.start()
         if self._recording is None and self._marks is None and not self._requests:
-            if not self._is_explicit and self._leader.optimizer() is optimizer:
+            is_end = not self._is_explicit and self._leader.steps_first(optimizer)
+            if is_end and not is_inner(optimizer):
                 self._later.end_step()
             return
         leader, now = self._leader, self._recording

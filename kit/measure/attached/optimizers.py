@@ -21,12 +21,12 @@ class Leader:
 
     One that is stepped group by group, as DeepSpeed does, has another first parameter each time,
     and ends a step with its first group only. Where that of another group comes again before it
-    has, the program has replaced it.
+    has, the program has replaced it. One that is made anew for the same model only continues it.
     """
 
     def __init__(self) -> None:
         self.optimizer: Callable[[], Any] = _none  # a weak reference
-        self._first = 0  # its first parameter, as it ends a step
+        self._first: Callable[[], Any] = _none  # its first parameter, as it ends a step
         self._groups: set[int] = set()  # with which it was stepped since
         self._others: Counter[int] = Counter()  # steps of other optimizers since
 
@@ -34,18 +34,26 @@ class Leader:
         """A step of the loop ends with a step of this one, and so will the next."""
         if self.optimizer() is not optimizer:
             self.optimizer = weakref.ref(optimizer)
-        self._first = _first_of(optimizer)
+        first = next(parameters_of(optimizer), None)
+        self._first = _none if first is None else weakref.ref(first)
         self._groups.clear()
         self._others.clear()
 
+    def steps_first(self, optimizer: Any) -> bool:
+        """Does it step the parameters that ended a step last, as the leader or in its place?"""
+        is_first = next(parameters_of(optimizer), None) is self._first()
+        return is_first and self.optimizer() in (optimizer, None)
+
     def ends_step(self, optimizer: Any) -> bool:
         """Does this optimizer's step end one of the loop?"""
-        first, is_leader = _first_of(optimizer), self.optimizer() is optimizer
-        if first == self._first or first in self._groups:
-            return is_leader
-        if is_leader:
-            self._groups.add(first)
-        return False
+        if self.steps_first(optimizer):
+            return True
+        if self.optimizer() is not optimizer:
+            return False
+        first = id(next(parameters_of(optimizer), None))
+        is_again = first in self._groups
+        self._groups.add(first)
+        return is_again
 
     def is_replaced(self, optimizer: Any, most: int) -> bool:
         """Does the loop step this optimizer now instead: the leader is gone, or waits for long?
@@ -62,10 +70,6 @@ class Leader:
 
 def _none() -> None:
     """There is no optimizer yet."""
-
-
-def _first_of(optimizer: Any) -> int:
-    return id(next(parameters_of(optimizer), None))
 
 
 def is_inner(optimizer: Any) -> bool:

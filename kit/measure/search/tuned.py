@@ -154,8 +154,8 @@ class Trial:
 
     @property
     def spread_ms(self) -> float:
-        """How far `step_ms` may be off: half of the interval in which a rerun is expected."""
-        low, high = step_interval(*self.counted)
+        """How far `step_ms` may be off: half of its interval, a further rerun's is wider."""
+        low, high = step_interval(*self.counted, of_rerun=False)
         return (high - low) / 2
 
     def since(self, other: Trial) -> Difference:

@@ -172,6 +172,10 @@ class Headlines:
                 busy[:] = [min(each * part / mean, 1.0) for each in busy] if mean else busy
         return found
 
+    @cached_property
+    def _rare(self) -> list[dict[_Place, int]]:
+        return [_rare_in_a_step(run) for run in self._runs]
+
     def _counts(self, old: int, new: int) -> Difference:
         """Of sync points a step: exact, but for a read in some steps only.
 
@@ -180,7 +184,7 @@ class Headlines:
         """
         a, b = (self._all[i].syncs_per_step for i in (old, new))
         steps = [self._told[i].steps for i in (old, new)]
-        rare = [_rare_in_a_step(self._runs[i]) for i in (old, new)]
+        rare = [self._rare[i] for i in (old, new)]
         most = sum(max(found.get(place, 0) for found in rare) for place in {*rare[0], *rare[1]})
         half = most * sum(1 / n for n in steps) if all(steps) else 0.0
         return Difference(a, b, b - a - half, b - a + half, is_ratio=False, blur=0.0)
@@ -233,7 +237,8 @@ def syncs_of_steps(run: Run) -> list[Sequence[SyncPoint]]:
 def _rare_in_a_step(run: Run) -> dict[_Place, int]:
     """How often a step waits at most at each place at which not all steps wait equally often.
 
-    Of an untraced step: in as long a time as the longest one took.
+    Of an untraced step: those that follow each other within half a step, in as long a time as the
+    longest one took. That one alone may be an outlier, in which other steps' reads would count.
     """
     told = waits_of(run)
     at: dict[_Place, list[int]] = defaultdict(list)
@@ -249,7 +254,9 @@ def _rare_in_a_step(run: Run) -> dict[_Place, int]:
         if place[0] in rare or len(times) % told.steps:
             begins = np.sort(times)
             until = np.searchsorted(begins, begins + longest, "right")
-            found[place] = int((until - np.arange(len(begins))).max())
+            apart = np.flatnonzero(np.diff(begins) > run.step_ms * 1e6 / 2)
+            together = np.diff([0, *(apart + 1), len(begins)])
+            found[place] = int(min((until - np.arange(len(begins))).max(), together.max()))
     return found
 
 

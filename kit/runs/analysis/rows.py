@@ -44,11 +44,15 @@ class Change:
         """By more than the spread; see docs/measuring.md."""
         return self.difference is not None and self.difference.is_changed
 
-    @property
-    def why_untold(self) -> str:
-        """Why it is not called changed, in words that follow `3 rows`."""
-        if self.difference is not None and self.difference.doubt:
-            return f"not judged: {self.difference.doubt}"
+    def why_untold(self, known_doubt: str = "") -> str:
+        """Why it is not called changed, in words that follow `3 rows`.
+
+        Args:
+            known_doubt: what the step's line says already.
+        """
+        if self.difference is not None and (doubt := self.difference.doubt):
+            is_known = doubt == known_doubt
+            return "not compared: the step's line says why" if is_known else f"not judged: {doubt}"
         if self.difference is None or math.isnan(self.difference.spread):
             return "with too few steps to know the spread"
         return "without a change beyond the spread"
@@ -89,13 +93,8 @@ def rest_texts(rows: Sequence[Change], known_doubt: str = "") -> list[str]:
     Args:
         known_doubt: what the step's line says already.
     """
-    counts = Counter(row.why_untold for row in rows if not row.is_changed)
-    known = f"not judged: {known_doubt}"
-    return [
-        f"{format_count(n, 'row')} "
-        + (why if why != known else "not compared: the step's line says why")
-        for why, n in sorted(counts.items())
-    ]
+    counts = Counter(row.why_untold(known_doubt) for row in rows if not row.is_changed)
+    return [f"{format_count(n, 'row')} {why}" for why, n in sorted(counts.items())]
 
 
 def row_text(name: str, row: Change | NodeChange, note: str = "") -> str:

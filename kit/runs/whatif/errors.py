@@ -72,7 +72,7 @@ def interval_ms(
         least, most and the words; nan, nan where nobody has measured such predictions.
     """
     unmeasured = [name for name in _changed(run, asked) if _known(name) is None]
-    low, high = told_interval(run)
+    low, high = told_interval(run, of_rerun=False)  # beside which `KNOWN_ERRORS` were measured
     if differ := sorts_of_steps(run.timeline, run.sorts):
         why = f"the traced steps differ ({differ}), and the model has the first one's ops"
         return math.nan, math.nan, f"how far off this is, is not known: {why}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +42,17 @@ def test_where_the_first_optimizer_is_gone_the_next_one_ends_steps() -> None:
     assert watch.run.timeline.where(kind="step").sum() == TRACED_STEPS
     said = "4 steps before these are left out: they ended with the step() of an optimizer that"
     assert any(note.startswith(said) for note in watch.run.timeline.notes)
+
+
+def test_an_optimizer_that_is_made_anew_for_the_same_model_begins_nothing_again() -> None:
+    """As in the rounds of federated training, each shorter than a recording."""
+    weight = nn.Parameter(torch.ones(4, 4))
+    with kit.watch(steps=5, skip=2) as watch:
+        for _ in range(6):
+            optimizer = torch.optim.SGD([weight], lr=0.01)
+            _steps(optimizer, 4)
+    assert watch.ended.startswith("complete")
+    assert not any("left out" in note for note in watch.run.timeline.notes)
 
 
 def test_an_optimizer_that_is_kept_and_stepped_no_more_is_replaced_too() -> None:
@@ -99,3 +113,54 @@ def test_a_loop_whose_time_is_outside_of_what_was_recorded_says_so(
     ]
     watch.close()
     assert len(watch.run.timeline.notes) == len(recorded.timeline.notes) + is_said
+
+
+class _Calls(torch.optim.SGD):
+    """Its step has torch's inside, which torch's hooks hear of, too."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def _step_by_group(optimizer: torch.optim.Optimizer) -> None:
+    every = optimizer.param_groups
+    for group in every:
+        optimizer.param_groups = [group]
+        optimizer.step()
+    optimizer.param_groups = every
+
+
+@pytest.mark.parametrize(
+    ("kind", "update"), [(torch.optim.SGD, _step_by_group), (_Calls, _Calls.step)]
+)
+def test_a_step_after_the_recording_that_is_heard_of_several_times_counts_once(
+    kind: Any, update: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of DeepSpeed, group by group, or one with torch's own `step` inside."""
+    clock = itertools.count(step=10**9)
+    monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
+    weights = [nn.Parameter(torch.ones(2, 1)) for _ in range(3)]
+    torch.optim.SGD(weights)  # from now on torch hooks the class's step
+    optimizer = kind([{"params": [weight]} for weight in weights], lr=0.1)
+    with kit.watch(steps=2, skip=0) as watch:
+        for _ in range(15):
+            sum(weight.sum() for weight in weights).backward()
+            update(optimizer)
+    assert "after the recording the loop made 5 steps in 5 s" in watch.run.timeline.notes[-1]
+
+
+def test_the_steps_of_the_next_loop_are_said_of_no_run_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(step=10**9)
+    monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
+    loop, watch = Loop(), kit.watch(steps=2, skip=0, when=tmp_path / "go")
+    with watch:
+        watch.start()
+        for _ in loop.steps(10):
+            watch.step()
+    first = watch.run
+    with watch:  # nobody asks
+        for _ in loop.steps(10):
+            watch.step()
+    assert watch.runs == (first,)

@@ -175,6 +175,30 @@ def test_numbers_logged_every_tenth_step_are_not_more_sync_points_in_another_run
         assert "sync points" not in change_sentence(headline_differences(few, many))
 
 
+def test_one_very_long_step_hides_no_change_of_rare_reads() -> None:
+    """As many reads as it is long counted as those of one step."""
+    few, many = (logging_run(100, 10, reads=reads) for reads in (1, 5))
+    many = replace(many, step_times_ns=(*many.step_times_ns[1:], 1_000_000_000))
+    assert headline_differences(few, many)["syncs_per_step"].kind == "more"
+
+
+def test_the_reads_of_a_step_that_also_validates_are_of_one_step() -> None:
+    few, many = (logging_run(*counts, reads=1) for counts in ((37, 3), (41, 5)))
+    few, many = (
+        replace(
+            run,
+            step_times_ns=tuple(10_000_000 if k % 10 else 100_000_000 for k in range(steps)),
+            sync_points=tuple(
+                replace(sync, at_ns=10 * sync.at_ns + 4_000_000 * i)
+                for sync in run.sync_points
+                for i in range(20)
+            ),
+        )
+        for run, steps in ((few, 37), (many, 41))
+    )
+    assert headline_differences(few, many)["syncs_per_step"].kind == "unclear"
+
+
 def test_a_read_in_each_step_is_counted_exactly_beside_a_rare_one() -> None:
     one, two = (logging_run(40, 4, reads=1, every=every) for every in (1, 2))
     assert headline_differences(one, two)["syncs_per_step"].kind == "more"

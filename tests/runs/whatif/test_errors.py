@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kit.runs.change import step_interval
 from kit.runs.conditions import Conditions
 from kit.runs.knob import knobs_of
 from kit.runs.settings import Settings
@@ -32,6 +33,17 @@ def test_a_prediction_says_in_which_interval_the_measured_step_is_expected() -> 
         run, step_times_ns=tuple(t * (i % 5 + 5) for i, t in enumerate(run.step_times_ns))
     )
     assert predict(noisy).high_ms / predict(noisy).step_ms > same.high_ms / same.step_ms
+
+
+def test_the_interval_has_the_spread_beside_which_the_known_errors_were_measured() -> None:
+    """That of the median; where a rerun lies was in it a second time."""
+    run = measured()
+    low, high = step_interval(run, of_rerun=False)
+    wide = step_interval(run)
+    assert wide[0] < low < high < wide[1]
+    same = predict(run)
+    half = math.hypot(math.log1p(KNOWN_ERRORS[0].at_most), math.log(high / low) / 2)
+    assert math.log(same.high_ms / same.step_ms) == pytest.approx(half)
 
 
 def test_steps_that_took_longer_than_their_parts_make_other_settings_less_sure() -> None:
