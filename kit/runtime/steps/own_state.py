@@ -34,7 +34,7 @@ class OwnState:
 
     Attributes:
         draws_beside: a loader's thread may draw at any time.
-        anew: the arrays of the device that it has bound anew, and lists and dicts around these.
+        anew: the arrays of the device that it has bound anew, and new lists and dicts around them.
     """
 
     def __init__(self, step: Any, *, without: Collection[Any], frontends: Sequence[Any]) -> None:
@@ -50,6 +50,7 @@ class OwnState:
         self.anew: tuple[list[tuple[str, ref[Any]]], list[Part]] = ([], [])
         self._look()
         self._before = [ref(array) for _, array in _with_gradients(self._seen.arrays)]
+        self._boxes = {id(box) for _, box in self._seen.boxes}
         self._drop()
 
     def fetch(self, load: Callable[[], Any]) -> Any:
@@ -94,7 +95,8 @@ class OwnState:
         found = _with_gradients(now.arrays)
         arrays = [(name, array) for name, array in found if id(array) not in before]
         starts = {name[:i] for name, _ in arrays for i in range(len(name)) if name[i] in ".["}
-        boxes = [box for box in now.boxes if box[0] in starts]
+        # New ones only: a module's own hold weights, with gradients where no collector looks.
+        boxes = [x for x in now.boxes if x[0] in starts and id(x[1]) not in self._boxes]
         self.anew = [(name, ref(array)) for name, array in arrays], boxes
 
     def _look(self) -> None:

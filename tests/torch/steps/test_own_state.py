@@ -187,15 +187,15 @@ def test_what_is_only_written_to_keeps_a_step_replayed() -> None:
 
 def test_what_a_step_binds_anew_is_noted_at_its_end_and_not_where_it_fetches() -> None:
     with open_session(Settings(mode="lazy"), cache=CACHE):
-        held = {"x": torch.ones(2, device="kit")}
+        held = {"state": {"x": torch.ones(2, device="kit")}}
         own = OwnState(lambda: held, without=(), frontends=())
-        held["x"] = torch.ones(2, device="kit")
+        held["state"] = {"x": torch.ones(2, device="kit")}
         own.fetch(lambda: None)
         assert own.anew == ([], [])
         assert own.change(lambda array: "") == ""
         (bound,), (box,) = own.anew
-        assert bound[1]() is held["x"]
-        assert box[1] is held
+        assert bound[1]() is held["state"]["x"]
+        assert box[1] is held["state"]  # the one around it is as it was
 
 
 class Trains:
