@@ -25,6 +25,7 @@ from kit.torch.ops.host import raise_as_cpu
 from kit.torch.ops.recipes import make_recipe
 from kit.torch.ops.schema import Recipe, has_static_floats
 from kit.torch.ops.stand_ins import stand_ins
+from kit.torch.scaling.fused import HOOKS_OF_ALL
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import is_lifted
 from kit.torch.tensors.tape import Tape
@@ -42,8 +43,7 @@ _HOOKS_OF_ALL: list[dict[int, Any]] = [
     private("torch.nn.modules.module._global_forward_hooks"),
     private("torch.nn.modules.module._global_backward_pre_hooks"),
     private("torch.nn.modules.module._global_backward_hooks"),
-    private("torch.optim.optimizer._global_optimizer_pre_hooks"),
-    private("torch.optim.optimizer._global_optimizer_post_hooks"),
+    *HOOKS_OF_ALL,
 ]
 MAX_RECIPES = 65_536  # kinds of calls that are remembered; then all are learned again
 _PLAIN = frozenset({int, bool, type(None), str, torch.dtype})
@@ -82,7 +82,7 @@ class Dispatcher:
         self.tape.raise_kept()
         self.tape.place.mark_step()
         note = self.tape.session.stepper.note_obstacle
-        if _modes():  # such as `FlopCounterMode`
+        if _has_modes():  # such as `FlopCounterMode`
             note("a mode of torch's sees each op of the step")
         if _hooks_of_saved(False):
             note("torch.autograd.graph.saved_tensors_hooks see what the step saves")
@@ -107,10 +107,11 @@ class Dispatcher:
             "torch.inference_mode": torch.is_inference_mode_enabled(),
             "torch.autocast": is_lower and torch.get_autocast_dtype("kit"),
             "torch.autograd.set_detect_anomaly": torch.is_anomaly_enabled(),
-            "torch.autograd.graph.saved_tensors_hooks": [*map(id, _hooks_of_saved(False) or ())],
             "torch.get_default_dtype()": torch.get_default_dtype(),
             "a hook of all modules or optimizers": [*map(id, self.hooks())],
-            "the modes of torch's that see each op": _modes(),
+            # No replay follows a step with these, so that which ones they are makes no difference.
+            "torch.autograd.graph.saved_tensors_hooks": bool(_hooks_of_saved(False)),
+            "the modes of torch's that see each op": _has_modes(),
         }
 
     @staticmethod
@@ -266,10 +267,10 @@ def tape_of(session: Session) -> Tape:
     return dispatcher.tape
 
 
-def _modes() -> list[Any]:
-    """The modes that see each op of this thread, one for each.
+def _has_modes() -> bool:
+    """Does a mode see each op of this thread?
 
     Not those of torch's and of the kit's that see functions: these say on which device tensors go.
     """
-    seeing = [m for m in _function_modes() if not type(m).__module__.startswith(_PLACING)]
-    return [*map(id, seeing), *range(_dispatch_modes())]
+    others = (not type(m).__module__.startswith(_PLACING) for m in _function_modes())
+    return _dispatch_modes() > 0 or any(others)

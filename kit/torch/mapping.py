@@ -63,10 +63,9 @@ def named_devices() -> Iterator[DeviceNames]:
 
     `torch.load`, `torch.compile`, `torch.set_default_device`, `with torch.device(...)`,
     `nn.Module.to`, autocast and GradScaler are no functions that a mode sees: they are replaced
-    inside the block. What is
-    compiled there runs as it is written: torch would trace this mode with it, and device kit, which
-    compiles by itself, gains nothing. A warning that torch gives of a call that the mode has seen
-    would name the mode's line: it names the program's.
+    inside the block. What is compiled there runs as it is written: torch would trace this mode with
+    it, and device kit, which compiles by itself, gains nothing. A warning that torch gives of a
+    call that the mode has seen would name the mode's line: it names the program's.
     """
     with ExitStack() as undo:
         names = undo.enter_context(DeviceNames())

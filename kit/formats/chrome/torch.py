@@ -254,13 +254,14 @@ class _Trace:
 
     def _host_work(self) -> Iterator[Spans]:
         loads = of_threads(
-            self.of(Role.INPUT), self.thread, self._host_threads(), "loader call", self.notes
+            self.of(Role.INPUT), self.thread, self._host_threads, "loader call", self.notes
         )
         yield self._spans(loads, "input")
         yield self._spans(self.of(*LAUNCHES), "dispatch")
         yield self._spans(self.of(Role.COMPILE), "compile")
-        host = self._host_threads()
-        more = of_threads(self.of(*RUNTIME), self.thread, host, "runtime call", self.notes)
+        more = of_threads(
+            self.of(*RUNTIME), self.thread, self._host_threads, "runtime call", self.notes
+        )
         yield self._after_waits(more)
         calls, column = self.of(Role.PYTHON), self.events.column
         of = column("name").astype(np.int64), self.thread, self.start, self.stop
@@ -329,7 +330,7 @@ class _Trace:
             waits = waits[np.isin(waits, self.tops)]
             # the step counts of optimizers are on the CPU
             waits = waits[~inside(waits, self.of(Role.UPDATE), times)]
-        waits = of_threads(waits, self.thread, self._host_threads(), "wait", self.notes)
+        waits = of_threads(waits, self.thread, self._host_threads, "wait", self.notes)
         waits = of_steps(waits, self.start, self.step_times, self.notes)
         ways = copies.ways(self.of(Role.TRANSFER, Role.WAIT), self.nesting.op)
         for i in waits.tolist():
@@ -344,6 +345,7 @@ class _Trace:
                     cause = cause_of(int(self.role[op]), self.names[name[op]], ways.get(op, ""))
                 yield SyncPoint(at, wait, cause, site, via), int(self.thread[i])
 
+    @cached_property
     def _host_threads(self) -> list[int]:
         """That of the steps, and those that it waits for: of autograd's, or with many launches."""
         callers = busy_callers(self.thread[self.of(*LAUNCHES)])

@@ -335,15 +335,8 @@ def _again(tape: Tape, trace: Trace, tensors: list[KitTensor], bases: list[Buffe
     else:
         written(tensors)
     changed = bases if trace.changed is None else [bases[i] for i in trace.changed]
-    stepper = tape.session.stepper
-    is_replaying = stepper.mode == "replay"
     for base, value in zip(changed, trace.pick(values), strict=True):
-        if is_replaying and base.value is not None:
-            stepper.note_write(base.value)
-        if tape.on_write:
-            tape.note_write(base)
-        base.value = value
-        base.version += 1
+        base.write(tape, value)
     return _Results(tape, tensors, bases, values).make(trace.result)
 
 

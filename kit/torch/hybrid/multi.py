@@ -56,22 +56,13 @@ def reset_arrays(arrays: Sequence[Tensor], *, share: bool = True) -> None:
     with tape.session.lock:
         zeros = tape.shared_zeros
         whole = set(map(type, refs)) == _ALL_BUFFERS
-        is_replaying = tape.session.stepper.mode == "replay"
         for tensor, ref in zip(tensors, refs, strict=True):
             spec = ref.spec if whole else tensor.spec
             value = zeros.get(spec)
             if value is None:
                 value = zeros[spec] = _shared_zero(tensor)
                 value.is_shared = True
-            if whole:
-                if is_replaying and ref.value is not None:
-                    tape.session.stepper.note_write(ref.value)
-                if tape.on_write:
-                    tape.note_write(ref)
-                ref.value = value
-                ref.version += 1
-            else:
-                ref.write(tape, value)
+            ref.write(tape, value)
 
 
 def _shared_zero(tensor: KitTensor) -> Value:

@@ -32,7 +32,7 @@ from kit.torch.scaling.scaler import (
     refuse_counts,
     starts_from_zero,
 )
-from kit.torch.scaling.writes import OtherWrites
+from kit.torch.scaling.writes import other_writes
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor
 
@@ -116,7 +116,7 @@ class DeferredScaler(CheckedScaler):
         counts = counts_of(optimizer)
         with counted_on_device(optimizer):
             before = _Snapshot(optimizer)
-            with OtherWrites(before.tape, optimizer) as others:
+            with other_writes(before.tape, optimizer) as others:
                 result = optimizer.step(*args, **kwargs)
         self._foresee()
         pairs = _own_values(before.tape, [*before.pairs(), *others.values()])

@@ -20,6 +20,7 @@ from kit.errors import SettingsError
 from kit.torch.tensors.private import private
 
 __all__ = [
+    "HOOKS_OF_ALL",
     "counted_on_device",
     "has_hooks",
     "make_fused",
@@ -28,7 +29,7 @@ __all__ = [
     "stepped_whatever_found",
 ]
 
-_HOOKS_OF_ALL: list[dict[int, Any]] = [
+HOOKS_OF_ALL: list[dict[int, Any]] = [  # of optimizers
     private("torch.optim.optimizer._global_optimizer_pre_hooks"),
     private("torch.optim.optimizer._global_optimizer_post_hooks"),
 ]
@@ -86,7 +87,7 @@ def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
     tables = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # none in some wrappers
     if any(getattr(optimizer, table, None) for table in tables):
         return True
-    return any(not _is_kits(hook) for hooks in _HOOKS_OF_ALL for hook in list(hooks.values()))
+    return any(not _is_kits(hook) for hooks in HOOKS_OF_ALL for hook in list(hooks.values()))
 
 
 def _is_kits(hook: Any) -> bool:

@@ -150,8 +150,8 @@ class StaticScaler(CheckedScaler):
         grads: Any = [p.grad for p in stepped(optimizer)]
         # The inverse of 2^127 is a number that XLA's code for CPUs takes for 0: two factors.
         scale = self.get_scale()
-        halves = (1.0,) if scale <= 2.0**126 else (2.0**-64, 2.0**64)
-        for factor in (*halves[:-1], halves[-1] / scale) if grads else ():
+        factors = (1 / scale,) if scale <= 2.0**126 else (2.0**-64, 2.0**64 / scale)
+        for factor in factors if grads else ():
             torch._foreach_mul_(grads, factor)
         return {found_inf.device: found_inf}
 
@@ -221,9 +221,9 @@ def _other_writes(optimizer: torch.optim.Optimizer) -> AbstractContextManager[An
     """
     tape = getattr(stepped(optimizer)[0], "tape", None)
     if tape is not None:
-        from kit.torch.scaling.writes import OtherWrites  # loads the runtime, and with it jax
+        from kit.torch.scaling.writes import other_writes  # loads the runtime, and with it jax
 
-        return OtherWrites(tape, optimizer)
+        return other_writes(tape, optimizer)
     if has_hooks(optimizer):
         raise SettingsError(
             f"a step of this {type(optimizer).__name__} runs hooks, and what they write cannot be "

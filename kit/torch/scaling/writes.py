@@ -7,10 +7,10 @@ that takes a bad step back takes this back, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from weakref import ref
 
 import torch
@@ -20,15 +20,26 @@ from kit.torch.scaling.fused import stepped
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, wrap
 
-__all__ = ["OtherWrites"]
+__all__ = ["OtherWrites", "other_writes"]
+
+
+@contextmanager
+def other_writes(tape: Tape, optimizer: torch.optim.Optimizer) -> Iterator[OtherWrites]:
+    """Notes, inside the block, each buffer that this thread writes, with its value before.
+
+    Not those of parameters and state, of which the scalers keep copies, and not gradients: torch
+    leaves those of a skipped step, too.
+    """
+    writes = OtherWrites(tape, optimizer)
+    with tape.noting(writes.note):
+        yield writes
 
 
 class OtherWrites:
-    """Notes, while it is entered, each buffer that its thread writes, with its value before.
+    """What was written, and what was there before.
 
-    Not those of parameters and state, of which the scalers keep copies, and not gradients: torch
-    leaves those of a skipped step, too. Memory that was made meanwhile, and is gone again, is
-    forgotten at once: its values shall be no results of a segment.
+    Memory that was made meanwhile, and is gone again, is forgotten at once: its values shall be no
+    results of a segment.
     """
 
     def __init__(self, tape: Tape, optimizer: torch.optim.Optimizer) -> None:
@@ -37,19 +48,9 @@ class OtherWrites:
         self._known = {id(b) for b in (*_known(optimizer), *_buffers(grads))}
         self._thread = get_ident()
         self._noted: dict[int, tuple[ref[Buffer], Value | None]] = {}  # by the buffer's id
-        self._noting = tape.noting(self._note)
 
-    def __enter__(self) -> Self:
-        self._noting.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self._noting.__exit__(kind, error, trace)
-
-    def _note(self, buffer: Buffer) -> None:
+    def note(self, buffer: Buffer) -> None:
+        """A thread is about to write this."""
         key = id(buffer)
         if get_ident() == self._thread and key not in self._known and key not in self._noted:
             self._noted[key] = ref(buffer, partial(self._forget, key)), buffer.value
