@@ -337,5 +337,6 @@ class GraphView(View):
                 nodes = [int(i) for i in pick["nodes"]]
                 self.node = nodes[0] if pick["isOp"] and nodes else None
                 self.selection = Links(self.run).of_nodes(nodes, str(pick["label"]))
-            if not is_shown or (self._plot._view_count or 0) > 1:
-                self._tell(self._sequence)
+            # Also where one copy is known: one that is being drawn is counted only afterwards, and
+            # one that is drawn later begins with what the kernel said last.
+            self._tell(self._sequence)

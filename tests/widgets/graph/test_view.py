@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from kit.ir import Graph, Node
 from kit.widgets.base.selection import NOTHING, Links
 from kit.widgets.graph import diff as graph_diff
@@ -61,7 +63,7 @@ def test_what_the_page_opens_is_in_expanded_and_is_not_sent_back():
     say(view, sequence=1, open=["forward/layers.0"], color_by="time")
     assert view.expanded == {"forward/layers.0"}
     assert view.color_by == "time"
-    assert told(view)["from"] == "page"
+    assert (told(view)["answered"], told(view)["open"]) == (1, ["forward/layers.0"])
     view.expanded = frozenset()
     assert (told(view)["from"], told(view)["open"]) == ("kit", [])
 
@@ -97,11 +99,12 @@ def test_a_pick_in_the_run_before_picks_nothing_of_this_one():
     assert view.selection.nodes == set(pick["nodes"])
 
 
-def test_what_is_done_in_one_of_two_copies_goes_to_the_other():
+@pytest.mark.parametrize("counted", [1, 2])  # a copy that is being drawn is not counted yet
+def test_what_is_done_in_one_of_two_copies_goes_to_the_other(counted):
     run = make_run()
     view = GraphView(run)
     node = run.graphs[0].ops[2]
-    view._plot._view_count = 2
+    view._plot._view_count = counted
     say(view, sequence=7, open=["forward/layers.0"],
         pick={"nodes": [node], "label": "x", "isOp": True})  # fmt: skip
     message = told(view)

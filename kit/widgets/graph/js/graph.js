@@ -433,7 +433,8 @@ export class KitGraph {
     if (message.from === "page" && !isFirst) return;
     const {answered = null} = message; // what this copy said before its last word is no news
     if (answered >= this.first && answered < this.sequence) return;
-    if (message.color_by) this.colorBy = message.color_by;
+    const isRecolored = message.color_by && message.color_by !== this.colorBy;
+    if (isRecolored) this.colorBy = message.color_by;
     const nodes = message.nodes ?? message.pick?.nodes;
     const chosen = {nodes, sites: message.sites ?? [], label: message.label ?? message.pick?.label};
     if (isFirst) {
@@ -447,7 +448,7 @@ export class KitGraph {
     const numbers = [...this.chosen].map((i) => this.scene?.rows.node[i]); // -1: a removed op
     const now = numbers.filter((n) => n >= 0).sort((a, b) => a - b);
     if (nodes && nodes.join() !== now.join()) this.highlight(chosen);
-    this.draw();
+    else if (isRecolored) this.draw();
   }
 
   /** Lay the scene out with graphviz in the page, or ask the kernel for graphviz. */
