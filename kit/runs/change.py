@@ -30,6 +30,7 @@ from kit.runs.spread import (
     by_turns,
     interval,
     known,
+    mean_margin,
     middle_of,
 )
 from kit.runs.steady import range_text, rare_reads_text, sorts_text, unequal_text
@@ -226,10 +227,10 @@ def part_difference(
     old, new = means
     least = RERUN_OF_STEP * step_ms if step_ms > 0 else 0.0
     rerun = math.hypot(RERUN_PART * max(abs(old), abs(new)), least)
-    half = shift_of([steps[0]], [steps[1]], rerun=rerun, sure=_SURE_OF_PARTS).spread
-    middle = new - old
-    blur = max(BLUR * step_ms, 0.0)
-    return Difference(old, new, middle - half, middle + half, is_ratio=False, blur=blur)
+    of_medians = shift_of([steps[0]], [steps[1]], rerun=rerun, sure=_SURE_OF_PARTS).spread
+    half = max(of_medians, mean_margin(*steps, sure=_SURE_OF_PARTS))  # few slow steps move it
+    ends = new - old - half, new - old + half
+    return Difference(old, new, *ends, is_ratio=False, blur=max(BLUR * step_ms, 0.0))
 
 
 def step_difference(old: Run, new: Run, *, by_sample: bool = False) -> Difference:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "SURE", "TURNS", "LogTimes", "Rerun", "Side", "by_turns", "interval", "known", "middle_of",
-    "student",
+    "SURE", "TURNS", "LogTimes", "Rerun", "Side", "by_turns", "interval", "known", "mean_margin",
+    "middle_of", "student",
 ]  # fmt: skip
 
 SURE = 1.96  # standard deviations of a 95 % interval
@@ -178,6 +178,15 @@ def interval(old: Side, new: Side, sure: float = SURE) -> tuple[float, float]:
     half = student(freedom, sure) * math.sqrt(whole)
     middle = new.middle - old.middle
     return middle - half, middle + half
+
+
+def mean_margin(*sides: Sequence[float] | Values, sure: float = SURE) -> float:
+    """Half the interval of a difference of means; 0 where a side has fewer than two numbers."""
+    found = known(sides)
+    if len(found) < len(sides) or any(len(side) < 2 for side in found):
+        return 0.0
+    parts = [(float(np.var(side, ddof=1)) / len(side), len(side) - 1.0) for side in found]
+    return student(_freedom(parts), sure) * math.sqrt(sum(variance for variance, _ in parts))
 
 
 def _freedom(parts: Sequence[tuple[float, float]]) -> float:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from kit.trace.active import NONE, Kernels, launches
 from kit.trace.host import Host
-from kit.trace.intervals import Mask, distinct
+from kit.trace.intervals import Mask, distinct, elapsed
 from kit.trace.kinds import KINDS, ON_DEVICE
 from kit.trace.timeline import Timeline
 
@@ -129,11 +129,7 @@ class _Search:
         """Device idle time from the begin up to each time at which a worker's span may be left."""
         gaps = Kernels(self.timeline, np.flatnonzero(on_device)).gaps(self.low, self.high)
         times = distinct(np.array([*self.w_start, *self.w_stop, *self.k_start], dtype=np.int64))
-        until = np.concatenate([[0], np.cumsum(gaps.stop - gaps.start)])
-        i = np.searchsorted(gaps.start, times, "right") - 1
-        at = np.maximum(i, 0)
-        inside = np.minimum(times, gaps.stop[at]) - gaps.start[at] if len(gaps.start) else 0 * times
-        idle = np.where(i >= 0, until[at] + inside, 0)
+        idle = elapsed(np.stack([gaps.start, gaps.stop], axis=1), times)
         return dict(zip(times.tolist(), idle.tolist(), strict=True))
 
     def _calls(self, issued: list[int]) -> list[int]:

@@ -386,9 +386,7 @@ def _of_category(timeline: Timeline, row: Category) -> Ints:
 
 def _of_kinds(timeline: Timeline, kinds: tuple[str, ...], name: str = "") -> Ints:
     """The spans of some kinds, and of one name if one is given, that a step waits for."""
-    mask = timeline.where(kind=kinds) & ~timeline.where(lane=LOADER)
-    if name:
-        mask &= timeline.name == (timeline.names.index(name) if name in timeline.names else -1)
+    mask = timeline.where(kind=kinds, name=name or None) & ~timeline.where(lane=LOADER)
     return timeline.times(mask)
 
 

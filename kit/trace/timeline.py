@@ -185,9 +185,13 @@ class Timeline:
         return int(self.stop_ns.max() - self.start_ns.min()) if len(self) else 0
 
     def where(
-        self, *, kind: str | tuple[str, ...] | None = None, lane: str | None = None
+        self,
+        *,
+        kind: str | tuple[str, ...] | None = None,
+        lane: str | None = None,
+        name: str | None = None,
     ) -> NDArray[np.bool_]:
-        """A mask over the spans of this kind and lane; a lane may be a group, such as "device".
+        """A mask over the spans of this kind, lane and name; a lane may be a group: "device".
 
         Of several kinds it has the spans of each.
 
@@ -204,6 +208,8 @@ class Timeline:
         if lane is not None:
             wanted = [i for i, x in enumerate(self.lanes) if x == lane or x.startswith(lane + "/")]
             mask &= np.isin(self.lane, wanted)
+        if name is not None:
+            mask &= self.name == (self.names.index(name) if name in self.names else -1)
         return mask
 
     def intervals(
@@ -211,9 +217,10 @@ class Timeline:
         *,
         kind: str | tuple[str, ...] | None = None,
         lane: str | None = None,
+        name: str | None = None,
     ) -> NDArray[np.int64]:
         """Starts and stops of the spans that `where` selects. Shape: (n, 2)."""
-        return self.times(self.where(kind=kind, lane=lane))
+        return self.times(self.where(kind=kind, lane=lane, name=name))
 
     def times(self, chosen: NDArray[Any]) -> NDArray[np.int64]:
         """Starts and stops of the spans of a mask, or of these indices. Shape: (n, 2)."""

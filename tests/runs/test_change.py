@@ -23,6 +23,7 @@ from kit.runs.change import (
     Difference,
     StepTimes,
     error_of,
+    part_difference,
     ratio_of,
     shift_of,
     step_difference,
@@ -411,3 +412,18 @@ def test_an_unclear_change_that_rounds_to_none_is_shown_without_a_sign() -> None
     assert found.kind == "unclear"
     assert ">no change seen ± 21%<" in change_html(found)
     assert found.text() == "no change seen (± 21%): measured on a busy machine"
+
+
+def test_a_hiccup_in_a_wait_is_no_change_of_the_wait() -> None:
+    """The mean has the few steps in which something came between; their median has not."""
+    rng, called = np.random.default_rng(5), 0
+    for _ in range(100):
+        old, new = (
+            rng.normal(1.0, 0.05, 30) + (rng.random(30) < 0.02) * rng.exponential(30.0, 30)
+            for _ in range(2)
+        )
+        found = part_difference((old.mean(), new.mean()), (old, new), 10.0)
+        called += found.is_changed
+    assert called <= 3
+    steady = rng.normal(1.0, 0.05, 30), rng.normal(3.0, 0.05, 30)
+    assert part_difference((1.0, 3.0), steady, 10.0).kind == "more"

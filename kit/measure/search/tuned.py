@@ -202,13 +202,16 @@ class Trial:
 def choose(trials: Sequence[Trial], first: Trial) -> Trial:
     """The fastest; but a simpler one if the fastest does not win beyond the spread.
 
-    Simpler: fewer settings changed from the start, then fewer compiles.
+    Simpler: fewer settings changed from the start, then fewer compiles. One whose own times are
+    erratic cannot be told from the fastest: it must have won against the start itself.
     """
     possible = [t for t in trials if t.is_possible]
     if not possible:
         return first
     fastest = min(possible, key=lambda t: t.ms_per_sample)
     tied = [t for t in possible if t is fastest or t.since(fastest).kind != "more"]
+    if first not in tied:
+        tied = [t for t in tied if t is fastest or t.since(first).kind == "less"]
     return min(tied, key=lambda t: (t.changes, t.programs.count, t.ms_per_sample), default=fastest)
 
 

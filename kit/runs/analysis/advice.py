@@ -20,10 +20,10 @@ from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.labels import is_of_strangers, is_on_cpu, is_on_gpu
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_count, format_ms
-from kit.trace import Timeline, count_devices, sync_table, union_ns
+from kit.trace import count_devices, sync_table, union_ns
 from kit.trace.devices import is_runtimes
 from kit.trace.gaps import ELSEWHERE, OWN
-from kit.trace.intervals import Ints, without
+from kit.trace.intervals import common
 from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
 from kit.trace.metrics import Together, waits_of
 
@@ -177,20 +177,14 @@ def _sleeps_in_input(run: Run) -> tuple[str, str]:
     if not len(loading) or any(t.names[i] == OF_WORKERS for i in t.name[t.where(kind="input")]):
         return "", ""
     asleep = {
-        t.names[i]: union_ns(loading) - union_ns(without(loading, _named(t, i)))
-        for i in np.unique(t.name[t.where(kind="elsewhere")]).tolist()
-        if not is_runtimes(t.names[i])
+        name: union_ns(common(loading, t.intervals(kind="elsewhere", name=name)))
+        for name in sorted({t.names[i] for i in t.name[t.where(kind="elsewhere")]})
+        if not is_runtimes(name)
     }
     site = max(asleep, key=lambda name: asleep[name], default="")
     if not site or asleep[site] < union_ns(loading) / 2:
         return "", ""
     return site, f", most of the time at {site}, which sleeps, reads a file or takes a lock"
-
-
-def _named(timeline: Timeline, name: int) -> Ints:
-    """When the host waited elsewhere at one line. Shape: (n, 2)."""
-    mask = timeline.where(kind="elsewhere") & (timeline.name == name)
-    return timeline.times(mask)
 
 
 def _loader(run: Run, ms: float, asleep: str) -> Advice:

@@ -279,9 +279,8 @@ def _counted(sites: _Sites) -> Floats:
 
 def _of_phase(timeline: Timeline, phase: str) -> Ints:
     """When a phase was recorded: its waits, its input and what the host was ahead, left out."""
-    name = timeline.names.index(phase) if phase in timeline.names else -1
     ours = ~timeline.where(lane=LOADER)
-    record = timeline.where(kind="record") & (timeline.name == name) & ours
+    record = timeline.where(kind="record", name=phase) & ours
     away = ours & np.logical_or.reduce([timeline.where(kind=kind) for kind in AWAY])
     return without(timeline.times(record), timeline.times(away))
 

@@ -13,6 +13,7 @@ from kit.runs.run import Run
 from kit.text import Column, Rows, format_bytes, format_ns, format_number
 from kit.trace import Timeline
 from kit.trace.devices import device_of
+from kit.trace.intervals import common
 from kit.trace.metrics import union_ns
 
 __all__ = ["SegmentCost", "segment_costs"]
@@ -184,8 +185,7 @@ def _issues(seen: _Seen, kernels: Indices, dispatches: int) -> tuple[Indices, in
 def _waiting(waits: NDArray[np.int64], times: NDArray[np.int64]) -> int:
     """Time in which one of the kernels ran and the host waited."""
     near = waits[(waits[:, 1] > times[:, 0].min()) & (waits[:, 0] < times[:, 1].max())]
-    # the time in both is that of each, less that in at least one
-    return union_ns(times) + union_ns(near) - union_ns(np.concatenate([times, near]))
+    return union_ns(common(times, near))
 
 
 def _bytes(graph: Graph, values: tuple[tuple[int, int], ...]) -> int:

@@ -22,6 +22,7 @@ from kit.runs.whatif.waits import is_guessed, waits_of
 from kit.text import format_ns
 from kit.trace import Timeline
 from kit.trace.active import LOADER
+from kit.trace.intervals import without
 from kit.trace.kinds import AWAY
 from kit.trace.metrics import union_ns
 
@@ -224,7 +225,7 @@ def _recording(run: Run, cut: float, wake: float, launch: float, value: float) -
         others[graph.nodes[s.nodes[-1]].phase] += round(cut + share * launched)
     found = {}
     for phase in ops:
-        spans = _of_phase(timeline, phase)
+        spans = timeline.intervals(kind="record", lane="host/main", name=phase)
         least = min(
             _without(spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)], away)
             for begin, end in timeline.intervals(kind="step")
@@ -252,7 +253,7 @@ def _away(run: Run) -> dict[str, float]:
         return {}
     found = {}
     for phase in ops:
-        spans = _of_phase(timeline, phase)
+        spans = timeline.intervals(kind="record", lane="host/main", name=phase)
         in_steps = [
             (_without(inside, loading), _without(inside, both))
             for begin, end in timeline.intervals(kind="step")
@@ -285,16 +286,9 @@ def _beside(timeline: Timeline, away: NDArray[np.int64]) -> float:
     return _without(launches, np.concatenate([kernels, away])) / python
 
 
-def _of_phase(timeline: Timeline, phase: str) -> NDArray[np.int64]:
-    mask = timeline.where(kind="record", lane="host/main")
-    number = timeline.names.index(phase) if phase in timeline.names else -1
-    mask &= timeline.name == number
-    return timeline.times(mask)
-
-
 def _without(spans: NDArray[np.int64], away: NDArray[np.int64]) -> float:
     """Length of the spans' union that `away` does not cover."""
-    return float(union_ns(np.concatenate([spans, away])) - union_ns(away))
+    return float(union_ns(without(spans, away)))
 
 
 def _batch(run: Run) -> tuple[float, float]:

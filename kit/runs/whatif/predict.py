@@ -185,7 +185,7 @@ def _native(run: Run, model: NativeModel, asked: Question) -> Prediction:
         settings=asked.settings,
         step_ms=ns / 1e6,
         timeline=replace(timeline, notes=(*notes, why)),
-        of=f"{run.name or 'a run'} (natively) at {run.step_ms:.2f} ms",
+        of=f"{run.name or 'a run'} (natively) at {format_ms(run.step_ms)}",
         assumptions=(*notes, why),
     )
 
@@ -443,4 +443,4 @@ def _described(runs: Sequence[Run]) -> str:
         sizes = dict.fromkeys(str(r.settings.batch_size) for r in runs)
         said += [f"batch {' and '.join(sizes)}", s.loss_scaling]
     told = ", ".join([*said, s.step_mode])
-    return f"{first.name or 'a run'} ({told}) at {first.step_ms:.2f} ms"
+    return f"{first.name or 'a run'} ({told}) at {format_ms(first.step_ms)}"

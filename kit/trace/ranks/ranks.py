@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,11 +116,8 @@ class Ranks:
             return f"In no step one rank stands out as the slowest{sure * (most.over_ms > 0)}."
         parts = []
         for rank, count in Counter(row.slowest for row in named).most_common(3):
-            mine = [row for row in named if row.slowest == rank and row.why]
-            why, times = Counter(row.why for row in mine).most_common(1)[0] if mine else ("", 0)
-            ms = sum(row.why_ms for row in mine if row.why == why) / max(times, 1)
-            more = f" ({why} {format_ms(ms)} longer than in the others)" * bool(why)
-            parts.append(f"rank {rank} in {count}{more}")
+            mine = [row for row in named if row.slowest == rank]
+            parts.append(f"rank {rank} in {count}{_longer(mine)}")
         return f"Of {format_count(len(self.steps), 'step')} the slowest was {', '.join(parts)}."
 
     def to_markdown(self) -> str:
@@ -250,3 +247,16 @@ def _numbers(ranks: Sequence[int]) -> str:
     shown = ", ".join(map(str, ranks[:8]))
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return f"rank{'s' * (len(ranks) != 1)} {shown}{more}"
+
+
+def _longer(steps: Sequence[StepRow]) -> str:
+    """What took the slowest rank of these steps most time beside the others; "" if not known."""
+    longer: dict[str, list[float]] = defaultdict(list)
+    for row in steps:
+        if row.why:
+            longer[row.why].append(row.why_ms)
+    if not longer:
+        return ""
+    why, each = max(longer.items(), key=lambda item: sum(item[1]))
+    some = f" in {len(each)} of them" if len(each) < len(steps) else ""
+    return f" ({why} {format_ms(sum(each) / len(each))} longer than in the others{some})"

@@ -324,6 +324,14 @@ def test_of_two_that_are_equally_fast_the_simpler_one_is_chosen():
         assert choose(order, start) is one
 
 
+def test_an_erratic_setting_is_not_chosen_because_it_cannot_be_told_from_the_fastest():
+    start = trial(Settings(), [[10.0, 10.1]] * 3)
+    fastest = trial(Settings(mode="lazy", prefetch=2), [[8.0, 8.1]] * 3)
+    erratic = trial(Settings(mode="lazy"), [[7.0, 7.2], [12.0, 12.2], [16.0, 16.3]])
+    assert erratic.since(fastest).kind == "unclear"
+    assert choose([start, fastest, erratic], start) is fastest
+
+
 def test_words_and_cost_of_a_faster_setting_are_said():
     start = trial(Settings(), [[10.0] * 4] * 2, compiles=1)
     best = trial(Settings(mode="lazy", prefetch=2), [[5.0] * 4] * 2, compiles=101)

@@ -19,7 +19,7 @@ from kit.trace.ranks.clocks import Clock
 from kit.trace.ranks.match import match
 from kit.trace.ranks.one import RankTrace, rank_trace
 from kit.trace.ranks.ranks import Ranks
-from kit.trace.ranks.tables import _collective, bus_bytes, compare_ranks
+from kit.trace.ranks.tables import StepRow, _collective, bus_bytes, compare_ranks
 
 ALL = Channel("all_reduce", "0")
 NCCL = "ncclDevKernel_AllReduce_Sum_f32"
@@ -290,3 +290,13 @@ def test_a_rank_with_a_worse_clock_may_have_come_last_though_it_is_not_the_next(
     assert _collective(traces, matched, clocks, row).last == -1
     clocks[2] = Clock(0, 20_000, "")
     assert _collective(traces, matched, clocks, row).last == 0
+
+
+def test_the_slowest_rank_is_slow_by_what_took_it_most_time_and_not_most_often():
+    row = StepRow("step", 100.0, 2, 50.0, 9.0, 0.0, "compute", 5.0)
+    memory = replace(row, why="memory", why_ms=30.0)
+    slow = Ranks("job", tuple(job([[2_000_000, 2_000_000, 3_000_000]] * 2, [0, 0, 0])))
+    vars(slow)["compared"] = replace(slow.compared, steps=(row,) * 4 + (memory,) * 3)
+    assert "rank 2 in 7 (memory 30 ms longer than in the others in 3 of them)" in slow.said
+    vars(slow)["compared"] = replace(slow.compared, steps=(memory, memory))
+    assert "rank 2 in 2 (memory 30 ms longer than in the others)." in slow.said
