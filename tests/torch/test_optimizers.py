@@ -192,3 +192,33 @@ def test_a_closure_stays_in_the_program_of_its_step(kind: Any) -> None:
             optimizer.step(closure)
             session.mark_step()
         assert session.metrics().get("cut.state", 0) == 0
+
+
+def test_a_graph_that_is_older_than_the_step_is_refused_as_torch_does() -> None:
+    """The gradient would be of the weights that the step has written."""
+    with open_session(Settings(mode="lazy")):
+        weight = torch.nn.Parameter(torch.ones(3).to("kit"))
+        optimizer = torch.optim.Adam([weight])
+        first, second = (weight**2).sum(), (weight**3).sum()
+        first.backward()
+        optimizer.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            second.backward()
+
+
+def test_an_adam_of_ones_own_without_torchs_settings_steps() -> None:
+    class Own(torch.optim.Adam):
+        def __init__(self, params: Any, lr: float) -> None:
+            torch.optim.Optimizer.__init__(self, params, {"lr": lr})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.sub_(group["lr"] * p.grad)
+
+    with open_session(Settings(mode="lazy")):
+        weight = torch.nn.Parameter(torch.ones(3).to("kit"))
+        (weight**2).sum().backward()
+        Own([weight], 0.25).step()
+        assert weight.tolist() == [0.5] * 3

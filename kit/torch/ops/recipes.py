@@ -51,6 +51,8 @@ __all__ = ["make_recipe"]
 
 Collect = Callable[[], list[Value]]
 _EXACT = (torch.float64, torch.complex128)
+_FUSED = "aten::_fused_"  # the step of a whole optimizer
+_LISTS = ("aten::_foreach_", _FUSED)
 
 _DROPPED = frozenset(
     {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
@@ -71,8 +73,10 @@ class _Call:
 def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     """The recipe for calls of this kind; geometry and static arguments are as in `args`."""
     recipe = with_fitting_numbers(_uncounted(tape, func, args, kwargs), func, args, kwargs)
-    is_list = func._schema.name.startswith("aten::_foreach_") and write_slots(func)
-    return _in_order(_counted(recipe), func) if is_list else recipe
+    if not (func._schema.name.startswith(_LISTS) and write_slots(func)):
+        return recipe
+    counted = _counted(recipe)
+    return counted if func._schema.name.startswith(_FUSED) else _in_order(counted, func)
 
 
 def _in_order(recipe: Recipe, func: Any) -> Recipe:

@@ -47,7 +47,7 @@ def prefer_fused(optimizer: torch.optim.Optimizer) -> None:
     if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
         return
     for group in optimizer.param_groups:
-        if group["fused"] is None and _is_free(group):
+        if group.get("fused", False) is None and _is_free(group):  # a class of one's own has none
             _fuse(optimizer, group)
 
 

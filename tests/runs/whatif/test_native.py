@@ -56,7 +56,7 @@ def test_the_chain_adds_up(device: float, host: float, depth: int) -> None:
 def test_it_says_what_it_assumed_and_that_nobody_has_compared_it() -> None:
     made = predict(native_run(), native_run().settings.replace(prefetch=2))
     assert made.headline() == (
-        "modelled: 60 ms (± unknown) a step; from train.py (natively) at 100.00 ms"
+        "modelled: 60 ms (± unknown) a step; from train.py (natively) at 100 ms"
     )
     assert made.timeline.origin == "modelled"
     assert math.isnan(made.low_ms)
