@@ -45,6 +45,46 @@ def follow_backward() -> None:
 
     autograd: Any = torch.autograd
     autograd._engine_run_backward = run
+    _follow_functions()
+
+
+def _follow_functions() -> None:
+    """Check the gradients that the program's own functions give, as torch does among its own."""
+    function: Any = torch.autograd.function.BackwardCFunction
+    original = function.apply
+
+    @functools.wraps(original)
+    def apply(self: Any, *gradients: Any) -> Any:
+        given = original(self, *gradients)
+        _check_devices(self, given if isinstance(given, tuple) else (given,))
+        return given
+
+    function.apply = apply
+
+
+def _check_devices(function: Any, gradients: tuple[Any, ...]) -> None:
+    """Refuse a gradient on a device that no input of the function is on; numbers may be anywhere.
+
+    Raises:
+        RuntimeError: torch's own sentence.
+    """
+    devices = [g.device if isinstance(g, torch.Tensor) and g.dim() else None for g in gradients]
+    if len({*devices} - {None}) == 0:
+        return
+    wanted = {
+        one.device
+        for node, place in function.next_functions
+        if node is not None
+        for one in node._input_metadata[place : place + 1]
+    }
+    if not any(device.type == "kit" for device in {*devices, *wanted} - {None}):
+        return
+    for i, device in enumerate(devices):
+        if device is not None and wanted and device not in wanted:
+            raise RuntimeError(
+                f"Function {type(function).__name__} returned an invalid gradient at index {i} - "
+                f"expected device {min(wanted, key=str)} but got {device}"
+            )
 
 
 def _beside(index: int, output: Any, gradient: Any) -> Any:

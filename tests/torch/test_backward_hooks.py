@@ -98,3 +98,42 @@ def test_an_error_whose_own_words_fail_comes_out_of_torchs_own_backward_as_it_is
         weight.register_hook(mute)
         with pytest.raises(Mute):
             weight.sum().backward()
+
+
+class _OnHost(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.full(tuple(gradient.shape), 2.0)
+
+
+def test_a_function_that_gives_its_gradient_on_another_device_is_refused_as_by_torch() -> None:
+    with open_session(Settings(mode="lazy")):
+        weight = nn.Parameter(torch.ones(3).to("kit"))
+        expected = "_OnHostBackward returned an invalid gradient at index 0 - expected device kit"
+        with pytest.raises(RuntimeError, match=expected):
+            _OnHost.apply(weight).sum().backward()
+        assert weight.grad is None
+        on_cpu = torch.ones(3, requires_grad=True)
+        _OnHost.apply(on_cpu).sum().backward()
+        assert on_cpu.grad is not None
+
+
+def test_a_function_that_moves_to_another_device_and_back_is_none() -> None:
+    class Moved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.cpu()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient.to("kit")
+
+    with open_session(Settings(mode="lazy")):
+        weight = nn.Parameter(torch.ones(3).to("kit"))
+        (Moved.apply(weight) * 3).sum().backward()
+        assert weight.grad is not None
+        assert (weight.grad.device.type, weight.grad.tolist()) == ("kit", [3.0] * 3)

@@ -57,6 +57,7 @@ TRANSFORMS: dict[str, Transform] = {
     "each sample's gradient": each_samples_gradient,
     "several models": several_models,
     "jvp": lambda net, x: jvp(lambda v: net(v).tanh(), (x,), (x * 2,))[1],
+    "jvp of rows": lambda net, x: jvp(lambda v: net(v[None])[0, 0], (x[0],), (x[1],))[1],
     "a dual number": dual,
     "jacrev": lambda net, x: jacrev(lambda v: net(v).tanh())(x[0]),
     "jacfwd": lambda net, x: jacfwd(lambda v: net(v).tanh())(x[0]),

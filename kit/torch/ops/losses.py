@@ -1,4 +1,4 @@
-"""What losses return that have no meta kernel in torch; and the lengths of CTC, on the host."""
+"""What losses return that have no meta kernel in torch; labels; and the lengths of CTC."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.sites import format_site
+from kit.runtime.recording.template import HOLE
 from kit.torch.ops.host import zeros_on_cpu
-from kit.torch.ops.schema import Special, handed_over
+from kit.torch.ops.schema import Special, handed_over, recorded
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import KitTensor, wrap
+from kit.torch.tensors.tensor import KitTensor, to_host, wrap
 
 __all__ = ["LOSSES", "LOSS_SHAPES", "register_ctc"]
 
@@ -122,7 +123,18 @@ def _on_device(tape: Tape, numbers: list[int]) -> KitTensor:
     )
 
 
+def _one_hot(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    """One op, whose classes are checked; torch takes it apart, and reads how many there are."""
+    x, classes = args[0], args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+    if classes < 1 or x.dtype is not torch.int64:  # it counts them, or refuses in its own words
+        classes = func(to_host(x, cause="item"), classes).shape[-1]
+    shape = (*x.shape, classes)
+    spec = tape.spec_of(torch.empty(shape, dtype=torch.int64, device="meta"))
+    return recorded(tape, str(func), ((HOLE, classes), {}), [x], [], [spec])[0]
+
+
 LOSSES: dict[str, Special] = {
+    "aten.one_hot.default": _one_hot,
     "aten.ctc_loss.Tensor": handed_over(_choose),
     "aten._ctc_loss.default": _with_lengths(0),
     "aten._ctc_loss_backward.default": _with_lengths(1),

@@ -327,6 +327,15 @@ def _same_numel(tape: Tape, func: Any, args: Any, kwargs: Any) -> bool:
     return bool(one == other)
 
 
+def _tangent(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """Zeros in the geometry of the second tensor, over as much memory: a tangent of a view."""
+    tensor, other = args[0], args[1]
+    batch = tensor.shape[: kwargs.get("self_num_batch_dims", 0)]
+    memory = tensor.new_zeros((*batch, other.ref.base.spec.reach))
+    strides = (*memory.stride()[: len(batch)], *other.stride())
+    return memory.as_strided((*batch, *other.shape), strides, other.storage_offset())
+
+
 def _arange(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     out: KitTensor = kwargs["out"]
     start, end = args[0], args[1]
@@ -377,16 +386,6 @@ def _batch_norm(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     return wrap(tape, y, spec), wrap(tape, batch_mean, channels), wrap(tape, invstd, channels)
 
 
-def _one_hot(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    """One op, whose classes are checked; torch takes it apart, and reads how many there are."""
-    x, classes = args[0], args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
-    if classes < 1 or x.dtype is not torch.int64:  # it counts them, or refuses in its own words
-        classes = func(to_host(x, cause="item"), classes).shape[-1]
-    shape = (*x.shape, classes)
-    spec = tape.spec_of(torch.empty(shape, dtype=torch.int64, device="meta"))
-    return recorded(tape, str(func), ((HOLE, classes), {}), [x], [], [spec])[0]
-
-
 def _check_linalg(tape: Tape, func: Any, args: Any, kwargs: Any) -> None:
     """Torch reads LAPACK's flag after each factorisation, to raise: a sync point on any device."""
     func(to_host(args[0], cause="linalg error check"), *args[1:], **kwargs)
@@ -411,7 +410,6 @@ def _cholesky(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
 SPECIAL: dict[str, Special] = {
     "aten._linalg_check_errors.default": _check_linalg, "aten.cholesky.default": _cholesky,
-    "aten.one_hot.default": _one_hot,
     "aten.native_batch_norm.default": _batch_norm,
     "aten._native_batch_norm_legit.default": _batch_norm,
     "aten.detach.default": _same_memory, "aten.alias.default": _same_memory,
@@ -433,6 +431,7 @@ SPECIAL: dict[str, Special] = {
     "aten.linspace.Tensor_Tensor": _linspace, "aten.linspace.Tensor_Scalar": _linspace,
     "aten.linspace.Scalar_Tensor": _linspace,
     "aten._has_same_storage_numel.default": _same_numel, "aten.arange.start_out": _arange,
+    "aten._new_zeros_with_same_feature_meta.default": _tangent,
     "aten.as_strided_.default": _turn, "aten.as_strided_scatter.default": _as_strided_scatter,
     "aten.view.dtype": _view_dtype,
     "aten.as_strided_copy.default": lambda h, f, a, k: _as_strided(h, f, a, k).clone(),
