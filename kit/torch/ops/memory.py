@@ -333,7 +333,7 @@ def _tangent(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     batch = tensor.shape[: kwargs.get("self_num_batch_dims", 0)]
     memory = tensor.new_zeros((*batch, other.ref.base.spec.reach))
     strides = (*memory.stride()[: len(batch)], *other.stride())
-    return memory.as_strided((*batch, *other.shape), strides, other.storage_offset())
+    return memory.as_strided((*batch, *other.shape), strides, other.storage_offset())  # type: ignore[no-any-return]
 
 
 def _arange(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
