@@ -13,22 +13,29 @@ __all__ = ["Signature", "difference", "host_array", "kind_of", "paths_of", "sett
 
 Static = tuple[str, type, Any]  # name, type and value: 1 is another argument than 1.0 and True
 # structure, kind of each leaf, static arguments, jax's own settings
-Signature = tuple[Any, tuple[Kind, ...], tuple[Static, ...], tuple[str, ...]]
+Signature = tuple[Any, tuple[Kind, ...], tuple[Static, ...], tuple[Any, ...]]
 
 MANY = 5  # changes that a reason lists
-_SETTINGS = ("default float", "matmul precision", "dtype promotion", "kind of key", "threefry")
+# Settings of jax's that decide what a trace finds, in words; a jax may lack some.
+_SETTINGS = {
+    "matmul precision": "jax_default_matmul_precision",
+    "dtype promotion": "jax_numpy_dtype_promotion",
+    "rank promotion": "jax_numpy_rank_promotion",
+    "explicit 64-bit dtypes": "jax_explicit_x64_dtypes",
+    "kind of key": "jax_default_prng_impl",
+    "partitionable threefry": "jax_threefry_partitionable",
+    "offset of seeds": "jax_random_seed_offset",
+    "own derivative of softmax": "jax_softmax_custom_jvp",
+    "check of static indices": "jax_check_static_indices",
+    "disabled jit": "jax_disable_jit",
+}
 
 
-def settings_of_jax() -> tuple[str, ...]:
-    """The user's own settings of jax that decide what a trace finds; `_SETTINGS` names them."""
+def settings_of_jax() -> dict[str, Any]:
+    """The user's own settings of jax that decide what a trace finds, in words."""
     config: Any = jax.config
-    return (
-        str(jax.dtypes.canonicalize_dtype(np.float64)),
-        str(config.jax_default_matmul_precision),
-        str(config.jax_numpy_dtype_promotion),
-        str(config.jax_default_prng_impl),
-        "partitionable" if config.jax_threefry_partitionable else "original",
-    )
+    found = {words: getattr(config, name, None) for words, name in _SETTINGS.items()}
+    return {"default float": "float64" if config.jax_enable_x64 else "float32", **found}
 
 
 def kind_of(leaf: Any) -> Kind:
@@ -88,7 +95,7 @@ def difference(paths: list[str], old: Signature, new: Signature) -> str:
     ]
     changes += [
         f"jax's {name} changed from {a} to {b}"
-        for name, a, b in zip(_SETTINGS, old[3], new[3], strict=True)
+        for (name, a), (_, b) in zip(old[3], new[3], strict=True)
         if a != b
     ]
     more = [f"and {len(changes) - MANY} more"] if len(changes) > MANY else []

@@ -77,6 +77,11 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
+def _power(self: LazyArray, other: Any) -> Any:
+    """`array ** other`: of an int jax must know which one it is, as it refuses `ints ** -1`."""
+    return _method("__pow__")(self, other) if _is_array(other) else NotImplemented
+
+
 class LazyArray:
     """An array of a step that is recorded, and may not have run.
 
@@ -222,7 +227,10 @@ class LazyArray:
     __truediv__, __rtruediv__ = _both(operator.truediv)
     __floordiv__, __rfloordiv__ = _both(operator.floordiv)
     __mod__, __rmod__ = _both(operator.mod)
-    __pow__, __rpow__ = _both(operator.pow)
+    __pow__, (_, __rpow__) = _power, _both(operator.pow)
+    __divmod__, __rdivmod__ = _both(divmod)
+    __lshift__, __rlshift__ = _both(operator.lshift)
+    __rshift__, __rrshift__ = _both(operator.rshift)
     __matmul__, __rmatmul__ = _both(operator.matmul)
     __lt__, __gt__ = _both(operator.lt)  # a < b and b > a are each other's reflection
     __le__, __ge__ = _both(operator.le)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from kit.errors import SessionError
-from kit.jax.arguments import Signature, host_array, kind_of
+from kit.jax.arguments import Signature, host_array, kind_of, settings_of_jax
 from kit.jax.array import LazyArray
 from kit.jax.places import here
 from kit.jax.program import Bound, Program
@@ -54,8 +54,8 @@ class JaxFrontend:
         """None: jax's random numbers come from keys."""
 
     def modes(self) -> dict[str, Any]:
-        """Nothing: no setting of jax's decides what a step records."""
-        return {}
+        """What of jax's own settings decides how a step is traced."""
+        return {f"jax's {name}": value for name, value in settings_of_jax().items()}
 
     def hooks(self) -> list[Any]:
         """None: jax calls no function of the program's beside the step."""
@@ -141,7 +141,7 @@ def device_put(tree: Any) -> Any:
     """Copy a pytree of arrays to the session's device, once; outside of one, to jax's.
 
     An array that each step takes and none changes, such as a whole dataset, is copied at each call
-    otherwise.
+    otherwise; and one of jax's there is not copied at all, so that it must not be donated.
     """
     session = current_session()
     if session is None:
@@ -152,6 +152,8 @@ def device_put(tree: Any) -> Any:
         if isinstance(leaf, LazyArray):
             return leaf
         kind = kind_of(leaf)
+        if isinstance(leaf, jax.Array):  # the program may donate its own
+            leaf = jax.device_put(leaf, may_alias=False)
         return LazyArray(frontend, session, frontend.value(leaf, kind[1]), kind)
 
     return jax.tree.map(put, tree)

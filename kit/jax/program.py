@@ -123,7 +123,8 @@ class _Flattener:
         jaxpr = closed.jaxpr
         self.program = Program(len(jaxpr.invars))
         self.places = len(jaxpr.invars)
-        self.constants: dict[int, int] = {}  # id of an array -> its number among the constants
+        # id of an array -> its number among the constants, and the array, which keeps its id
+        self.constants: dict[int, tuple[int, Any]] = {}
         self.equations: list[Equation] = []
         known: dict[Any, Any] = dict(zip(jaxpr.invars, range(self.places), strict=True))
         # constants are numbered from -1 down until it is known how many there are
@@ -135,9 +136,9 @@ class _Flattener:
     def _constant(self, array: Any) -> int:
         constants = self.program.constants
         if id(array) not in self.constants:
-            self.constants[id(array)] = len(constants)
-            constants.append(array)
-        return -1 - self.constants[id(array)]
+            self.constants[id(array)] = len(constants), array
+            constants.append(_own(array))  # as it is now, in each session
+        return -1 - self.constants[id(array)][0]
 
     def _atom(self, v: Any, known: dict[Any, Any]) -> Any:
         """A place, or a literal that is small enough to be a part of the program."""

@@ -185,7 +185,7 @@ def literal(atom: Any) -> Any:
     """A number that stands in a jaxpr, with the dtype that it has there."""
     if jax.numpy.issubdtype(atom.aval.dtype, jax.dtypes.extended):
         return atom.val
-    return np.asarray(atom.val, dtype=atom.aval.dtype)
+    return np.array(atom.val, dtype=atom.aval.dtype)  # it may be the program's own, which changes
 
 
 def context_of(equation: Any) -> str:

@@ -79,7 +79,7 @@ class TracedFunction:
         except TypeError:
             kinds = tuple(self._kind_at(args, kwargs, i, x) for i, x in enumerate(leaves))
         known = tuple((name, type(x), x) for name, x in sorted(static.items()))
-        return leaves, (tree, kinds, known, settings_of_jax())
+        return leaves, (tree, kinds, known, tuple(settings_of_jax().items()))
 
     def trace(self, args: Any, kwargs: Any, signature: Signature) -> Traced:
         """Run the function on arrays without numbers, and keep its equations.

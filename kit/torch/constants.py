@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain, repeat
 from numbers import Number
-from operator import attrgetter
+from operator import attrgetter, eq
+from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any
 from weakref import ref
 
@@ -28,6 +29,7 @@ _NO_CHOICE = {
 }
 _TRAINS, _NEEDS, _GRADIENT = map(attrgetter, ("training", "requires_grad", "grad"))
 _FORWARD = attrgetter("forward")
+_SINGLE = (NoneType, FunctionType, BuiltinFunctionType)  # attributes that are compared by identity
 _TABLES = attrgetter("_modules", "_parameters")
 _BUFFERS = attrgetter("_buffers")
 _HOOKS = attrgetter(
@@ -55,7 +57,7 @@ def of_module(module: nn.Module) -> Watched:
 
     These are which modules are in it and train, which parameters need or have a gradient, hooks,
     the numbers, texts and tuples of these among the modules' attributes, such as `dropout.p` and
-    `conv.stride`, and `forward`.
+    `conv.stride`, which attributes are None, and the functions among them, such as `forward`.
     """
     parts, trained = parts_of(module)
     known, weights = [*map(ref, parts)], [*map(ref, trained)]
@@ -63,10 +65,15 @@ def of_module(module: nn.Module) -> Watched:
         (i, name)
         for i, m in enumerate(parts)
         for name, value in vars(m).items()
-        if _is_constant(value)
+        if value is not None
+        and _is_constant(value)
         and not (name in _NO_CHOICE and type(m).__module__.startswith("torch."))
     ]
     owners, names = [i for i, _ in choices], [name for _, name in choices]
+    single = [(i, name, id(value)) for i, m in enumerate(parts)
+              for name, value in vars(m).items() if isinstance(value, _SINGLE)]  # fmt: skip
+    havers, had = [i for i, _, _ in single], [name for _, name, _ in single]
+    ids = [known_id for *_, known_id in single]
     kinds = list({type(m): None for m in parts})
     held = [(i, name) for i, m in enumerate(parts)
             for name, value in vars(m).items() if isinstance(value, torch.Tensor)]  # fmt: skip
@@ -80,8 +87,11 @@ def of_module(module: nn.Module) -> Watched:
         own: list[dict[str, Any]] = [m.__dict__ for m in modules]
         tables = chain.from_iterable(map(_TABLES, modules))
         hooks = chain.from_iterable(map(_HOOKS, modules))
+        values = [*map(dict.get, map(own.__getitem__, owners), names)]
         return [
-            *map(dict.get, map(own.__getitem__, owners), names),
+            *map(eq, map(id, map(dict.get, map(own.__getitem__, havers), had)), ids),
+            *map(type, values),  # first, since a tensor in a number's place cannot be compared
+            *values,
             *map(id, chain.from_iterable(map(dict.values, tables))),  # replaced, put in, taken out
             *map(id, chain.from_iterable(filter(None, hooks))),  # of the few that have one
             *map(id, map(_FORWARD, kinds)),  # replaced for all layers of a class, or for one
@@ -108,7 +118,7 @@ def of_module(module: nn.Module) -> Watched:
 def _is_constant(value: Any) -> bool:
     if type(value) is tuple:
         return all(map(_is_constant, value))
-    return isinstance(value, Number | str)
+    return value is None or isinstance(value, Number | str)
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer) -> Watched:

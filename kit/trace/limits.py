@@ -20,6 +20,7 @@ from kit.trace.timeline import Timeline
 __all__ = ["BUSY", "Limit", "limit_shares", "limited_by"]
 
 BUSY = 0.85  # a device that is busy for this part of the step is what limits it
+_UNTRACED = ("no step was traced", "torch computed ")  # notes that say why there is no breakdown
 
 _LIMIT_OF = {row.name: row.limit for row in CATEGORY_ROWS}
 _LIMIT_OF_CAUSE = {row.name: row.limit for row in CAUSES}
@@ -60,7 +61,7 @@ def limit_shares(
         charged[_LIMIT_OF[category]] += exposed
     whole = sum(charged.values())
     if not whole:
-        why = next((note for note in timeline.notes if note.startswith("no step was traced")), "")
+        why = next((note for note in timeline.notes if note.startswith(_UNTRACED)), "")
         said = "what limits a step is known from traced steps only: none is there"
         raise TimelineError(f"{said}. {why}" if why else said)
     causes = idle_of(timeline).causes if causes is None else causes

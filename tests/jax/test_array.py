@@ -88,6 +88,28 @@ def test_operators_are_numpys_from_either_side(function: Callable[..., Any]) -> 
             assert got.tolist() == want.tolist()
 
 
+@pytest.mark.parametrize("power", [-1, np.int32(-1)])
+def test_a_negative_power_of_integers_is_refused_as_by_jax(power: Any) -> None:
+    with Session(Settings(mode="lazy")):
+        x, floats = kit.jax.device_put((np.arange(1, 4), np.ones(3, np.float32)))
+        with pytest.raises(TypeError, match="negative powers"):
+            x**power
+        assert (floats**power).tolist() == [1, 1, 1]
+        assert (x**True).tolist() == [1, 2, 3]
+        with pytest.raises(TypeError, match="unsupported operand"):
+            x ** "a"
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x << 2, lambda x: 2 << x, lambda x: x >> 1, lambda x: 8 >> x,
+    lambda x: divmod(x, 2)[0], lambda x: divmod(7, x)[1], lambda x: x**2, lambda x: 2**x,
+])  # fmt: skip
+def test_operators_of_integers_are_those_of_jax(function: Callable[..., Any]) -> None:
+    x = np.arange(1, 4)
+    with Session(Settings(mode="lazy")):
+        assert function(kit.jax.device_put(x)).tolist() == function(jnp.asarray(x)).tolist()
+
+
 @pytest.mark.parametrize("function", [
     lambda x: x[1], lambda x: x[-1, 2], lambda x: x[:, 1:], lambda x: x[::-1, None, ..., 0],
     lambda x: x[np.array([1, 0, 1])], lambda x: x[[0, 1], [2, 0]],

@@ -186,6 +186,20 @@ def _explode(x: Any) -> Any:
 # -- sessions ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("mode", ["lazy", "bulked"])
+def test_an_array_that_the_program_donates_too_early_is_named_as_the_cause(mode: str) -> None:
+    step = kit.jax.step(lambda x: jnp.sin(x).sum())
+    update = jax.jit(lambda x: x * 2, donate_argnums=0)
+    with Session(Settings(mode=mode)):
+        params = jnp.zeros(3)
+        loss, params = step(params), update(params)
+        with pytest.raises(ExecutionError, match=rf"{HERE}.*donated or deleted.*device_put"):
+            float(loss)
+        own = kit.jax.device_put(params)
+        loss, params = step(own), update(params)
+        assert float(loss) == 0
+
+
 def test_arrays_of_a_closed_session_can_only_raise() -> None:
     with Session():
         x = kit.jax.step(jnp.sin)(X)

@@ -320,6 +320,23 @@ def test_an_array_may_be_changed_by_its_owner_after_the_call() -> None:
         assert out.tolist() == [2.0, 2.0, 2.0]
 
 
+@pytest.mark.parametrize("kind", ["whole", "in a scan", "one number"])
+def test_an_array_that_a_step_closes_over_stays_as_it_was_when_traced(kind: str) -> None:
+    ones, two = np.ones(3, np.float32), np.array(2, np.float32)
+    function, own = {
+        "whole": (lambda x: x * ones, ones),
+        "in a scan": (lambda x: jax.lax.scan(lambda y, _: (y * ones, None), x, None, 2)[0], ones),
+        "one number": (lambda x: x * two, two),
+    }[kind]
+    x, step, jitted = np.ones(3, np.float32), kit.jax.step(function), jax.jit(function)
+    with Session(LAZY):
+        before = step(x), jitted(x)
+        own[...] = 5
+        assert np.asarray(before[0]).tolist() == before[1].tolist()
+    with Session(LAZY):
+        assert np.asarray(step(x)).tolist() == jitted(x).tolist()
+
+
 def test_an_argument_that_is_returned_and_a_constant_that_is_returned() -> None:
     with Session():
         x, y, three, nothing = kit.jax.step(lambda x: (x, x, 3.0, None))(np.arange(2))

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import kit
-from kit.errors import Cancelled, SettingsError
+from kit.errors import Cancelled, SettingsError, TimelineError
 from kit.measure.experiment import run
 from kit.measure.search.sweeps import sweep
 from kit.runs.analysis.summary import summary
@@ -169,6 +169,28 @@ def test_pythons_own_time_before_a_jitted_call_is_not_said_to_be_dispatch() -> N
     assert "fused=True" not in found.next_step
 
 
+@kit.workload(framework="jax")
+def growing(ctx: Any) -> Callable[[], Any]:
+    """Each step has an array of a new shape."""
+    train = kit.jax.step(lambda x: jax.numpy.tanh(x @ x.T).sum())
+    columns = 1
+
+    def step() -> Any:
+        nonlocal columns
+        columns += 1
+        return train(np.ones((2, columns), np.float32))
+
+    return step
+
+
+def test_what_xla_compiles_for_jax_jit_is_no_dispatch() -> None:
+    made = replace(run(growing, QUICK.replace(mode="torch")), conditions=Conditions())
+    rows = {row.category: row.total_ms for row in made.breakdown()}
+    assert rows["compile"] > rows["dispatch"]
+    assert made.limited_by().what == "compile"
+    assert "XLA compiled in 4 of the 4 measured steps" in "\n".join(made.timeline.notes)
+
+
 @kit.workload
 def jitted(ctx: Any) -> Callable[[], Any]:
     """As people write it who do not know of `kit.jax.step`."""
@@ -201,6 +223,8 @@ def test_a_watched_loop_of_jax_is_not_called_recording_bound() -> None:
         assert "torch computed nothing in the traced steps" in said
         assert "limit" not in said
         assert "never waited" not in said
+        with pytest.raises(TimelineError, match=r"none is there.*jax is not seen by a watch"):
+            watch.run.limited_by()
 
 
 @pytest.mark.parametrize("size", [3, 600])

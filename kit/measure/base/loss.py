@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
 
 from kit.errors import SettingsError
 
-__all__ = ["check_loss", "detached", "no_loss"]
+__all__ = ["check_loss", "detached", "no_loss", "told"]
 
 
 def detached(loss: Any) -> Any:
@@ -23,6 +26,24 @@ def detached(loss: Any) -> Any:
     if hasattr(loss, "block_until_ready"):
         return loss
     raise no_loss(loss)
+
+
+def told(loss: Any) -> Any:
+    """The loss that a loop of the program's tells: a tensor or a number, numpy's too, or None.
+
+    Raises:
+        SettingsError: it is none of these.
+    """
+    if loss is None or isinstance(loss, int | float):
+        return loss
+    if isinstance(loss, np.generic | np.ndarray) and loss.size == 1:
+        with suppress(TypeError, ValueError):
+            return float(loss.item())
+    try:
+        return detached(loss)
+    except SettingsError:
+        text = f"watch.step(loss) takes a tensor or a number, not {type(loss).__name__}"
+        raise SettingsError(text) from None
 
 
 def no_loss(result: Any, step: Callable[..., Any] | None = None) -> SettingsError:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import jax
@@ -34,12 +35,18 @@ from kit.runtime.profiling.elsewhere import Look, blocked_of, looks
 from kit.runtime.profiling.freeze import freeze_trace
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.issuer import RUN_AHEAD
+from kit.text import format_count
 from kit.trace import Span, Timeline
 from kit.trace.intervals import without
 
 __all__ = ["measure"]
 
 UNSEEN = "what the program reads is not seen: jax.jit has no hook for it"
+_COMPILING = {  # what jax tells of as it ends -> a name and a kind of span
+    "/jax/core/compile/jaxpr_trace_duration": ("trace", "lower"),
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": ("lower", "lower"),
+    "/jax/core/compile/backend_compile_duration": ("compile", "compile"),
+}
 
 
 def measure(workload: Any, settings: Settings, *, progress: Progress | None = None,
@@ -58,6 +65,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     with (
         jax.default_device(device),
         contextlib.closing(JaxContext(settings, device.platform, loading)) as context,
+        seen.compiles(),
     ):
         step = chosen(context)
         paced = _Paced(step, seen)
@@ -75,6 +83,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             source=step,
         )
         metrics = memory_metrics(allocated, of_xla(device))
+        notes = (*timed.notes, *_compiled_text(paced.compiled[-len(timed.times) :]))
         if progress is not None:
             progress("tracing", 0.95)
         last = to_trace(paced.run, settings)
@@ -83,7 +92,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             settings=settings,
             losses=timed.losses,
             step_times_ns=tuple(timed.times),
-            timeline=replace(timeline, notes=(*timed.notes, *timeline.notes)),
+            timeline=replace(timeline, notes=(*notes, *timeline.notes)),
             metrics=metrics,
             environment=_environment(device),
             name=chosen.name,
@@ -93,11 +102,17 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
 
 
 class _Seen:
-    """What the host did, as spans; kept while steps are traced."""
+    """What the host did, as spans; kept while steps are traced.
+
+    Attributes:
+        compiled: programs that XLA has compiled for this thread.
+    """
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.is_kept = False
+        self.compiled = 0
+        self._thread = get_ident()
 
     @contextlib.contextmanager
     def span(self, name: str, kind: str) -> Iterator[None]:
@@ -107,20 +122,46 @@ class _Seen:
         if self.is_kept:
             self.spans.append(Span("host/main", name, kind, start, time.perf_counter_ns()))
 
+    @contextlib.contextmanager
+    def compiles(self) -> Iterator[None]:
+        """While the block runs, what jax traces and compiles is seen."""
+        jax.monitoring.register_event_duration_secs_listener(self._note)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(AssertionError, ValueError):  # the program has cleared all
+                jax.monitoring.unregister_event_duration_listener(self._note)
+
+    def _note(self, event: str, duration_secs: float, **_: Any) -> None:
+        if event not in _COMPILING or get_ident() != self._thread:
+            return
+        name, kind = _COMPILING[event]
+        self.compiled += kind == "compile"
+        if self.is_kept:
+            stop = time.perf_counter_ns()
+            self.spans.append(Span("host/main", name, kind, stop - int(duration_secs * 1e9), stop))
+
 
 class _Paced:
-    """The step, with the host at most `RUN_AHEAD` steps ahead of the device."""
+    """The step, with the host at most `RUN_AHEAD` steps ahead of the device.
+
+    Attributes:
+        compiled: of each step, how many programs XLA compiled in it.
+    """
 
     def __init__(self, step: Callable[[], Any], seen: _Seen) -> None:
         self._step = step
         self._results: deque[Any] = deque()
         self.seen = seen
+        self.compiled: list[int] = []
 
     def run(self) -> Any:
         """One step; its result may still be on its way."""
+        before = self.seen.compiled
         with self.seen.span("the step's Python, and jax.jit's dispatch", "dispatch"):
             result = self._step()
             self._results.append(result)
+        self.compiled.append(self.seen.compiled - before)
         return result
 
     def mark(self) -> None:
@@ -161,14 +202,16 @@ def _trace(
 
 
 def _with_waits(timeline: Timeline, looked: Sequence[Look]) -> Timeline:
-    """What of the step's Python was a batch, a sleep, a file or a lock, and not the dispatch.
+    """What of the step's Python was a batch, a compile, a sleep, a file or a lock, and no dispatch.
 
     A program that reads a value waits for the device, which has kernels then.
     """
-    known = np.concatenate([timeline.intervals(kind=kind) for kind in ("kernel", "ahead")])
+    compiling = [timeline.intervals(kind=kind) for kind in ("lower", "compile")]
+    waiting = [timeline.intervals(kind=kind) for kind in ("kernel", "ahead")]
+    known = np.concatenate([*waiting, *compiling])
     away = [a.span for a in blocked_of(looked, known) if a.start_ns >= 0]
     slept = np.array([(a.start_ns, a.stop_ns) for a in away], np.int64).reshape(-1, 2)
-    cut = np.concatenate([slept, timeline.intervals(kind="input")])
+    cut = np.concatenate([slept, timeline.intervals(kind="input"), *compiling])
     if not len(cut):
         return timeline
     spans: list[Span] = []
@@ -180,6 +223,18 @@ def _with_waits(timeline: Timeline, looked: Sequence[Look]) -> Timeline:
         parts = without(whole, cut).tolist()
         spans += [replace(span, start_ns=start, stop_ns=stop) for start, stop in parts]
     return Timeline.of([*spans, *away], timeline.syncs, timeline.origin, timeline.notes)
+
+
+def _compiled_text(compiled: Sequence[int]) -> tuple[str, ...]:
+    """A note, if XLA compiled in the measured steps."""
+    count = sum(map(bool, compiled))
+    if not count:
+        return ()
+    return (
+        f"XLA compiled in {count} of the {format_count(len(compiled), 'measured step')}, "
+        f"{format_count(sum(compiled), 'program')} in all: with a new shape or dtype, jax.jit "
+        "traces and compiles a function again, as it does a function that is made anew",
+    )
 
 
 def _environment(device: Any) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from kit.ir import Graph, Node
@@ -181,9 +182,14 @@ def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str
             sentence = f"a constant of {x.name} changed{sites}: {change[0]} became {change[1]}"
             return "constant", k, sentence, *change
         if x.avals != y.avals or x.outputs != y.outputs:
-            given, gave = str(y.outputs[0]), str(x.outputs[0])
-            kind = "dtype" if _shapes(x) == _shapes(y) else "shape"
-            return kind, k, f"{x.name} gives {given}, gave {gave}{sites}", gave, given
+            is_result = x.outputs != y.outputs
+            types = (op.outputs if is_result else op.avals for op in (x, y))
+            was, now = next(pair for pair in zip_longest(*types) if pair[0] != pair[1])
+            gave, given = (str(aval or "nothing") for aval in (was, now))  # a print gives nothing
+            kind = "dtype" if was and now and was.shape == now.shape else "shape"
+            verbs = ("gives", "gave") if is_result else ("takes", "took")
+            said = f"{x.name} {verbs[0]} {given}, {verbs[1]} {gave}{sites}"
+            return kind, k, said, gave, given
         if reads != new_reads:
             return ("inputs", k, f"{x.name} at node {k} reads other values{sites}",
                     str(reads), str(new_reads))  # fmt: skip

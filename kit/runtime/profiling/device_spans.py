@@ -29,6 +29,12 @@ from kit.trace.planes import DeviceEvent, device_events
 
 __all__ = ["Profile", "profiled"]
 
+_IS_TAKEN = "Another profiling session active"  # XLA's words: it takes one profile at a time
+_KITS = (
+    "kit: the other profile is kit's, of the steps that follow the measured ones: end yours before "
+    "these, or have no profile of your own in a step that kit measures"
+)
+
 
 class Profile:
     """What the profiler saw between entering and leaving `profiled()`."""
@@ -112,6 +118,10 @@ def profiled() -> Iterator[Profile]:
     try:
         profile._clock = DayClock()
         yield profile
+    except Exception as error:
+        if _IS_TAKEN in str(error):
+            error.add_note(_KITS)
+        raise
     finally:
         try:
             seen, said = stop(), profile._clock.note()

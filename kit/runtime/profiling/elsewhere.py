@@ -20,16 +20,17 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import pairwise
+from types import FrameType
 from typing import Literal
 
 import numpy as np
 
 from kit.errors import EngineError
 from kit.runtime.recording.bulk import Site
-from kit.runtime.recording.sites import format_site, is_torchs, line_of_frame
+from kit.runtime.recording.sites import format_site, is_torchs, line_of_frame, not_a_librarys
 from kit.threads import read_stacks, start_thread
 from kit.trace import Span
 from kit.trace.intervals import Ints, without
@@ -43,6 +44,8 @@ LONG_NS = 3_000_000  # between two looks
 RAN_NS = 200_000  # to wake and sleep again takes less
 LATE_NS = 500_000  # a look that comes or takes so much longer had to wait for Python's lock
 SHORT_NS = 100_000  # off the processor between two looks: the looks themselves may do as much
+_LOADER = os.path.join("torch", "utils", "data", "dataloader.py")
+_EVENTS = os.path.join(os.path.dirname(os.__file__), "asyncio", "base_events.py")
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 
 
@@ -53,12 +56,15 @@ class Look:
     at_ns: int
     cpu_ns: int  # processor time that it has had so far
     waits: bool  # for something that is not Python's lock
-    site: Site = ("", 0)  # the user's line; ("", 0): none, or the kit's own code
+    site: Site = ("", 0)  # the user's line; ("", 0): none, as in the kit's own code
     queued_ns: int = 0  # time in which it had no core, so far; -1 where nobody tells
     held_ns: int = 0  # time in which the looks may have held it up, so far
     call: Literal["", "lock", "other"] = ""  # of the system, that it waits in; "": it is ready
     is_late: bool = False  # it had to wait for Python's lock, which a third thread had
     is_own: bool = False  # at the user's line itself, or in a library that is not torch
+    is_kits: bool = False  # in the kit's own code
+    in_lock: bool = False  # in Python's code around a lock of the program's, as a queue's
+    in_loader: bool = False  # at a line that torch's DataLoader calls, as a sampler's
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
         known: what the thread is known to do in these times. A wait for a lock may be for threads
             that compute an op with this one, so it is taken to lie there before anywhere else;
             or for Python's, if the look had to wait for that, too, or the one before it: then it
-            is left out.
+            is left out, except where both saw it at one of the program's.
 
     Shape:
         known (n, 2): starts and stops
@@ -152,26 +158,30 @@ def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
     for (before, now), off in zip(pairwise(looks), np.diff(blocked).tolist(), strict=True):
         while first < len(free) and free[first][1] <= before.at_ns:
             first += 1
-        inside = list(_inside(islice(free, first, None), before.at_ns, now.at_ns))
+        inside = list(_inside(free, first, before.at_ns, now.at_ns))
         seen = now if now.call else before
         slept = before.call and now.call and before.cpu_ns == now.cpu_ns
         left = off if slept else off - (now.held_ns - before.held_ns)
         if seen.call != "other":
-            if before.is_late or now.is_late:
+            is_programs = slept and before.in_lock and now.in_lock
+            if (before.is_late or now.is_late) and not is_programs:
                 continue  # another thread has Python's lock: no line of this one waits
             left -= now.at_ns - before.at_ns - sum(stop - start for start, stop in inside)
         if left < SHORT_NS:
             continue
         site = seen.site if seen.call or before.site == now.site else ("", 0)
-        if seen.call and not site[0]:
-            continue  # the kit's own
+        if seen.call and seen.is_kits:
+            continue
         found += _laid(inside, left, site, is_early=seen is before and bool(seen.call))
     return _joined(found)
 
 
-def _inside(free: Iterable[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The parts of the free stretches that lie between two times."""
-    for low, high in free:
+def _inside(
+    free: Sequence[tuple[int, int]], first: int, start: int, stop: int
+) -> Iterator[tuple[int, int]]:
+    """The parts of the free stretches, from the first of these on, that lie between two times."""
+    for i in range(first, len(free)):
+        low, high = free[i]
         if low >= stop:
             return
         yield max(low, start), min(high, stop)
@@ -198,6 +208,22 @@ def _joined(parts: Sequence[Away]) -> list[Away]:
             part = Away(part.site, found.pop().start_ns, part.stop_ns)
         found.append(part)
     return found
+
+
+def _awaits(frame: FrameType | None, around: FrameType | None) -> bool:
+    """Is asyncio between these, which waits for what goes on, as no coroutine is at work?"""
+    while frame is not around and frame is not None:
+        if frame.f_code.co_filename == _EVENTS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_in_loader(frame: FrameType | None) -> bool:
+    """Has torch's DataLoader called it, directly or not?"""
+    while frame is not None and not frame.f_code.co_filename.endswith(_LOADER):
+        frame = frame.f_back
+    return frame is not None
 
 
 class _Looking:
@@ -261,7 +287,7 @@ class _Looking:
         read = os.pread  # type: ignore[attr-defined, unused-ignore]
         clock_ns = time.clock_gettime_ns  # type: ignore[attr-defined, unused-ignore]
         seen = read_stacks(self._site)  # first: a read lets the thread go on in Python
-        site = None if seen is None else seen[:2]
+        site = None if seen is None else seen[0]
         call = read(self._call, 16, 0).split()[0]
         queued = self._queued()
         at, cpu = time.perf_counter_ns(), clock_ns(self._clock)
@@ -269,7 +295,8 @@ class _Looking:
         self._before_ns, self._ran_ns = self._off_ns(), cpu
         is_lock = call.isdigit() and int(call) == _FUTEX
         # A lock of the program's own and Python's look alike; Python's is free if we were in time.
-        waits = call.isdigit() and site is not None and not (is_lock and is_late)
+        is_pythons = is_lock and is_late and not (seen and seen[3])
+        waits = call.isdigit() and site is not None and not is_pythons
         kind: Literal["", "lock", "other"] = "lock" if is_lock else "other"
         is_held = is_lock or not call.isdigit()  # one that sleeps does not ask for Python's lock
         self._held_ns += (at - woken_ns) * is_held
@@ -278,18 +305,24 @@ class _Looking:
                 *(at, cpu, waits, site or ("", 0), queued, self._held_ns),
                 kind if call.isdigit() else "",
                 is_late,
-                bool(seen and seen[2]),
+                *(seen[1:] if seen else ()),
             )
         )
         self._held_ns += (time.perf_counter_ns() - at) * is_held
 
-    def _site(self) -> tuple[str, int, bool] | None:
-        """Where the thread is, and whether it runs own code there; None if it has ended."""
+    def _site(self) -> tuple[Site, bool, bool, bool, bool] | None:
+        """Where the thread is, and of a look's last fields what is so; None if it has ended."""
         frame = sys._current_frames().get(self._of)
         if frame is None:
             return None
-        site = line_of_frame(frame)
-        return (*site, bool(site[0]) and not is_torchs(frame.f_code.co_filename))
+        around = not_a_librarys(frame)
+        if _awaits(frame, around):
+            around = None  # the line that has begun the loop of events says nothing
+        site, path = line_of_frame(around), frame.f_code.co_filename
+        is_own = bool(site[0]) and not is_torchs(path)
+        is_kits = around is not None and not site[0]
+        in_loader = bool(site[0]) and _is_in_loader(around)
+        return site, is_own, is_kits, path == threading.__file__, in_loader
 
     def _is_late(self, cpu_ns: int) -> bool:
         """Has another thread had Python's lock since the look before, and the look waited for it?

@@ -111,11 +111,6 @@ class Value:
         self.cell: Cell | None = None
 
     @property
-    def is_lost(self) -> bool:
-        """True for a view that its segment did not return: make it again from its base."""
-        return self.bulk is None and self.cell is None
-
-    @property
     def error(self) -> BaseException | None:
         """What poisoned it, if anything did."""
         return None if self.cell is None else self.cell.error

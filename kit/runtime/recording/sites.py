@@ -22,6 +22,7 @@ __all__ = [
     "level_of_user",
     "line_of",
     "line_of_frame",
+    "not_a_librarys",
 ]
 
 _KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -77,14 +78,20 @@ def level_of_user() -> int:
 
 def line_of_frame(frame: Any) -> Site:
     """The user's line that a frame is at or was called from; ("", 0) if the kit called it."""
+    frame = not_a_librarys(frame)
+    if frame is None or is_kits(frame.f_code.co_filename):
+        return "", 0
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def not_a_librarys(frame: Any) -> Any:
+    """Itself, or the nearest around it that is the user's or the kit's; None if there is none."""
     while frame is not None:
         path = frame.f_code.co_filename
-        if is_kits(path):
-            return "", 0
-        if is_users(path):
-            return path, frame.f_lineno
+        if is_kits(path) or is_users(path):
+            break
         frame = frame.f_back
-    return "", 0
+    return frame
 
 
 def is_users(path: str) -> bool:

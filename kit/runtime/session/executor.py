@@ -42,6 +42,10 @@ __all__ = ["ExecutableCache", "Executor"]
 
 
 FEW = 8  # arrays that are waited for one by one: jax looks through a list for longer than that
+_GONE = (
+    "an array that the program gave to a step was donated or deleted before the step ran: put it "
+    "by kit.jax.device_put, which makes a copy, or read what the step returns before"
+)
 
 
 class Executor:
@@ -314,7 +318,10 @@ class Executor:
         may_have_run = task.seen.dispatch_ns[0] > 0
         if failure is not None and may_have_run and any(map(_has_effects, task.cut.bulk.ops)):
             raise failure
-        if any(a is not None and a.is_deleted() for a in (leaf.array for leaf in task.leaves)):
+        gone = [x for x in task.leaves if x.array is not None and x.array.is_deleted()]
+        if any(leaf.task is None for leaf in gone):  # such memory is not given away here
+            raise RuntimeError(_GONE) from failure
+        if gone:
             assert failure is not None
             raise failure  # their memory was given to the results
         slots: list[Any] = []  # arrays and errors

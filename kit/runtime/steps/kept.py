@@ -10,9 +10,9 @@ from weakref import ref
 from kit.runtime.recording.bulk import Cell, Value
 from kit.runtime.steps.reach import Part
 
-__all__ = ["ANEW", "Arrays", "BoundAnew"]
+__all__ = ["Arrays", "BoundAnew"]
 
-ANEW = "the step makes anew each time, from between two steps; keep its .clone()"
+_ANEW = "the step makes anew each time, from between two steps; keep its .clone()"
 
 
 class Arrays:
@@ -81,9 +81,15 @@ class BoundAnew:
         self._counts = [count for _, count in self._count()]
 
     def kept(self) -> str:
-        """The name of the first one that is held more often than then; "" if none is."""
-        counts = zip(self._count(), self._counts, strict=True)
-        return next((name for (name, now), before in counts if now > before), "")
+        """Which one is held more often than at the last count, in words; "" if none is.
+
+        The count falls once what the step returned, with its graph, is gone.
+        """
+        for i, (name, now) in enumerate(self._count()):
+            if now > self._counts[i]:
+                return f"the program keeps {name}, which {_ANEW}"
+            self._counts[i] = now
+        return ""
 
     def _count(self) -> Iterator[tuple[str, int]]:
         for name, held, count in self._arrays:

@@ -230,7 +230,9 @@ class Search:
         self._seen[id(thing)] = thing
         for key, hooks in _hooks_of(thing):  # whether these are the same is asked anyway
             self._hold(f"{name}.{key}", hooks)
-        if _has_names(thing):
+        if is_of_kit(kind) and (inner := attributes(thing).get("__wrapped__")) is not None:
+            self._link(name, thing, "__wrapped__", inner)  # by `kit.hybridize`
+        if _has_names(thing, self._watched):
             self._owners.append((name, thing))
 
     def _ask(self, name: str, function: Any) -> None:
@@ -274,6 +276,8 @@ class Search:
             self._add(f"{name}.{key}", part)
             if id(owner) in self._watched and "_modules" in attributes(part):
                 self._watched.add(id(part))
+        if "_modules" in own and id(owner) not in self._watched:  # it was not called itself
+            self._link(name, owner, _layers_of, _layers_of(owner))
         if owner is os and self._words & {"environ", "getenv"}:
             self._link("os.environ", os.environ, "_data", attributes(os.environ)["_data"])
         for base in owner.__bases__ if is_class else ():
@@ -298,8 +302,8 @@ class Search:
             self.links.append(Link(name, owner, key, self._hold(name, thing)))
 
 
-def _has_names(thing: Any) -> bool:
-    """Has it attributes that the code may name? An optimizer's are compared in another way."""
+def _has_names(thing: Any, watched: Collection[int]) -> bool:
+    """Has it attributes that the code may name? Those of an optimizer that steps are watched."""
     kind = type(thing)
     if issubclass(kind, type):
         return is_of_users(thing)
@@ -308,7 +312,8 @@ def _has_names(thing: Any) -> bool:
     own = attributes(thing)
     if hasattr(kind, "__array__"):
         return not own.keys() <= {"_is_param"}  # torch's own name
-    return bool(own and "param_groups" not in own and not is_of_kit(kind))
+    is_watched = "param_groups" in own and id(thing) in watched
+    return bool(own and not is_watched and not is_of_kit(kind))
 
 
 def _parts_of(own: Any) -> Iterator[Part]:
@@ -316,6 +321,10 @@ def _parts_of(own: Any) -> Iterator[Part]:
     for table in ("_modules", "_parameters", "_buffers"):
         if type(found := own.get(table)) is dict:
             yield from found.items()
+
+
+def _layers_of(layer: Any) -> dict[str, Any]:
+    return dict(_parts_of(attributes(layer)))
 
 
 def _hooks_of(thing: Any) -> Iterator[Part]:

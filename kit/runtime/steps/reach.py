@@ -62,6 +62,7 @@ _LISTS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 # Things of C in these packages are settings, locks and programs, unless they are iterators.
 _OF_PROGRAMS = {"torch", "jax", "jaxlib", "numpy", "_thread", "_multiprocessing", "_abc", "typing"}
+_OF_JAX = {"jax", "jaxlib"}
 
 
 class Unseen(Exception):
@@ -111,7 +112,7 @@ def _look_of(kind: type) -> Look:
     if hasattr(kind, "__array__") and not hasattr(kind, "__next__"):
         return _of_array
     if is_of_kit(kind):
-        return _of_nothing
+        return _of_kit
     if not has_hidden_fields(kind):
         return _of_object
     if hasattr(kind, "__set__") and not hasattr(kind, "__next__"):
@@ -195,6 +196,12 @@ def _of_c_function(function: Any) -> Seen:
     """Of a method of an object, that object, too: `draw = generator.random`."""
     owner = getattr(function, "__self__", None)
     return function.__name__, [] if isinstance(owner, ModuleType) else [("", owner)]
+
+
+def _of_kit(thing: Any) -> Seen:
+    """Of what `kit.hybridize` has made, the program's function; else the kit keeps no choice."""
+    inner = attributes(thing).get("__wrapped__")
+    return None, [] if inner is None else [("", inner)]
 
 
 def _of_cached(function: Any) -> Seen:
@@ -314,16 +321,25 @@ def _of_nothing(thing: Any) -> Seen:
 
 
 def _of_array(array: Any) -> Seen:
-    """The numbers of an array of the host; and what hangs on it."""
+    """The numbers of an array of the host; which one of a device it is; what hangs on it."""
     parts: list[Part] = [(f".{name}", x) for name, x in attributes(array).items()]
-    if is_of_kit(type(array)) or str(getattr(array, "device", "")) != "cpu":
+    is_kits = is_of_kit(type(array))
+    if is_kits or str(getattr(array, "device", "")) != "cpu":
         hooks = [getattr(array, name, None) for name in HOOKS]
-        return None, [*parts, *(("", hook) for hook in hooks if hook is not None)]
+        parts += [("", hook) for hook in hooks if hook is not None]
+        writes = None if is_kits else getattr(array, "_version", None)  # torch counts them
+        return None if is_kits else _which(array), [*parts, ("", writes)]
     if getattr(getattr(array, "dtype", None), "hasobject", False):
         return array.shape, [*parts, *(("[...]", x) for x in np.asarray(array).ravel().tolist())]
     if getattr(array, "is_leaf", False) and (grad := array.grad) is not None:
         parts.append(("", grad))
     return _numbers_of(array), parts
+
+
+def _which(array: Any) -> Any:
+    """Of an array whose numbers are not read; None of what only holds one, as flax's variables."""
+    is_one = hasattr(array, "detach") or module_of(type(array)).partition(".")[0] in _OF_JAX
+    return weakref.ref(array) if is_one else None
 
 
 def _numbers_of(array: Any) -> Any:

@@ -23,7 +23,7 @@ from weakref import ref
 from kit.runtime.recording.bulk import Cell, Task, Value
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.guesses import Guesses
-from kit.runtime.steps.kept import ANEW, Arrays, BoundAnew
+from kit.runtime.steps.kept import Arrays, BoundAnew
 from kit.runtime.steps.look import Batch
 from kit.runtime.steps.own_state import Looks, OwnState
 from kit.runtime.steps.payoff import Payoff
@@ -353,8 +353,8 @@ class Stepper:
             if look() not in (None, seen):
                 self.forget(why)
                 return False
-        if self._anew is not None and (name := self._anew.kept()):
-            self.forget(f"the program keeps {name}, which {ANEW}")
+        if self._anew is not None and (why := self._anew.kept()):
+            self.forget(why)
             return False
         return self._replayed < VERIFY_EVERY
 

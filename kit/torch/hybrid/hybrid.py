@@ -66,6 +66,16 @@ class Hybrid(Generic[P, T]):
         self._names = _global_names(getattr(self._code, "__code__", None))
         self._changes = 0  # of what it reaches for further away, between two calls
 
+    def __set_name__(self, kind: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        """Of a method, one for each object, which has it from then on: their parts differ."""
+        if owner is None:
+            return self
+        method = types.MethodType(self._function, owner)
+        return vars(owner).setdefault(self._name, Hybrid(method))
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, or issue what it did the last time on such arguments."""
         tensors: list[KitTensor] = []

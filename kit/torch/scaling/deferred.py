@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from kit.errors import SettingsError
 from kit.runtime.recording.bulk import Value
 from kit.runtime.session.session import Session, current_session, session_for
 from kit.torch.scaling.fused import (
@@ -162,8 +163,10 @@ class _Snapshot:
         self.tape: Tape = next(p.tape for p in self._params if isinstance(p, KitTensor))
         self._values: dict[int, tuple[Buffer, Value]] = {}
         self._state: dict[tuple[int, Any], Value] = {}  # (which parameter, key)
+        self._shown: list[tuple[Any, Value]] = []  # of each parameter: its memory, its value there
         for i, p in enumerate(self._params):
-            self._keep(p)
+            value = self._keep(p)
+            self._shown.append((p.ref, value))  # type: ignore[attr-defined]
             for key, tensor in optimizer.state.get(p, {}).items():
                 if isinstance(tensor, KitTensor):
                     self._state[i, key] = self._keep(tensor)
@@ -175,12 +178,28 @@ class _Snapshot:
         return value
 
     def pairs(self) -> list[tuple[Buffer, Value]]:
-        """(buffer, value of before) for all that has changed since."""
+        """(buffer, value of before) for all that has changed since.
+
+        Raises:
+            SettingsError: `p.data = ...` has let a parameter show memory that was there before.
+        """
         pairs = [
             (buffer, value)
             for buffer, value in self._values.values()
             if buffer.value is not None and buffer.value is not value
         ]
+        for p, (shown, value) in zip(self._params, self._shown, strict=True):
+            new: Any = p.ref  # type: ignore[attr-defined]
+            if new is shown:
+                continue
+            is_whole = new is new.base and shown is shown.base and new.spec.aval == value.aval
+            if id(new) in self._values or not is_whole:
+                raise SettingsError(
+                    f"{type(self._optimizer).__name__}.step() or a hook of it assigns the .data of "
+                    "a parameter memory that is not its own, which cannot be taken back; use "
+                    "p.data.copy_(...), or loss_scaling='dynamic, host check'"
+                )
+            pairs.append((new, value))
         for i, p in enumerate(self._params):
             for key, tensor in self._optimizer.state.get(p, {}).items():
                 if isinstance(tensor, KitTensor) and id(tensor.ref.base) not in self._values:

@@ -23,6 +23,7 @@ __all__ = [
     "HOOKS_OF_ALL",
     "counted_on_device",
     "has_hooks",
+    "hooks_of",
     "make_fused",
     "prefer_fused",
     "stepped",
@@ -84,10 +85,15 @@ def make_fused(optimizer: torch.optim.Optimizer) -> None:
 
 def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Has the program registered hooks of this optimizer's step, or of every optimizer's?"""
+    return bool(hooks_of(optimizer))
+
+
+def hooks_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """The hooks of the program's that its step calls."""
     tables = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # none in some wrappers
-    if any(getattr(optimizer, table, None) for table in tables):
-        return True
-    return any(not _is_kits(hook) for hooks in HOOKS_OF_ALL for hook in list(hooks.values()))
+    own = [hook for x in tables for hook in (getattr(optimizer, x, None) or {}).values()]
+    of_all = [hook for hooks in HOOKS_OF_ALL for hook in list(hooks.values())]
+    return [*own, *(hook for hook in of_all if not _is_kits(hook))]
 
 
 def _is_kits(hook: Any) -> bool:

@@ -1,26 +1,33 @@
 """What an optimizer's step writes on device kit beside its parameters and their state.
 
 An average of the weights that a hook of the step keeps, or a step that calls torch's own: a scaler
-that takes a bad step back takes this back, too.
+that takes a bad step back takes this back, too. So it does where the step puts another tensor in
+the place of one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
+from types import FunctionType, MethodType, NoneType
 from typing import Any
 from weakref import ref
 
 import torch
 
+from kit.errors import SettingsError
 from kit.runtime.recording.bulk import Value
-from kit.torch.scaling.fused import stepped
+from kit.runtime.steps.look import Look
+from kit.torch.scaling.fused import hooks_of, stepped
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, wrap
 
 __all__ = ["OtherWrites", "other_writes"]
+
+_OF_EACH = {"defaults", "state", "param_groups"}  # attributes of every optimizer
 
 
 @contextmanager
@@ -48,6 +55,8 @@ class OtherWrites:
         self._known = {id(b) for b in (*_known(optimizer), *_buffers(grads))}
         self._thread = get_ident()
         self._noted: dict[int, tuple[ref[Buffer], Value | None]] = {}  # by the buffer's id
+        held = _held_by(optimizer).items()
+        self._shown = {at: _Shown(x) for at, x in held if id(x.ref.base) not in self._known}
 
     def note(self, buffer: Buffer) -> None:
         """A thread is about to write this."""
@@ -59,14 +68,43 @@ class OtherWrites:
         self._noted.pop(key, None)
 
     def values(self) -> Iterator[tuple[Buffer, Value]]:
-        """Each buffer that was written and is still there, and its value before."""
-        if not self._noted:
+        """Each buffer that was written and is still there, and its value before.
+
+        Raises:
+            SettingsError: a tensor was replaced by one that cannot get the numbers of before.
+        """
+        held = _held_by(self._optimizer)
+        if not self._noted and not held:
             return
         state = set(map(id, _known(self._optimizer)))  # what this step has made is known by now
+        found: dict[int, tuple[Buffer, Value]] = {}
         for key, (alive, old) in list(self._noted.items()):
             buffer = alive()
             if buffer is not None and key not in state:
-                yield buffer, self._tape.full(buffer.spec, 0) if old is None else old
+                found[key] = buffer, self._tape.full(buffer.spec, 0) if old is None else old
+        for buffer, value in self._replaced(held, state):
+            found[id(buffer)] = buffer, value
+        yield from found.values()
+
+    def _replaced(
+        self, held: dict[Any, KitTensor], state: set[int]
+    ) -> Iterator[tuple[Buffer, Value]]:
+        """The new memory in the place of a tensor that is no more there, and the value of that."""
+        before = {id(one.base()) for one in self._shown.values()}
+        given: dict[int, Value | None] = {}
+        for place, tensor in held.items():
+            old, buffer = self._shown.get(place), tensor.ref.base
+            if old is None or old.base() is buffer or id(buffer) in state:
+                continue
+            is_new = id(buffer) not in before  # and gets the numbers of one only
+            is_new &= given.setdefault(id(buffer), old.value) is old.value
+            if not is_new or not old.is_like(_Shown(tensor)):
+                raise SettingsError(
+                    f"{type(self._optimizer).__name__}.step() or a hook of it replaces a tensor, "
+                    f"{place[0]}, by one that cannot be taken back on the device; write it in "
+                    "place, or use loss_scaling='dynamic, host check'"
+                )
+            yield buffer, self._tape.full(buffer.spec, 0) if old.value is None else old.value
 
     def tensors(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The same, as tensors: (what was written, what was there)."""
@@ -74,6 +112,46 @@ class OtherWrites:
             whole: Any = KitTensor.over(self._tape, buffer, buffer.spec)
             before: Any = wrap(self._tape, old, buffer.spec)
             yield whole, before
+
+
+class _Shown:
+    """What a tensor shows: of which memory, by which views, and the value there."""
+
+    def __init__(self, tensor: KitTensor) -> None:
+        shown: Any = tensor.ref
+        self.base, self.value, self._aval = ref(shown.base), shown.base.value, shown.base.spec.aval
+        self._views: list[Any] = []
+        while shown is not shown.base:
+            self._views.append(shown.op)
+            shown = shown.parent
+
+    def is_like(self, other: _Shown) -> bool:
+        """Would a tensor that shows the other one's memory show this value as it is?"""
+        return (self._aval, self._views) == (other._aval, other._views)
+
+
+def _held_by(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], KitTensor]:
+    """The tensors that its hooks reach, its own attributes, and its groups, by where they are."""
+    hooks, own = hooks_of(optimizer), dict(vars(optimizer))
+    for key in [key for key in own if key in _OF_EACH or key.startswith("_optimizer_")]:
+        del own[key]  # torch's own
+    of_groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    if not hooks and not any(map(_may_hold, [*own.values(), *of_groups])):
+        return {}
+    found: dict[tuple[str, int], KitTensor] = {}
+    seen = Counter[str]()
+    for name, array in Look("its", {**own, "groups": of_groups}, also=hooks).arrays:
+        if isinstance(array, KitTensor):
+            found[name, seen[name]] = array
+            seen[name] += 1
+    return found
+
+
+def _may_hold(thing: Any) -> bool:
+    """May a tensor be in there? Settings are numbers, and a scheduler puts a method."""
+    if isinstance(thing, dict | tuple):
+        return any(map(_may_hold, thing.values() if isinstance(thing, dict) else thing))
+    return not isinstance(thing, int | float | str | NoneType | FunctionType | MethodType)
 
 
 def _known(optimizer: torch.optim.Optimizer) -> list[Buffer]:

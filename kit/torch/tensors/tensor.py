@@ -114,12 +114,12 @@ class View:
         self.version = -1
 
     def read(self, tape: Tape, frame: Frame | None = None) -> Value:
-        """The value of what it shows now: recorded at the first read and after each write.
+        """The value of what it shows now: recorded in each bulk that reads it, after each write.
 
         `frame`: where the program is, if the caller knows.
         """
         cached = self.cached
-        if cached is None or self.version != self.base.version or cached.is_lost:
+        if cached is None or self.version != self.base.version or cached.bulk is None:
             frame = frame or tape.place.frame()
             source = self.parent.read(tape, frame)
             cached = self.cached = tape.session.stream.record(self.op, (source,), (), frame)[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
 import sys
 import threading
 import time
@@ -127,6 +129,21 @@ def test_what_follows_a_look_that_waited_for_pythons_lock_may_be_such_a_wait_too
     for call, stays in (("", []), ("lock", []), ("other", [(7, 12)])):
         rows = seen((0, 0, ""), (6, 1, ""), (12, 2, call))
         assert blocked([rows[0], replace(rows[1], is_late=True), rows[2]]) == stays, call
+
+
+def test_a_thread_that_waits_at_a_lock_of_the_programs_does_so_whoever_has_pythons() -> None:
+    """As for a batch that another thread makes in Python, which has Python's lock meanwhile."""
+    rows = seen((0, 0, "lock"), (6, 0, "lock"), (12, 0, "lock"), (18, 1, "lock"))
+    late = [replace(look, is_late=True, in_lock=True) for look in rows]
+    assert blocked(late) == [(0, 12)]  # and perhaps in the last 6, or in some of them
+    assert blocked([late[0], replace(late[1], in_lock=False), *late[2:]]) == []
+
+
+def test_a_wait_without_a_line_of_the_users_is_the_kits_own_only_where_that_is_at_work() -> None:
+    """A pool's thread waits for what to do next in Python's own code."""
+    rows = [replace(look, site=("", 0)) for look in seen((0, 0, "lock"), (2, 0, "lock"))]
+    assert blocked(rows) == [(0, 2)]
+    assert blocked([replace(look, is_kits=True) for look in rows]) == []
 
 
 def test_threads_that_compute_an_op_together_wait_for_each_other_in_it() -> None:
@@ -258,6 +275,36 @@ def test_a_thread_beside_one_that_computes_in_python_is_blocked_nowhere() -> Non
         beside.join()
     found = blocked_of(seen, np.zeros((0, 2), np.int64))
     assert sum(a.stop_ns - a.start_ns for a in found) < 6 * MS
+
+
+@linux
+@pytest.mark.alone
+def test_a_wait_for_another_thread_that_computes_in_python_is_seen_with_its_line() -> None:
+    batches: queue.Queue[int] = queue.Queue()
+
+    def make() -> None:
+        compute(0.05)
+        batches.put(1)
+
+    with looking() as seen:
+        beside = threading.Thread(target=make)
+        beside.start()
+        batches.get()
+    beside.join()
+    found = blocked_of(seen, np.zeros((0, 2), np.int64))
+    line = (__file__, _line_of("batches.get()"))
+    assert sum(a.stop_ns - a.start_ns for a in found if a.site == line) > 25 * MS
+
+
+@linux
+@pytest.mark.alone
+def test_a_wait_of_coroutines_is_not_said_of_the_line_that_has_begun_them() -> None:
+    with looking() as seen:
+        asyncio.run(asyncio.sleep(0.05))
+    found = blocked_of(seen, np.zeros((0, 2), np.int64))
+    assert sum(a.stop_ns - a.start_ns for a in found if a.site == ("", 0)) > 25 * MS
+    began = (__file__, _line_of("asyncio.run(asyncio.sleep(0.05))"))
+    assert sum(a.stop_ns - a.start_ns for a in found if a.site == began) < 15 * MS
 
 
 @linux

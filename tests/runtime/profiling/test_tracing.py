@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import pytest
 import torch
 
 import kit
+from kit.runtime.profiling.device_spans import profiled
 from kit.runtime.session.issuer import MAX_AHEAD
 from kit.trace import kernel_table
 from kit.widgets.numbers.segments import segments_html
@@ -42,6 +44,15 @@ def traced(
 
     found: tuple[Any, tuple[Any, ...], tuple[Any, ...]] = session.trace(steps)
     return found
+
+
+def test_a_profile_of_the_programs_own_that_fails_is_told_of_kits() -> None:
+    """As `jax.profiler.stop_trace` raises, which leaves jax unable to begin another."""
+    text = "ALREADY_EXISTS: Another profiling session active."
+    with pytest.raises(RuntimeError, match=text) as raised, profiled():
+        raise RuntimeError(text)
+    (note,) = raised.value.__notes__
+    assert "the other profile is kit's" in note
 
 
 def test_a_trace_keeps_no_arrays_alive() -> None:

@@ -177,3 +177,26 @@ def test_settings_that_change_at_each_call_end_the_learning() -> None:
         with pytest.warns(UserWarning, match="because what it reaches for has changed 64 times"):
             found = [at(float(k)) for k in range(70)]
     assert found == [float(k) for k in range(70)]
+
+
+class Meter:
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    @kit.hybridize
+    def scale(self, arrays: list[torch.Tensor]) -> None:
+        for a in arrays:
+            a.mul_(self.rate)
+
+
+def test_a_method_is_one_op_in_each_object() -> None:
+    with kit.Session():
+        x, meters = torch.ones(2, device="kit"), [Meter(2.0), Meter(3.0)]
+        for meter in meters * 2:
+            meter.scale([x])
+        assert x.tolist() == [36.0] * 2
+        meters[0].rate = 0.5
+        for meter in meters:
+            meter.scale([x])
+        assert x.tolist() == [54.0] * 2
+        assert not any(meter.scale.reasons for meter in meters)

@@ -284,6 +284,19 @@ def test_a_deferred_step_is_one_segment() -> None:
         assert session.metrics()["segment.count"] - before == 5
 
 
+def test_a_parameter_that_is_let_show_memory_of_before_is_refused() -> None:
+    with open_session(cache=CACHE):
+        task = Task("dynamic, deferred", "kit", torch.optim.SGD, {"lr": 0.1})
+        first, _, second, _ = task.model.parameters()
+
+        def shares(*_: Any) -> None:
+            second.data = first.data[:1, :]
+
+        task.optimizer.register_step_post_hook(shares)
+        with pytest.raises(SettingsError, match=r"assigns the .data of a parameter memory that is"):
+            task.step(False)
+
+
 def test_an_optimizer_that_counts_in_python_is_refused_by_name() -> None:
     class Counting(Averaged):
         @torch.no_grad()

@@ -376,3 +376,65 @@ def test_a_fused_optimizer_of_float16_weights_computes_in_float32_as_torchs(
     assert not torch.equal(expected, torch.linspace(-1, 1, 8, dtype=torch.float16))
     with open_session(WAYS["lazy"], cache=CACHE):
         torch.testing.assert_close(run("kit"), expected, rtol=2e-3, atol=1e-3)
+
+
+class Replacing(torch.optim.Optimizer):
+    """Puts new tensors in the places of its averages: in a list, a group and an attribute."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.05})
+        group = self.param_groups[0]
+        self.means = [torch.zeros_like(p) for p in group["params"]]
+        group["means"] = [torch.zeros_like(p) for p in group["params"]]
+        self.norm = torch.ones_like(group["params"][0]).sum()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        group = self.param_groups[0]
+        self.norm = 0.9 * self.norm + sum(p.grad.norm() for p in group["params"])
+        group["means"] = [0.9 * group["means"][i] + p.grad for i, p in enumerate(group["params"])]
+        for i, p in enumerate(group["params"]):
+            self.means[i] = 0.9 * self.means[i] + p.grad / self.norm
+            p.sub_(0.05 * self.means[i] + 0.01 * group["means"][i])
+
+
+class Keeps:
+    """A hook that keeps averages of the weights, and clips these."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.shadow = model, {n: p.data.clone() for n, p in model.named_parameters()}
+
+    def __call__(self, *_: Any) -> None:
+        for name, p in self.model.named_parameters():
+            p.data = p.data.clamp(-0.4, 0.4)
+            self.shadow[name] = (0.9 * self.shadow[name] + 0.1 * p.data).clone()
+
+
+@pytest.mark.parametrize("mode", DYNAMIC[1:])
+def test_what_a_step_puts_in_the_place_of_a_tensor_is_taken_back(mode: str) -> None:
+    def run(mode: str, device: str) -> Any:
+        task = Task(mode, device, Replacing, {})
+        hook = Keeps(task.model)
+        task.optimizer.register_step_post_hook(hook)
+        for i in range(8):
+            task.step(i in (2, 3, 5))
+        return [*task.weights(), *(x.cpu() for x in hook.shadow.values())]
+
+    expected = run("dynamic, host check", "cpu")
+    with open_session(WAYS["lazy"], cache=CACHE):
+        torch.testing.assert_close(run(mode, "kit"), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", DYNAMIC[1:])
+def test_what_cannot_be_taken_back_from_its_new_place_is_refused(mode: str) -> None:
+    kept = {"this": torch.zeros(5, 4), "other": torch.ones(5, 4)}
+
+    def swap(*_: Any) -> None:
+        kept["this"], kept["other"] = kept["other"], kept["this"]
+
+    with open_session(WAYS["lazy"], cache=CACHE):
+        task = Task(mode, "kit", torch.optim.SGD, {"lr": 0.1})
+        kept.update({name: x.to("kit") for name, x in kept.items()})
+        task.optimizer.register_step_post_hook(swap)
+        with pytest.raises(SettingsError, match=r"a hook of it replaces a tensor, .*'this'"):
+            task.step(False)

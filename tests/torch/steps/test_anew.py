@@ -172,3 +172,30 @@ def test_a_loader_that_ends_loses_the_others_batch_as_in_a_recorded_step() -> No
             return found + [float(session.run_step(step)) for _ in range(7)]
 
     assert made("replay") == made("retrace")
+
+
+def test_what_is_kept_of_a_step_that_returns_its_graph_stays_as_it_was() -> None:
+    """The graph holds the array as the step ends, and lets go of it before the next one."""
+
+    def hidden(device: str, run: Callable[[Any], Any]) -> Any:
+        torch.manual_seed(0)
+        model, x = Model().to(device), torch.linspace(-1, 1, 12).reshape(4, 3).to(device)
+        optimizer, kept = torch.optim.SGD(model.parameters(), lr=0.5), list[Any]()
+
+        def step() -> Any:
+            optimizer.zero_grad()
+            loss = torch.sigmoid(model(x)).mean()
+            loss.backward(retain_graph=True)
+            optimizer.step()
+            return loss
+
+        for i in range(STEPS):
+            run(step).item()
+            if i == TAKEN:
+                kept += [model.hidden, model.hidden]
+        return kept[0].tolist()
+
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        found = hidden("kit", session.run_step)
+        assert any("the program keeps model.hidden" in why for why in session.stepper.reasons)
+    torch.testing.assert_close(found, hidden("cpu", lambda step: step()), rtol=1e-4, atol=1e-5)

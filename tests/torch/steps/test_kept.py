@@ -189,6 +189,29 @@ def test_what_another_thread_has_recorded_reads_the_weights_of_then() -> None:
     assert stepper.counts["replay.steps"] > 3
 
 
+def test_a_view_that_another_thread_has_read_shows_the_weights_of_now() -> None:
+    def run(session: Any) -> Any:
+        w = torch.ones(3, device="kit")
+        row, taken = w.detach()[:2], list[Any]()
+
+        def step() -> None:
+            w.add_(1)
+
+        for i in range(STEPS):
+            if i == 9:
+                take = threading.Thread(
+                    target=copy_context().run, args=(lambda: taken.append(row * 2),)
+                )
+                take.start()
+                take.join()
+            session.run_step(step)
+        return taken[0].tolist(), row.tolist(), (row + 0).tolist()
+
+    replayed, recorded, stepper = replayed_and_recorded(run)
+    assert replayed == recorded == ([20.0] * 2, [STEPS + 1.0] * 2, [STEPS + 1.0] * 2)
+    assert stepper.counts["replay.steps"] > 3
+
+
 def test_a_hook_of_all_optimizers_is_called_from_the_next_step_on() -> None:
     def run(session: Any) -> Any:
         layer = nn.Linear(3, 1, bias=False)

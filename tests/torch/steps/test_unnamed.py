@@ -15,12 +15,14 @@ import pytest
 import torch
 from torch import nn
 
+import kit
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.look import Look
 from kit.runtime.steps.names import called_by_libraries
 from kit.runtime.steps.outside import asked
+from kit.torch.constants import of_module
 from kit.torch.device import open_session
 
 CACHE = ExecutableCache()
@@ -215,3 +217,107 @@ def test_only_a_session_that_guesses_says_that_guessing_did_not_pay() -> None:
         for _ in range(40):
             session.run_step(lambda: (x * 2).sum().item())
         assert "speculate.stopped" not in session.stepper.counts
+
+
+class Lit(nn.Module):
+    """Has a method that the step calls, and is not called itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher, self.heads = nn.Linear(2, 2), nn.ModuleDict({"a": nn.Linear(2, 2)})
+        self.layers = nn.ModuleList([nn.Identity()])
+        self.scale = nn.Parameter(torch.ones(2), requires_grad=False)
+        self.register_buffer("mask", torch.ones(2))
+
+    def loss(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return self.teacher(self.heads["a"](x * self.scale * self.mask))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda lit: setattr(lit, "teacher", nn.Linear(2, 2).to("kit")),
+     lambda lit: setattr(lit, "scale", nn.Parameter(lit.scale.clone(), requires_grad=False)),
+     lambda lit: setattr(lit, "mask", lit.mask.clone()),
+     lambda lit: lit.heads.update({"a": nn.Linear(2, 2).to("kit")}),
+     lambda lit: lit.layers.append(nn.Identity())],
+    ids=["layer", "parameter", "buffer", "in a dict", "in a list"],
+)  # fmt: skip
+def test_a_part_of_a_layer_that_is_not_called_counts_whoever_holds_the_one_before(
+    change: Any,
+) -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
+        lit, x = Lit().to("kit"), torch.ones(1, 2, device="kit")
+        held = [*lit.modules(), *lit.parameters(), *lit.buffers()]
+        for i in range(9):
+            if i == 8:
+                change(lit)
+            session.run_step(lambda: lit.loss(x).detach())
+        assert held
+        assert session.stepper.counts["replay.steps"] == 3
+        assert any("between two steps: lit" in why for why in session.stepper.reasons)
+
+
+def test_a_rate_that_an_optimizer_keeps_for_the_steps_own_code_counts() -> None:
+    optimizer = torch.optim.SGD([torch.ones(1)], lr=0.1)
+
+    def step() -> Any:
+        return optimizer.param_groups[0]["lr"]
+
+    alone, watched = KnownFunction(step), KnownFunction(step, watched=[id(optimizer)])
+    assert not alone.change(step)
+    optimizer.param_groups[0]["lr"] = 0.5
+    assert alone.change(step).endswith("optimizer.param_groups[0]['lr']")
+    assert not watched.change(step)  # one that steps is compared in another way
+
+
+class Updates:
+    rate = 2.0
+
+    def __init__(self) -> None:
+        self.update = kit.hybridize(self.scale)
+
+    def scale(self, x: torch.Tensor) -> None:
+        BY["calls"] = BY.get("calls", 0) + self.rate
+        x.mul_(BY["of"])
+
+
+@kit.hybridize
+def update(x: torch.Tensor) -> None:
+    x.mul_(BY["of"])
+
+
+@pytest.mark.parametrize("update", [update, Updates().update, kit.hybridize(update)])
+def test_what_a_hybridized_function_names_counts(update: Any) -> None:
+    known = KnownFunction(step := lambda: update(1))
+    assert not known.change(step)
+    try:
+        BY["of"] = 5.0
+        assert "has changed" in known.change(step)
+    finally:
+        BY["of"] = 2.0
+
+
+def test_what_a_hybridized_function_changes_is_seen() -> None:
+    updates = Updates()
+    step = lambda: updates.update(1)  # noqa: E731
+    before = Look("step", step)
+    BY["calls"] = 3.0
+    assert "BY" in before.change(Look("step", step))
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "value"),
+    [(nn.Embedding(3, 2), "max_norm", 0.5), (nn.Embedding(3, 2), "padding_idx", 0),
+     (nn.AdaptiveAvgPool2d((None, 7)), "output_size", (None, 5)),
+     (nn.TransformerEncoderLayer(4, 1), "activation", torch.tanh),
+     (nn.Dropout(0.5), "p", torch.ones(2))],
+)  # fmt: skip
+def test_an_attribute_of_a_layer_counts_whatever_it_was(layer: Any, name: str, value: Any) -> None:
+    model = nn.Sequential(layer)
+    look = of_module(model).constants
+    before = look()
+    assert look() == before
+    setattr(layer, name, value)
+    assert look() != before
