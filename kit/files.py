@@ -1,8 +1,9 @@
 """Open a file that a path names, and nothing else; write one so that no reader meets half of it;
-say whose a file is by its path."""
+say whose a file is by its path, and how its text is encoded by its first bytes."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import os
@@ -18,6 +19,7 @@ __all__ = [
     "as_path",
     "check_plain",
     "check_target",
+    "encoding_of",
     "in_packages",
     "is_no_users",
     "open_plain",
@@ -124,6 +126,15 @@ def _check(mode: int, path: str) -> None:
     what = next((name for holds, name in _OTHERS if holds(mode)), "no plain file")
     number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
     raise OSError(number, f"it is {what}; here a plain file is needed", path)
+
+
+def encoding_of(first: bytes) -> str:
+    """Of a text in JSON: UTF-16 has a mark, or a zero beside the first bracket."""
+    if first in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    if first in (b"{\0", b"[\0"):
+        return "utf-16-le"
+    return "utf-16-be" if first in (b"\0{", b"\0[") else "utf-8-sig"
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True) -> None:

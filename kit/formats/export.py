@@ -3,8 +3,8 @@
 Chrome's Trace Event Format: one complete event ("X") for each span, tracks named by metadata
 ("M"), a flow ("s", "f") from each dispatch to the first kernel of its segment. Perfetto draws a
 track as nested slices, so a lane whose spans overlap without nesting is written as several tracks.
-`kit.open_trace` reads the JSON back: the same spans, to the nanosecond, and why their run was
-doubted.
+`kit.open_trace` reads the JSON back: the same spans, to the nanosecond, what is known of the
+measured steps, and why their run was doubted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from kit.files import as_path, write_whole
 from kit.formats.chrome.read import FORMAT, VERSION
 from kit.formats.chrome.roles import EXPORTED
 from kit.runs.analysis.markdown import run_markdown
+from kit.runs.compiles import COMPILED_MS, COMPILES
 from kit.runs.conditions import Conditions
 from kit.runs.run import KNOWN_FRACTION, Run
 from kit.text import no_formula
-from kit.trace import KINDS, Timeline
+from kit.trace import KINDS, SyncPoint, Timeline
 from kit.trace.active import grouped
+from kit.trace.imported import MAX_SYNCS
 from kit.trace.intervals import Ints, Mask
 from kit.trace.kinds import ON_DEVICE
 
@@ -89,6 +91,8 @@ def _chrome(run: Run) -> Iterator[str]:
         "environment": {str(k): str(v) for k, v in run.environment.items()},
         "step_times_ns": [int(x) for x in run.step_times_ns],
         "conditions": _conditions(run),
+        "sorts": list(run.sorts),
+        **_measured_waits(run),
         "tracks": {str(i): lane for i, (lane, _, _) in enumerate(tracks, 1)},
     }
     yield f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[\n'
@@ -103,10 +107,32 @@ def _chrome(run: Run) -> Iterator[str]:
 
 
 def _conditions(run: Run) -> dict[str, float]:
-    """What is known of the machine, and for how much of the kernels' time an op is known."""
+    """What is known of the machine, of compiles in the measured steps, and for how much of the
+    kernels' time an op is known.
+    """
     said = {f.name: getattr(run.conditions, f.name) for f in fields(Conditions)}
     said[KNOWN_FRACTION] = run.known_fraction
+    if run.measured.count:
+        said |= {COMPILES: run.measured.count, COMPILED_MS: run.measured.compiled_ms}
     return {name: float(x) for name, x in said.items() if math.isfinite(x)}
+
+
+def _measured_waits(run: Run) -> dict[str, Any]:
+    """The waits of the measured steps, which headline and tables tell; those of the traced ones
+    are events. Nothing where nobody saw them, or they are more than a trace may have.
+    """
+    syncs = run.sync_points
+    if not (run.measures_untraced and run.sees_waits_untraced) or len(syncs) > MAX_SYNCS:
+        return {}
+    places = {place: i for i, place in enumerate(dict.fromkeys(map(_place, syncs)))}
+    return {
+        "places": list(places),
+        "sync_points": [[places[_place(s)], s.at_ns, s.wait_ns] for s in syncs],
+    }
+
+
+def _place(sync: SyncPoint) -> tuple[str, str, str]:
+    return sync.cause, sync.site, sync.via
 
 
 _Track = tuple[str, int, str]  # lane, process, the name that is shown
@@ -187,6 +213,7 @@ class _Facts:
     def __init__(self, run: Run) -> None:
         self.members = run.members
         self.nodes = run.whole.nodes
+        self.caller = run.caller  # of kernels, where there is no graph
         self.cuts = {s.index: s.cut for s in run.segments}
         self._known: dict[tuple[int, int, str], dict[str, Any]] = {}
 
@@ -209,6 +236,8 @@ class _Facts:
             if node < len(self.nodes):
                 n = self.nodes[node]
                 found |= {"op": n.op, "scope": n.scope, "site": n.site, "phase": n.phase}
+            elif (c := self.caller(node)) is not None:
+                found |= {"op": c.op, "scope": "/".join(c.module), "site": c.site}
         members = [i for i in self.members.get((segment, kernel), ()) if 0 <= i < len(self.nodes)]
         if len(members) > 1:
             found["computes"] = [f"%{i} {self.nodes[i].op}" for i in members[:100]]

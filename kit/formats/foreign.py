@@ -133,7 +133,7 @@ def foreign_imported(
     timeline = imported.timeline
     said = [*notes, *(note.replace(HOW, f"{program} marks no steps") for note in timeline.notes)]
     said += events.repaired
-    environment = {"imported from": program}
+    environment = {**imported.environment, "imported from": program}
     names = [cut_name(name)[:80] for name in islice(devices, _MAX_DEVICES)]
     if names:
         environment["device"] = f"{kind} ({', '.join(dict.fromkeys(names))})"

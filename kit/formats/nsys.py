@@ -14,6 +14,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import median_low
@@ -25,6 +26,7 @@ from kit.files import check_plain
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import MAX_EVENTS
 from kit.formats.chrome.names import Room
+from kit.formats.chrome.twins import MERGED
 from kit.formats.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.formats.nvtx import category_and_name
 from kit.formats.refused import why_refused_database
@@ -104,13 +106,16 @@ def _imported(tables: _Tables, step_by: str) -> Imported:
     processes = {thread >> 24 for thread in threads if type(thread) is int}
     if len(processes) > 1:
         notes.append(f"{len(processes):,} processes call CUDA, {_TOGETHER}")
-    return foreign_imported(
+    found = foreign_imported(
         events,
         program=FORMAT,
         nothing=_nothing(tables),
         devices=gpus,
         notes=notes,
     )
+    timeline = found.timeline  # of several processes it is said above
+    told = tuple(note for note in timeline.notes if note != MERGED)
+    return replace(found, timeline=replace(timeline, notes=told))
 
 
 def _nothing(tables: _Tables) -> Iterator[str]:

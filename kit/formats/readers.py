@@ -38,6 +38,10 @@ DIRECTORY = ""  # stands for a directory among the suffixes
 _ZIP = b"PK"  # the first bytes of a saved run, whatever its name
 _PACKED = b"\x1f\x8b"  # and of what gzip has packed
 _SQLITE = "SQLite format 3\0"  # and of a database
+# The name of a process of rocprof's, as an argument: events of others may be called so, too.
+_ROCPROFS = (
+    r'"name"\s*:\s*"(?:\d+ )?(?:CPU HIP API|CPU HSA API|COPY|GPU\d*|Markers and Ranges)"\s*\}'
+)
 _BEGIN = 4_096  # bytes of a file that tell who has written it
 
 
@@ -124,7 +128,7 @@ READERS = (
         _by("kit.formats.rocprof", "read_rocprof"),
         takes_step_by=True,
         begins=re.compile(
-            r'"name"\s*:\s*"(\d+ )?(CPU HIP API|CPU HSA API|COPY|GPU\d*|Markers and Ranges)"'
+            rf'"process_name"[^{{}}]*\{{\s*{_ROCPROFS}|{_ROCPROFS}[^{{}}]*"process_name"'
         ),
     ),
     Reader(

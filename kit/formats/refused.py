@@ -62,6 +62,26 @@ REFUSED = (
         "open what prof.export_chrome_trace(path) writes; kit.open_memory opens what "
         "torch.cuda.memory._dump_snapshot(path) writes",
     ),
+    Refused(
+        re.compile(r'\A[^\n]*\n\s*\[\s*\{"name"[^\n]*?"pid": "CPU functions"'),
+        "the short list of torch's events that prof.events().export_chrome_trace writes",
+        "open what prof.export_chrome_trace(path) writes",
+    ),
+    # Each by the bytes that it begins with; those that are no UTF-8 have been replaced.
+    Refused(
+        re.compile(r"\A[^\n]*\n\(\ufffd/\ufffd"),
+        "packed by zstd",
+        "unpack it first, as by `zstd -d`",
+    ),
+    Refused(re.compile(r"\A[^\n]*\n\ufffd7zXZ\0"), "packed by xz", "unpack it first, as by `unxz`"),
+    Refused(
+        re.compile(r"\A[^\n]*\nBZh\d1AY&SY"), "packed by bzip2", "unpack it first, as by `bunzip2`"
+    ),
+    Refused(
+        re.compile(r"\A[^\n]*\n[\s\S]{257}ustar[\0 ]"),
+        "a tar archive",
+        "unpack it first, as by `tar -xf`, and open the trace",
+    ),
 )
 
 # Known by the names of their tables, which lie anywhere in the file.

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
+from kit.runs.compiles import COMPILED_MS, COMPILES
 from kit.runs.conditions import Conditions
 from kit.runs.labels import IMPORTED
-from kit.runs.run import EXPORTED_AS, KNOWN_FRACTION, Run
+from kit.runs.run import EXPORTED_AS, KNOWN_FRACTION, MEASURED_WAITS, Run
 from kit.runs.settings import Settings
 from kit.text import format_percent
 from kit.trace.communication import copy_totals
-from kit.trace.imported import Imported
-from kit.trace.kernels import after_steps_fraction
+from kit.trace.imported import TOGETHER, Imported
+from kit.trace.kernels import after_steps_fraction, wrong_times
 
 __all__ = ["run_of"]
 
@@ -39,11 +40,17 @@ def run_of(imported: Imported, file: Path) -> Run:
     if (late := after_steps_fraction(t)) >= _SAID:
         said = f"{format_percent(late)} of the kernels' time that the steps launched {_LATE}"
         t = replace(t, notes=(*t.notes, said))
+    if TOGETHER not in imported.environment:  # else a kernel may be joined to another one's call
+        more = (note for note in wrong_times(t).notes if note not in t.notes)
+        t = replace(t, notes=(*t.notes, *more))
     environment = {IMPORTED: imported.format, **imported.environment}
     environment.pop(EXPORTED_AS, None)  # a file that has no measured steps may say it, too
     if imported.exported_as:
         environment[EXPORTED_AS] = imported.exported_as
-    known = imported.conditions.get(KNOWN_FRACTION)
+    numbers = imported.conditions
+    metrics = {x: numbers[x] for x in (KNOWN_FRACTION, COMPILES, COMPILED_MS) if x in numbers}
+    if imported.exported_as and imported.sync_points is not None:
+        metrics[MEASURED_WAITS] = float(len(imported.sync_points))
     has_gpu = any(lane.startswith("device/") and "stream" in lane.lower() for lane in t.lanes)
     is_tpu = imported.environment.get("device") == "tpu"
     return Run(
@@ -56,15 +63,16 @@ def run_of(imported: Imported, file: Path) -> Run:
         losses=(),
         step_times_ns=times,
         timeline=t,
-        sync_points=t.syncs,
-        metrics={} if known is None else {KNOWN_FRACTION: known},
+        sync_points=(imported.sync_points or ()) if MEASURED_WAITS in metrics else t.syncs,
+        metrics=metrics,
         environment=environment,
         memory=imported.memory,
         copies=copy_totals(imported.member.copies),
         name=imported.name or file.name,
         file=str(file),
         callers=imported.callers,
-        conditions=_conditions(imported.conditions),
+        conditions=_conditions(numbers),
+        sorts=imported.sorts,
     )
 
 

@@ -49,8 +49,9 @@ _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
 # The functions of CUDA and HIP that return when the device has done its work.
 _WAITS = frozenset({
     "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
-    "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
+    "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cudaThreadSynchronize",
     "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy",
+    "hipCtxSynchronize",
     "hipMemcpyWithStream",  # returns when the copy is done: torch reads and copies by it on AMD
 })  # fmt: skip
 # Those that give memory back: they, too, return when the device has done what it was given.

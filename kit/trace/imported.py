@@ -33,6 +33,7 @@ __all__ = [
     "MAX_SYNCS",
     "NOT_AN_ARRAY",
     "NOT_TRACED",
+    "TOGETHER",
     "Caller",
     "Held",
     "Imported",
@@ -59,6 +60,7 @@ MAX_CALLERS = 100_000  # of one run
 MAX_DIGITS = 40  # of a number in quotes
 _OTHER = "host/other lanes"
 NOT_TRACED = ", not traced"  # ends the name of a device that a file has nothing else of
+TOGETHER = "processes in the file"  # of an environment: several, whose work is shown as of one
 NOT_AN_ARRAY = Aval((), "")  # in the place of an argument that is a number, a list or nothing
 
 
@@ -160,6 +162,8 @@ class Imported:
     # Of an export of kit's own, what its run knew:
     exported_as: str = ""  # the origin that its timeline had; "": it has traced steps only
     conditions: Mapping[str, float] = field(default_factory=dict)  # by name
+    sync_points: tuple[SyncPoint, ...] | None = None  # of the measured steps; None: not known
+    sorts: tuple[int, ...] = ()  # of each traced step; (): all are alike
 
 
 def cut_name(name: object, most: int = MAX_NAME) -> str:

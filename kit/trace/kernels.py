@@ -13,14 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.text import format_count, format_ms
 from kit.trace.active import launches
 from kit.trace.devices import TORCH_CPU
-from kit.trace.intervals import Ints, Mask, distinct, elapsed, joined
-from kit.trace.kinds import ON_DEVICE
+from kit.trace.intervals import Ints, Mask, distinct, elapsed, joined, within
+from kit.trace.kinds import KINDS, ON_DEVICE
 from kit.trace.timeline import Timeline
 
 __all__ = [
     "KernelRow",
+    "WrongTimes",
     "after_steps_fraction",
     "charged_ns",
     "communication",
@@ -28,9 +30,13 @@ __all__ = [
     "in_steps",
     "kernel_table",
     "named_fraction",
+    "wrong_times",
 ]
 
 _NEVER = np.iinfo(np.int64).max
+_MUCH = 0.1  # of a step, or of the kernels: what is wrong for so long makes the whole wrong
+_RARE = 0.01  # of the kernels: what happens to fewer is no difference of clocks
+_OVER_NS = 100_000  # kernels of one stream overlap by 0.4 us at most in published traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,88 @@ def after_steps_fraction(timeline: Timeline) -> float:
     earlier = (stop.clip(max=high) - start.clip(min=low)).clip(min=0)[~of_steps].sum()
     whole = (stop - start)[of_steps].sum()
     return max(int(after - earlier), 0) / int(whole) if whole else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WrongTimes:
+    """What is to be said of times that cannot be true."""
+
+    notes: tuple[str, ...]
+    doubt: str  # why no limit can be told; "" if one can
+
+
+def wrong_times(timeline: Timeline) -> WrongTimes:
+    """Kernels on streams of GPUs that begin before their launch, outlast later ones, or last 0.
+
+    Profilers have written such: a device's clock differs from the host's, or a kernel gets the end
+    of another one. Then the device seems idle, or busy, when it is not.
+    """
+    streams = [i for i, lane in enumerate(timeline.lanes) if " stream " in lane]
+    kernels = np.flatnonzero(timeline.where(kind=ON_DEVICE) & np.isin(timeline.lane, streams))
+    if not len(kernels):
+        return WrongTimes((), "")
+    steps = timeline.intervals(kind="step")
+    step_ns = float((steps[:, 1] - steps[:, 0]).mean()) if len(steps) else math.inf
+    notes, doubt = [], ""
+    instant = int((timeline.stop_ns[kernels] == timeline.start_ns[kernels]).sum())
+    if instant >= _MUCH * len(kernels):
+        notes.append(f"{instant:,} of {len(kernels):,} kernels last 0 in the file")
+        if 2 * instant >= len(kernels):
+            doubt = "most kernels last 0 in the file"
+    early = _early_ns(timeline, kernels)
+    if count := int((early > 0).sum()):
+        notes.append(
+            f"{count:,} of {len(early):,} kernels begin before the call that launched them, by up "
+            f"to {early.max() / 1e3:.1f} us: the device's clock differs from the host's"
+        )
+        often = int(np.sort(early)[-1 - int(_RARE * len(early))])
+        if often >= _MUCH * step_ns:
+            doubt = (
+                f"kernels begin {format_ms(often / 1e6)} before their launch: the clocks of device "
+                "and host differ"
+            )
+    long, over_ns = _overlong(timeline, kernels)
+    if len(long):
+        notes.append(
+            f"{format_count(len(long), 'kernel')} {'last' if len(long) > 1 else 'lasts'} beyond "
+            f"others that follow on the same stream, by up to {format_ms(over_ns / 1e6)}: their "
+            "durations are wrong"
+        )
+        filled = within(joined(timeline.times(long)), joined(steps)).sum()
+        if filled >= _MUCH * step_ns * len(steps):
+            doubt = "kernels last beyond others that follow on the same stream"
+    return WrongTimes(tuple(notes), doubt)
+
+
+def _early_ns(timeline: Timeline, kernels: NDArray[np.intp]) -> Ints:
+    """How long each kernel whose launch is known begins before it; below 0: after it."""
+    calls = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < -1))
+    numbers, first = np.unique(timeline.segment[calls], return_index=True)
+    known = kernels[np.isin(timeline.segment[kernels], numbers)]
+    call = calls[first[np.searchsorted(numbers, timeline.segment[known])]]
+    early: Ints = timeline.start_ns[call] - timeline.start_ns[known]
+    return early
+
+
+def _overlong(timeline: Timeline, kernels: NDArray[np.intp]) -> tuple[NDArray[np.intp], int]:
+    """Kernels that end after a later one of their stream, and by how much at most.
+
+    A stream runs one after the other. Of the kernels of one launch, as of a CUDA graph, some may
+    run side by side; and a collective may wait beside what computes.
+    """
+    computes = timeline.kind[kernels] == KINDS.index("kernel")
+    kernels = kernels[computes & (timeline.segment[kernels] < -1)]
+    _, of, count = np.unique(timeline.segment[kernels], return_inverse=True, return_counts=True)
+    kernels = kernels[count[of] == 1]
+    if len(kernels) < 2:
+        return kernels[:0], 0
+    start, lane = timeline.start_ns[kernels], timeline.lane[kernels].astype(np.int64)
+    kernels = kernels[np.lexsort((start, lane))]
+    stop, lane = timeline.stop_ns[kernels], np.sort(lane)
+    # Side by side on one axis, the kernels of a later stream end after those of an earlier one.
+    stop = stop + lane * (int(stop.max() - start.min()) + 1)
+    over = stop[:-1] - np.minimum.accumulate(stop[:0:-1])[::-1]
+    return kernels[:-1][over > _OVER_NS], int(over.max())
 
 
 def distinct_kernels(timeline: Timeline, spans: NDArray[np.intp]) -> tuple[Ints, NDArray[np.intp]]:

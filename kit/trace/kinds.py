@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "AWAY",
+    "BESIDE_WORKERS",
     "CATEGORIES",
     "CATEGORY_ROWS",
     "KINDS",
@@ -19,6 +20,8 @@ __all__ = [
     "ON_DEVICE",
     "RECORDING",
     "SPAN_KINDS",
+    "WORKERS_BEGIN",
+    "WORKERS_END",
     "Category",
     "Key",
     "SpanKind",
@@ -40,7 +43,10 @@ LIMITS = (
     "program",
     "unknown",
 )
-OF_WORKERS = "next batch, of workers"  # an input span: other processes prepare them
+# Input spans of a loader with workers: of a batch that they prepare; of one for which this process
+# works most of that time itself, as in a sampler; and of what starts and joins them.
+OF_WORKERS, BESIDE_WORKERS = "next batch, of workers", "next batch, beside workers"
+WORKERS_BEGIN, WORKERS_END = "workers begin", "workers end"
 RECORDING = "recording"  # of a phase: each phase has a category of its own
 
 

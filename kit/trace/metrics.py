@@ -344,10 +344,12 @@ def headline(of: Timeline | Measured) -> Headline:
 def says_device(timeline: Timeline) -> bool:
     """Can it say what the device did? Not if the device was given work, and no kernel was seen.
 
-    A foreign trace is there for the work of a device, whether it has the calls or not.
+    Nor if all kernels last 0: their times were lost. A foreign trace is there for the work of a
+    device, whether it has the calls or not.
     """
     is_given = timeline.where(kind=("dispatch", "wait")).any() or timeline.origin == "imported"
-    return bool(timeline.where(kind=ON_DEVICE).any()) or not is_given
+    lasts = timeline.stop_ns > timeline.start_ns
+    return bool((timeline.where(kind=ON_DEVICE) & lasts).any()) or not is_given
 
 
 def says_host(timeline: Timeline) -> bool:

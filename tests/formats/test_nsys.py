@@ -277,8 +277,11 @@ def test_each_process_counts_its_calls_for_itself(tmp_path: Path) -> None:
     assert rows == ((800, 700), (910, None), (1001, 300))
     (note,) = [note for note in run.timeline.notes if "rank%q{RANK}" in note]
     assert note.startswith("2 processes call CUDA, and are shown together")
+    assert not [note for note in run.timeline.notes if "merged" in note]
+    assert run.limited_by().doubt == "the file holds the work of several processes"
     alone = kit.open_trace(nsys_report(tmp_path / "one.sqlite"))
     assert not [note for note in alone.timeline.notes if "processes" in note]
+    assert not alone.limited_by().doubt
 
 
 def test_a_call_that_is_there_twice_is_one_in_whatever_order(tmp_path: Path) -> None:

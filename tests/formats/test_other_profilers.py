@@ -140,6 +140,12 @@ def test_rocprof_times_are_those_of_its_arguments(tmp_path: Path) -> None:
     assert any("no real file" in note for note in run.timeline.notes)
 
 
+def test_rocprof_is_known_whatever_the_order_of_its_keys(tmp_path: Path) -> None:
+    made = rocprof()
+    made["traceEvents"] = [dict(reversed(event.items())) for event in made["traceEvents"]]
+    assert opened(tmp_path / "a.json", made).environment["imported from"] == "rocprof"
+
+
 def test_the_json_of_a_jax_profile_is_the_profile(tmp_path: Path) -> None:
     profile = trace_viewer(tmp_path / "vm.trace.json", steps=3)
     run, whole = kit.open_trace(tmp_path / "vm.trace.json"), kit.open_trace(profile)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import json
+import lzma
 import sqlite3
+import zipfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import kit
-from kit.errors import TraceFileError
+from kit.errors import KitError, TraceFileError
 from kit.formats.readers import READERS, readers_table, readers_text
 from tests.factories import make_run
+from tests.formats.chrome.traces import op, step
 from tests.with_a_row import REPO, output_with_row
 
 _NEW_ROW = """
@@ -77,6 +82,18 @@ def test_a_saved_run_is_known_by_its_first_bytes_whatever_its_name(tmp_path: Pat
             "memory",
             "chrome_trace",
         ),
+        ("a.json.zst", b"\x28\xb5\x2f\xfd\x04\x00\x99\x00", "packed by zstd", "zstd -d"),
+        ("a.json.xz", lzma.compress(b"{}"), "packed by xz", "unxz"),
+        ("a.json.bz2", bz2.compress(b"{}"), "packed by bzip2", "bunzip2"),
+        ("a.json", b"a.json".ljust(257, b"\0") + b"ustar\x00", "a tar archive", "tar -xf"),
+        ("a.tar.gz", gzip.compress(b"a\n".ljust(257, b"\0") + b"ustar  "), "a tar", "tar -xf"),
+        (
+            "a.json",
+            b'[{"name": "aten::mm", "ph": "X", "ts": 4.5, "dur": 1.2, "tid": 1, '
+            b'"pid": "CPU functions", "args": {}}]',
+            "short list",
+            "prof.export_chrome_trace(path)",
+        ),
     ],
 )
 def test_a_file_that_is_not_read_is_called_what_it_is_with_what_to_open_instead(
@@ -87,6 +104,24 @@ def test_a_file_that_is_not_read_is_called_what_it_is_with_what_to_open_instead(
         kit.open_trace(tmp_path / name)
     assert what in str(caught.value)
     assert cure in str(caught.value)
+
+
+def test_a_zip_file_of_a_trace_is_to_be_unpacked(tmp_path: Path):
+    for names in (["trace.json"], [f"{i}.json" for i in range(200)]):
+        with zipfile.ZipFile(tmp_path / "artifacts.zip", "w") as archive:
+            for name in names:
+                archive.writestr(name, "{}")
+        with pytest.raises(KitError, match="unpack it first if it holds a trace"):
+            kit.open_trace(tmp_path / "artifacts.zip")
+
+
+@pytest.mark.parametrize("name", ["COPY", "GPU", "GPU0", "Markers and Ranges"])
+def test_an_event_that_is_called_as_a_process_of_rocprofs_is_torchs_all_the_same(
+    tmp_path: Path, name: str
+):
+    (tmp_path / "a.json").write_text(json.dumps([step(0, 20) | {"name": name}, op()]))
+    run = kit.open_trace(tmp_path / "a.json")
+    assert run.environment["imported from"] == "torch.profiler"
 
 
 def test_a_database_of_rocprofv3_is_not_asked_for_events_of_nsys(tmp_path: Path):

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.trace import Span, Timeline, breakdown, union_ns
-from kit.trace.kernels import after_steps_fraction, charged_ns, distinct_kernels, kernel_table
+from kit.trace.kernels import (
+    WrongTimes,
+    after_steps_fraction,
+    charged_ns,
+    distinct_kernels,
+    kernel_table,
+    wrong_times,
+)
 
 runs = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 20), st.sampled_from("ab"), st.integers(-1, 1)),
@@ -121,3 +128,55 @@ def test_what_the_device_does_behind_the_last_step_is_a_part_of_what_the_steps_l
     assert after_steps_fraction(Timeline.of([step])) == 0
     ops = [Span("device/0 torch cpu", "aten::mm", "kernel", 210, 240)]
     assert after_steps_fraction(Timeline.of([step, *ops])) == 0
+
+
+def _on_stream(times: list[tuple[int, int]], *, launches: list[int] | None = None) -> Timeline:
+    """A step of 10 ms with kernels on one stream; us."""
+    kernels = [
+        Span("device/0 stream 7", "gemm", "kernel", a * 1000, b * 1000, -2 - i)
+        for i, (a, b) in zip(launches or range(len(times)), times, strict=True)
+    ]
+    return Timeline.of([Span("host/main", "step 0", "step", 0, 10_000_000), *kernels])
+
+
+@pytest.mark.parametrize(
+    ("times", "launches", "notes", "is_doubted"),
+    [
+        ([(0, 100), (100, 200), (200, 300)], None, 0, False),
+        ([(0, 290), (100, 200), (200, 300)], None, 0, False),  # by less than clocks may differ
+        ([(0, 500), (100, 200), (200, 300)], None, 1, False),  # 5 % of the step
+        ([(0, 5000), (100, 200), (200, 300)], None, 1, True),
+        ([(0, 5000), (100, 200), (200, 300)], [1, 1, 1], 0, False),  # of one CUDA graph
+        ([(0, 5000)], None, 0, False),
+    ],
+)
+def test_a_kernel_that_ends_after_a_later_one_of_its_stream_has_a_wrong_length(
+    times: list[tuple[int, int]], launches: list[int] | None, notes: int, is_doubted: bool
+) -> None:
+    found = wrong_times(_on_stream(times, launches=launches))
+    assert (len(found.notes), bool(found.doubt)) == (notes, is_doubted)
+
+
+def test_other_streams_and_collectives_may_go_on_beside_a_kernel() -> None:
+    spans = [
+        Span("device/0 stream 7", "gemm", "kernel", 0, 9_000_000, -2),
+        Span("device/0 stream 8", "gemm", "kernel", 100, 200, -3),
+        Span("device/1 stream 7", "gemm", "kernel", 100, 200, -4),
+        Span("device/0 stream 7", "nccl", "communication", 100, 200, -5),
+        Span("device/0 torch cpu", "aten::mm", "kernel", 0, 9_000_000, -6),
+        Span("device/0 torch cpu", "aten::mm", "kernel", 100, 200, -7),
+        Span("host/main", "step 0", "step", 0, 10_000_000),
+    ]
+    assert wrong_times(Timeline.of(spans)) == WrongTimes((), "")
+
+
+def test_one_of_many_kernels_before_its_launch_is_no_difference_of_clocks() -> None:
+    spans = [Span("host/main", "step 0", "step", 0, 100_000)]
+    for i in range(200):
+        late = 500 if i else 500 - 60_000
+        spans.append(Span("host/main", "launch", "dispatch", i * 400, i * 400 + 100, -2 - i))
+        spans.append(Span("device/0 stream 7", "k", "kernel", i * 400 + late, i * 400 + late + 9,
+                          -2 - i))  # fmt: skip
+    found = wrong_times(Timeline.of(spans))
+    assert found.notes[0].startswith("1 of 200 kernels begin before the call")
+    assert not found.doubt

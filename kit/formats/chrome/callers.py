@@ -28,7 +28,7 @@ from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.imported import MAX_CALLERS, Caller, MeasuredMemory, cut_name
 from kit.trace.intervals import Ints
 
-__all__ = ["CallersFound", "early_kernels", "find_callers", "launch_numbers", "memory_of"]
+__all__ = ["CallersFound", "find_callers", "launch_numbers", "memory_of"]
 
 _DEEPEST = 200  # frames to look at
 _SEQUENCE = (1 << 40) - 1
@@ -244,25 +244,6 @@ def launch_numbers(link: Ints, calls: NDArray[np.intp], kernels: NDArray[np.intp
         if len(both):
             found[chosen] = np.where(both[at] == link[chosen], -2 - at, -1)
     return found
-
-
-def early_kernels(
-    launched: Ints, start: Ints, calls: NDArray[np.intp], kernels: NDArray[np.intp]
-) -> tuple[int, int, int] | None:
-    """Kernels before their launch: how many, of how many, by how much at most.
-
-    Args:
-        launched: as `launch_numbers` has it.
-        start: of each event, ns.
-    """
-    calls, kernels = (x[launched[x] < -1] for x in (calls, kernels))
-    if not len(calls):
-        return None
-    numbers, first = np.unique(launched[calls], return_index=True)
-    call = calls[first[np.searchsorted(numbers, launched[kernels])]]
-    early = start[call] - start[kernels]
-    late = int((early > 0).sum())
-    return (late, len(kernels), int(early.max())) if late else None
 
 
 def memory_of(

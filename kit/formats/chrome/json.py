@@ -23,7 +23,8 @@ from importlib.util import find_spec
 from typing import IO, Any
 
 from kit.errors import TraceFileError
-from kit.files import open_plain
+from kit.files import encoding_of, open_plain
+from kit.formats.chrome.names import mended_json
 
 __all__ = ["BEGINS", "MAX_EVENTS", "MAX_TEXT_BYTES", "read_events", "read_parts"]
 
@@ -49,7 +50,7 @@ _BEFORE_DELIMITER = re.compile(r"[ \t\n\r]*(?=([,\]}]))")
 _MAX_NESTING = 12  # of lists and objects that are walked through; what is deeper is one value
 BEGINS = "["
 _COLON = re.compile(r"[ \t\n\r]*(:)[ \t\n\r]*")
-_decode = json.JSONDecoder().raw_decode
+_decode = json.JSONDecoder(strict=False).raw_decode  # torch writes names with control characters
 
 
 def _fast_decoder() -> Callable[[str], Any]:
@@ -72,14 +73,16 @@ def read_events(path: str | os.PathLike[str], add: Callable[[Any], None]) -> dic
 
     Of values that are not events the last of a name counts; "]" may be missing where the format
     allows it (`"unclosed": True` is then in the result), and more may stand behind the end of the
-    file's text or of its packing (`"tail": True`).
+    file's text or of its packing (`"tail": True`). What torch has written so that it is no JSON is
+    mended (`"mended": True`).
 
     Raises:
         TraceFileError: not JSON, cut off, not a Chrome trace, or too large; the message says where.
         OSError: the file cannot be read.
     """
     with _opened(path) as window:
-        return _read(window, add)
+        head = _read(window, add)
+        return head | {"mended": True} if window.is_mended else head
 
 
 Path = tuple[str, ...]
@@ -303,7 +306,7 @@ class _Window:
         self._is_packed = packed == b"\x1f\x8b"
         self._source: Any = gzip.GzipFile(fileobj=file) if self._is_packed else file
         self._decoder: codecs.IncrementalDecoder | None = None  # known by the first bytes
-        self.has_tail = False
+        self.has_tail = self.is_mended = False
         self.events = 0  # of the lists that were read: a file may have several
         self._read = 0
         self._passed = 0  # characters before `text`
@@ -345,6 +348,10 @@ class _Window:
                 raise
             except ValueError as error:  # also a number of thousands of digits
                 at = getattr(error, "pos", self.at)
+                mended = mended_json(self.text, self.at, at)
+                if mended != self.text:
+                    self.text, self.is_mended = mended, True
+                    continue
                 if self.is_whole:
                     is_cut = _is_cut(str(error), self.text[at : at + 20].strip(_SPACE))
                     raise self.cut_off() if is_cut else self.not_json(at) from None
@@ -376,7 +383,7 @@ class _Window:
             return False
         data = self._bytes(size)
         if self._decoder is None:
-            self._decoder = codecs.getincrementaldecoder(_encoding(data[:2]))("replace")
+            self._decoder = codecs.getincrementaldecoder(encoding_of(data[:2]))("replace")
         self._read += len(data)
         self.is_whole = not data
         if self._read > MAX_TEXT_BYTES:
@@ -429,15 +436,6 @@ class _Window:
     def not_json(self, at: int) -> TraceFileError:
         near = repr(self.text[at : at + 20])
         return TraceFileError(f"it is not JSON: {near} at character {self._passed + at:,}")
-
-
-def _encoding(first: bytes) -> str:
-    """UTF-16 has a mark, or a zero beside the first bracket."""
-    if first in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return "utf-16"
-    if first in (b"{\0", b"[\0"):
-        return "utf-16-le"
-    return "utf-16-be" if first in (b"\0{", b"\0[") else "utf-8-sig"
 
 
 def _is_cut(message: str, rest: str) -> bool:

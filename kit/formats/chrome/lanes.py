@@ -11,13 +11,8 @@ from numpy.typing import NDArray
 from kit.trace.devices import device_of
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
 
-__all__ = ["MERGED", "Halves", "Lanes"]
+__all__ = ["Halves", "Lanes"]
 
-MERGED = (
-    "calls of several processes have the same numbers, as where traces were merged into one file: "
-    "which of them launched a kernel is not known for sure. Open the trace of each process, or a "
-    "folder of them with kit.open_ranks"
-)
 _MAX_KEYS = 100_000
 _MAX_OPEN = 10_000  # events without their end, of all threads together
 _MAX_ARGUMENTS = 50  # of such an event
@@ -57,14 +52,6 @@ class Lanes:
         if is_small and len(self._streams) < _MAX_KEYS:
             self._streams[device, stream] = number
         return number
-
-    def share_numbers(self, thread: NDArray[np.int64], number: NDArray[np.int64]) -> bool:
-        """Has a number above 0 been given to calls of different processes?"""
-        process = self.owners()[thread[number > 0]]
-        number = number[number > 0]
-        order = np.lexsort((process, number))
-        process, number = process[order], number[order]
-        return bool(((number[1:] == number[:-1]) & (process[1:] != process[:-1])).any())
 
     def owners(self) -> NDArray[np.int64]:
         """Of each thread a number of its process, of each stream one of its device."""

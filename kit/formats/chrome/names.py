@@ -1,7 +1,11 @@
-"""The names of a trace's events, by number, and what the events of each are for."""
+"""The names of a trace's events, by number, and what the events of each are for.
+
+And how names and numbers are mended that torch has written so that they are no JSON.
+"""
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from typing import Any
@@ -12,11 +16,40 @@ from kit.formats.chrome.steps import is_asked
 from kit.trace.communication import communicates
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
 
-__all__ = ["Names", "Roles", "Room"]
+__all__ = ["Names", "Roles", "Room", "mended_json"]
 
 _NAME_CHARS = 100  # what the memory of one more name costs beside its text
 _CATEGORY_CHARS = 300  # the same of one more category
 _MAX_ROLES = 1_000_000  # pairs of category and name whose role is remembered
+
+# What JSON lacks: "C:\cuda", as torch wrote paths of Windows (pytorch/pytorch#98432), and numbers
+# as C prints them (pytorch/kineto#105).
+_FAULT = re.compile(r"\\|(?<=\\)u|-?(?:inf|nan)\b")
+_TEXTS_OR_FAULT = re.compile(
+    r'(?:"[^"\\]*+"[^"a-z-]*+)++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?P<end>")?|(?P<number>-?\b(?:inf|nan)\b)',
+    re.DOTALL,
+)
+_NO_ESCAPE = re.compile(r'(?:\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}|[^\\])*+\\')
+_BACKSLASH = re.compile(r'\\["\\]|(\\)')
+
+
+def mended_json(text: str, begin: int, at: int) -> str:
+    """The text, in which JSON ends at a fault, with what torch writes so mended from a value on.
+
+    A number without bound is null, and of a text with single backslashes each is doubled. All that
+    follows the value is mended, too: such a file has thousands.
+    """
+    if not _FAULT.match(text, at):
+        return text
+    return text[:begin] + _TEXTS_OR_FAULT.sub(_mended, text[begin:])
+
+
+def _mended(found: re.Match[str]) -> str:
+    if found["number"]:
+        return "null"
+    # several texts without a backslash, or one without its end, which is not known yet
+    is_right = not found["end"] or not _NO_ESCAPE.match(found[0])
+    return found[0] if is_right else _BACKSLASH.sub(lambda one: one[0] + (one[1] or ""), found[0])
 
 
 class Room:

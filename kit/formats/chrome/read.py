@@ -24,6 +24,7 @@ from kit.formats.chrome.torch import read_torch
 from kit.trace.devices import TORCH_CPU
 from kit.trace.imported import (
     DAY_NS,
+    MAX_SYNCS,
     NOT_TRACED,
     Imported,
     Member,
@@ -33,7 +34,7 @@ from kit.trace.imported import (
     naming,
     whole,
 )
-from kit.trace.timeline import ORIGINS, Timeline
+from kit.trace.timeline import ORIGINS, SyncPoint, Timeline
 
 __all__ = ["FORMAT", "VERSION", "Imported", "read_chrome"]
 
@@ -72,7 +73,7 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
     elif events.is_known:
         imported = read_torch(events, "torch.profiler")
         member = _placed(imported.member, head, events)
-        environment = _environment(head, events)
+        environment = {**imported.environment, **_environment(head, events)}
         if "device" in environment and TORCH_CPU in imported.timeline.lanes:
             # torch's profiler waits for each GPU that it traces, whatever the program does
             if (events.column("role") == Role.WAIT).any():
@@ -85,6 +86,11 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
     notes = [*imported.timeline.notes, *events.repaired]
     if "unclosed" in head:
         notes.append("the list of events has no end: the program may have been stopped")
+    if "mended" in head:
+        notes.append(
+            "the file has single backslashes, or numbers such as inf, which is no JSON: they were "
+            "mended, and a name with backslashes may be wrong"
+        )
     if "tail" in head:
         notes.append("what follows the end of the trace in its file was left out")
     if imported.environment.get("device", "").endswith(NOT_TRACED):
@@ -182,7 +188,34 @@ def _exported(events: Events, own: dict[str, Any]) -> Imported:
         Member(has_clock=False),  # as a saved run: its times count from its own begin
         exported_as=own["origin"] if is_times and own.get("origin") in ORIGINS else "",
         conditions=_numbers(own.get("conditions")),
+        sync_points=_measured_waits(own) if is_times else None,
+        sorts=_sorts(own.get("sorts"), timeline.steps),
     )
+
+
+def _measured_waits(own: dict[str, Any]) -> tuple[SyncPoint, ...] | None:
+    """The sync points of the measured steps; None if the file does not say them."""
+    places, rows = own.get("places"), own.get("sync_points")
+    if not (isinstance(places, list) and isinstance(rows, list) and len(rows) <= MAX_SYNCS):
+        return None
+    if not all(isinstance(place, list) and len(place) == 3 for place in places):
+        return None
+    texts = [[cut_name(text) for text in place] for place in places]
+    found = []
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 3 and {*map(type, row)} == {int}):
+            return None
+        place, at, wait = row
+        if not (0 <= place < len(texts) and abs(at) < _MAX_NS and 0 <= wait < DAY_NS):
+            return None
+        found.append(SyncPoint(at, wait, *texts[place]))
+    return tuple(found)
+
+
+def _sorts(said: object, steps: int) -> tuple[int, ...]:
+    """Of each traced step its sort, as a run may hold it."""
+    sorts = said if isinstance(said, list) and len(said) == steps else []
+    return tuple(sorts) if all(whole(x, steps - 1) >= 0 for x in sorts) else ()
 
 
 def _numbers(said: object) -> dict[str, float]:

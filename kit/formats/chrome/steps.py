@@ -85,12 +85,14 @@ def find_steps(
         key=len,
         default=[],
     )
-    fitting = [(_covered(apart), name, apart) for name, apart in _repeated(groups)]
+    fitting = [(_covered(apart), apart) for apart in _repeated(groups.values())]
     if fitting:
-        covered, name, apart = max(fitting, key=lambda found: found[0])  # of equals the first
+        covered, apart = max(fitting, key=lambda found: found[0])  # of equals the first
         whole = _length(updates) if len(updates) > 1 else window[1] - window[0]
         if covered >= _MUCH * whole:
-            return _named(apart, f"steps are the {len(apart)} times of {cut_name(name)[:80]!r}")
+            shown = dict.fromkeys(cut_name(a.name)[:80] for a in (apart[0], apart[-1]))
+            names = " to ".join(map(repr, shown))
+            return _named(apart, f"steps are the {len(apart)} times of {names}")
     if len(updates) > 1:
         ends = [a.stop_ns for a in _apart(updates)]
         steps = tuple((f"step {i}", a, b) for i, (a, b) in enumerate(pairwise(ends)))
@@ -115,12 +117,20 @@ def _between_passes(updates: list[Annotation], backward: Ints | None) -> list[An
     return found
 
 
-def _repeated(groups: dict[str, list[Annotation]]) -> Iterator[tuple[str, list[Annotation]]]:
+def _repeated(groups: Iterable[list[Annotation]]) -> Iterator[list[Annotation]]:
     """What comes again and again, and leaves little time between."""
-    for name, group in groups.items():
-        apart = _apart(group)
-        if len(apart) > 1 and _covered(apart) >= COVERED * _length(apart):
-            yield name, apart
+    for group in groups:
+        for apart in _counted(_apart(group)):
+            if len(apart) > 1 and _covered(apart) >= COVERED * _length(apart):
+                yield apart
+
+
+def _counted(group: list[Annotation]) -> Iterable[list[Annotation]]:
+    """The group, or each name by itself where one comes again: steps are counted on, layers not."""
+    by_name: dict[str, list[Annotation]] = defaultdict(list)
+    for one in group:
+        by_name[one.name].append(one)
+    return [group] if len(by_name) == len(group) else by_name.values()
 
 
 def _covered(apart: Sequence[Annotation]) -> int:

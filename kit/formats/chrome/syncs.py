@@ -53,12 +53,12 @@ class Copies:
 
     def waiting(self, calls: Chosen) -> Chosen:
         """The calls that return no earlier than their copy is done."""
-        found = [
-            i
-            for i, k in self._pairs(calls)
-            if waits_for_copy(self._names[self._name[k]], self._ends(i), self._ends(k))
-        ]
+        found = [i for i, k in self._pairs(calls) if self._waits(i, k)]
         return np.array(found, np.intp)
+
+    def _waits(self, call: int, copy: int) -> bool:
+        of_call, of_copy = (self._names[self._name[event]] for event in (call, copy))
+        return waits_for_copy(of_call, of_copy, self._ends(call), self._ends(copy))
 
     def _pairs(self, calls: Chosen) -> Iterator[tuple[int, int]]:
         numbers = self._link[calls].tolist()

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.formats.chrome.arguments import parts
-from kit.formats.chrome.callers import early_kernels, find_callers, launch_numbers, memory_of
+from kit.formats.chrome.callers import find_callers, launch_numbers, memory_of
 from kit.formats.chrome.collectives import Message, named
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames, asleep
-from kit.formats.chrome.lanes import MERGED
 from kit.formats.chrome.nesting import called, nest, regions
 from kit.formats.chrome.phases import inside, outermost, phases
 from kit.formats.chrome.roles import LAUNCHES, OPS, RUNTIME, Role
@@ -34,11 +33,12 @@ from kit.formats.chrome.syncs import (
     wait_spans,
     without_last,
 )
+from kit.formats.chrome.twins import MERGED, are_merged
 from kit.text import format_count
 from kit.trace.communication import Collective, Copy, copy_of, operation_of
 from kit.trace.devices import TORCH_CPU, beside, is_collective, is_compiled, region_name
 from kit.trace.host import busy_callers
-from kit.trace.imported import Imported, MeasuredMemory, Member, Spans, own_name
+from kit.trace.imported import TOGETHER, Imported, MeasuredMemory, Member, Spans, own_name
 from kit.trace.intervals import Ints
 from kit.trace.syncs import UNMARKED
 from kit.trace.timeline import SyncPoint, Timeline
@@ -67,9 +67,11 @@ def read_torch(events: Events, form: str) -> Imported:
     start, stop, kept = events.times()
     role = events.column("role").astype(np.int8)
     trace = _Trace(events, role, start, stop, np.flatnonzero(kept))
+    timeline = trace.timeline()
     return Imported(
-        trace.timeline(),
+        timeline,
         form,
+        {TOGETHER: "several"} if MERGED in timeline.notes else {},
         member=trace.member(),
         memory=trace.memory(),
         callers=trace.called.callers,
@@ -231,8 +233,9 @@ class _Trace:
             return tuple(sorted(steps, key=lambda step: step[1]))
         chosen = self.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
         chosen = chosen[self.thread[chosen] == self.main]
-        if not step_by:
-            chosen = chosen[self.role[chosen] != Role.PYTHON]
+        if not step_by:  # no optimizer's step in a backward pass: it is that of one parameter
+            is_part = (self.role == Role.UPDATE) & (np.array(self.nesting.engine) >= 0)
+            chosen = chosen[~(is_part | (self.role == Role.PYTHON))[chosen]]
         is_beside = np.isin(self.role, RUNTIME) & (self.thread != self.main)
         is_beside |= np.isin(self.role, (Role.OTHER, Role.CALL))
         known = self.kept[~is_beside[self.kept]]
@@ -403,34 +406,31 @@ class _Trace:
                 f"{format_count(self.nesting.crossing, 'event')} with an end after that of what is "
                 "around: what called them is uncertain"
             )
-        if self.events.lanes.share_numbers(self.thread[calls], self.events.column("link")[calls]):
+        work = self.of(*LAUNCHES) if self.is_gpu else self.tops
+        number = self.events.column("link")[work] * self.is_gpu  # of an op it is no call's
+        times = self.start[work], self.stop[work]
+        if are_merged(self.events.lanes.owners()[self.thread[work]], number, times):
             self.notes.append(MERGED)
-        elif early := early_kernels(self.launched, self.start, calls, self.kernels):
-            self.notes.append(
-                f"{early[0]:,} of {early[1]:,} kernels begin before the call that "
-                f"launched them, by up to {early[2] / 1e3:.1f} us: the device's "
-                "clock differs from the host's"
-            )
 
 
 def _of_main(trace: _Trace) -> Iterator[tuple[NDArray[np.intp], Ints | None]]:
     """What tells the thread of the steps, the surest first, and how much each event counts: steps
-    that are asked for; steps; ops, first those that no backward pass calls; annotations, first of
-    threads with a good part of the calls; calls.
+    that are asked for; steps; the optimizer's; ops, first such as no backward pass calls, and
+    annotations, first of threads with a good part of the calls, by their time; calls.
     """
     asked = trace.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
     step_by, name = trace.events.step_by, trace.events.column("name")
     yield called(asked, name, trace.names, lambda text: is_asked(text, step_by)), None
     yield trace.of(Role.STEP), None
-    ops = trace.of(Role.ATEN, Role.COPY, Role.READ)
-    yield ops[np.array(trace.nesting.engine, np.int32)[ops] < 0], None
-    yield ops, None
+    updates = called(trace.of(Role.UPDATE), name, trace.names, is_update)
     calls = trace.of(*LAUNCHES, Role.WAIT)
+    callers = busy_callers(trace.thread[calls])
     times = trace.thread, trace.start, trace.stop
     notes = outermost(trace.of(Role.ANNOTATION, Role.UPDATE), times)
-    of_callers = notes[np.isin(trace.thread[notes], busy_callers(trace.thread[calls]))]
-    for found in (of_callers, notes):
-        yield found, (trace.stop - trace.start)[found]
+    own = [x[np.array(trace.nesting.engine)[x] < 0] for x in (updates, trace.tops)]
+    for found in (*own, trace.tops, notes):
+        for chosen in (found[np.isin(trace.thread[found], callers)], found):
+            yield chosen, (trace.stop - trace.start)[chosen]
     yield calls, None
 
 

@@ -3,6 +3,9 @@
 Counts, sums and steps would be doubled. What a device ran, and the calls that launched it, have
 numbers: nothing runs twice at one time on one stream under one number. Other events may be alike
 where a file counts whole microseconds, so of these only many together are taken for copies.
+
+Traces of several processes may be merged into one file, too: then their devices, steps and waits
+are no longer told apart.
 """
 
 from __future__ import annotations
@@ -14,8 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.formats.chrome.roles import Role
+from kit.trace.intervals import Ints
 
-__all__ = ["COLUMNS", "alike", "are_copies", "find_twins"]
+__all__ = ["COLUMNS", "MERGED", "alike", "are_copies", "are_merged", "find_twins"]
+
+MERGED = (
+    "the file has the work of several processes, as where traces were merged into one file: it is "
+    "shown as if of one, and which of them launched a kernel is not known for sure. Open the trace "
+    "of each process, or a folder of them with kit.open_ranks"
+)
 
 COLUMNS = ("role", "name", "thread", "start_us", "length_us", "link", "node")
 MANY = 0.1  # of the events that were looked at
@@ -52,3 +62,21 @@ def alike(columns: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
     for column in columns:
         is_twin &= column[first] == column[second]
     return np.sort(second[is_twin])
+
+
+def are_merged(process: Ints, number: Ints, times: tuple[Ints, Ints]) -> bool:
+    """Is a good part of some calls of another process than most of them?
+
+    A process gives each call a number of its own. In containers all may be process 1: one that
+    comes again, and not within the call that has it, is of another process.
+
+    Args:
+        number: that joins a call and what it launched; 0 or less: none.
+        times: starts and stops of the calls.
+    """
+    order = np.lexsort((times[0], number, process))
+    process, number, start, stop = (column[order] for column in (process, number, *times))
+    again = (process[1:] == process[:-1]) & (number[1:] == number[:-1]) & (number[1:] > 0)
+    again &= start[1:] >= stop[:-1]
+    _, counts = np.unique(process[np.append(True, ~again)[: len(order)]], return_counts=True)
+    return are_copies(len(order) - int(counts.max(initial=0)), len(order))

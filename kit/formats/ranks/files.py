@@ -20,6 +20,8 @@ _RANKS = tuple(
     re.compile(word + _NUMBER, re.IGNORECASE)
     for word in (r"(?<!local)(?<!local[\s_.-])rank", "worker", "gpu")
 )
+# A saved run's name is of its user's, as "lora_rank8" with the digest of its settings behind.
+_SAVED = re.compile(rf"(^|[\s_.-]){_RANKS[0].pattern}(_\d+)?\.kitrun$", re.IGNORECASE)
 _OF_FOLDER = re.compile(rf"{_RANKS[0].pattern}$", re.IGNORECASE)
 
 Path_ = str | os.PathLike[str]
@@ -55,14 +57,20 @@ def rank_files(paths: Path_ | Iterable[Path_]) -> list[Path]:
 def is_folder_of_ranks(path: Path) -> bool:
     """Is this a folder of traces of torch's or Nsight's, and not a profile of jax?
 
-    Saved runs are ranks if their names say so: those of a sweep are no ranks of one job.
+    Saved runs are ranks if their names end as `kit.watch` ends those of ranks, or if each is in a
+    folder of its rank: those of a sweep are no ranks of one job.
     """
     files = _in_folder(path) if path.is_dir() else []
     return bool(files) and all(
         not file.name.endswith(".xplane.pb")
-        and (not file.name.endswith(".kitrun") or rank_in_name(file) >= 0)
+        and (not file.name.endswith(".kitrun") or _is_saved_rank(file, path))
         for file in files
     )
+
+
+def _is_saved_rank(file: Path, path: Path) -> bool:
+    is_below = file.parent != path
+    return bool(_SAVED.search(file.name) or (is_below and _OF_FOLDER.search(file.parent.name)))
 
 
 def rank_in_name(file: Path) -> int:

@@ -104,6 +104,36 @@ def test_a_list_that_lacks_its_end_is_read_as_the_format_allows(tmp_path):
     assert any("no end" in note for note in t.notes)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ('"a.py(0): \x01"', "a.py(0): \x01"),  # of pytorch/pytorch#136180
+        (r'"C:\code\cuda\users.py(219): f"', r"C:\code\cuda\users.py(219): f"),  # #98432
+        (r'"C:\users\\x \"y\"", "at": "\u00e9\t"', 'C:\\users\\x "y"'),
+        ('"a \\u00e9 inf", "GB/s": inf, "least": [-inf, nan,-nan ]', "a \xe9 inf"),  # kineto#105
+    ],
+)
+def test_what_torch_itself_has_written_that_is_no_json_is_mended(tmp_path, wrong: str, name: str):
+    """Such a name, of something that nobody looks at, lost the trace of a whole job."""
+    text = json.dumps({"traceEvents": [op(), op(name="@"), op(ts=20)]}).replace('"@"', wrong)
+    for chunk in (1, 7, 1 << 20):
+        found: list[Any] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reader, "_CHUNK", chunk)
+            read_events(written(tmp_path, text), found.append)
+        assert [event["name"] for event in found] == ["aten::mm", name, "aten::mm"]
+        assert found[1].get("at", "\xe9\t") == "\xe9\t"
+        assert found[1].get("GB/s") is None
+    notes = read_chrome(written(tmp_path, text)).timeline.notes
+    assert any("is no JSON" in note for note in notes) == (wrong[-2] != "\x01")
+
+
+def test_what_torch_has_not_written_so_is_an_error_still(tmp_path):
+    for wrong in ('"\\', '"\\x', '"\\u12', "infinite", "x"):
+        with pytest.raises(TraceFileError, match=r"not JSON|cut off"):
+            read_chrome(written(tmp_path, f'{{"traceEvents": [{{"name": {wrong}'))
+
+
 def test_a_gzip_file_that_was_cut_off_is_an_error(tmp_path):
     path = written(tmp_path, cuda_trace(), "t.json.gz")
     path.write_bytes(path.read_bytes()[:-200])

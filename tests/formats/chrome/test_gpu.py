@@ -7,11 +7,14 @@ import json
 import numpy as np
 import pytest
 
+import kit
 from kit.formats.chrome.lanes import Lanes
 from kit.formats.chrome.read import read_chrome
 from kit.formats.foreign import Streams
+from kit.runs.analysis.verdict import verdict
 from kit.trace import SyncPoint, breakdown, kernel_table
 from kit.trace.active import launches
+from kit.trace.metrics import says_device
 from tests.formats.chrome.traces import (
     cuda,
     cuda_trace,
@@ -154,13 +157,50 @@ def test_a_step_of_a_gpu_trace_has_its_phases_and_its_input(tmp_path):
     assert sum(r.exposed_ms for r in rows) == pytest.approx(0.9)
 
 
+def _skewed(folder, us):
+    return kit.open_trace(written(folder, cuda_trace(skew_us=us)))
+
+
 def test_a_device_clock_that_is_behind_is_said_and_not_hidden(tmp_path):
-    assert not any("clock" in note for note in cuda(tmp_path).notes)
-    late = cuda(tmp_path, skew_us=-50.0)
+    assert not any("clock" in note for note in _skewed(tmp_path, 0.0).timeline.notes)
+    late = _skewed(tmp_path, -50.0)
     assert any(
         "4 of 8 kernels begin before the call that launched them, by up to 46.0 us" in note
-        for note in late.notes
+        for note in late.timeline.notes
     )
+    assert not late.limited_by().doubt
+
+
+def test_kernels_that_begin_far_before_their_launch_give_no_verdict(tmp_path):
+    """A note said that the clocks differ, and what limits the step was told as surely as ever."""
+    found = verdict(_skewed(tmp_path, -300.0))
+    assert found.limit.doubt == (
+        "kernels begin 296 µs before their launch: the clocks of device and host differ"
+    )
+    assert found.next_step.startswith("record again")
+
+
+def test_kernels_that_all_last_0_are_a_device_that_was_not_seen(tmp_path):
+    """The host was said to limit the step, as if the device had been idle."""
+    trace = cuda_trace()
+    assert not any("last 0" in n for n in kit.open_trace(written(tmp_path, trace)).timeline.notes)
+    for event in trace["traceEvents"]:
+        event["dur"] = 0.0 if event.get("pid") == 0 else event.get("dur")
+    run = kit.open_trace(written(tmp_path, trace))
+    assert not says_device(run.timeline)
+    assert run.limited_by().doubt == "most kernels last 0 in the file"
+    assert "8 of 8 kernels last 0 in the file" in run.timeline.notes
+
+
+def test_a_kernel_that_outlasts_the_next_ones_of_its_stream_gives_no_verdict(tmp_path):
+    """AMD's profilers write such: the device was said to be busy for all of the step."""
+    trace = cuda_trace()
+    first = next(e for e in trace["traceEvents"] if e.get("cat") == "kernel")
+    first["dur"] += 500  # the next one ends at 530 of the step, this one at 830
+    run = kit.open_trace(written(tmp_path, trace))
+    assert run.limited_by().doubt == "kernels last beyond others that follow on the same stream"
+    (note,) = [note for note in run.timeline.notes if "their durations are wrong" in note]
+    assert note.startswith("1 kernel lasts beyond others that follow on the same stream, by up to")
 
 
 def test_the_device_is_named(tmp_path):

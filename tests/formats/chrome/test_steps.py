@@ -11,8 +11,9 @@ import pytest
 import kit
 from kit.cli.main import main
 from kit.errors import TraceFileError
+from kit.formats.chrome.steps import Annotation, find_steps
 from kit.trace import Timeline
-from tests.formats.chrome.traces import cuda_trace, torch_trace
+from tests.formats.chrome.traces import cuda_trace, op, opened, step, torch_trace
 
 
 def write(path: Path, name: str = "", **made: Any) -> Path:
@@ -68,6 +69,78 @@ def test_an_annotation_that_covers_little_of_a_trace_is_not_its_step(tmp_path: P
     kept += [{**updates[0], "name": "load shard", "ts": 1000 + i, "dur": 1} for i in range(2)]
     path.write_text(json.dumps({**trace, "traceEvents": kept}))
     assert "the whole trace counts as one step" in said(kit.open_trace(path))
+
+
+def test_numbered_parts_whose_numbers_come_again_are_not_the_steps() -> None:
+    """The 12 layers of three forward passes were 36 steps."""
+    layers = [Annotation(f"layer_{i % 12}", 10 * i, 10 * i + 9) for i in range(36)]
+    assert "the whole trace counts as one step" in find_steps(layers, (0, 360)).note
+    updates = [Annotation("Optimizer.step#SGD.step", 120 * i - 1, 120 * i) for i in range(1, 4)]
+    assert "from one optimizer step to the next" in find_steps(layers + updates, (0, 360)).note
+
+
+@pytest.mark.parametrize(
+    ("names", "note"),
+    [
+        (["resnet50"] * 9, "the 9 times of 'resnet50'"),
+        ([f"step_{i}" for i in range(9)], "the 9 times of 'step_0' to 'step_8'"),
+    ],
+)
+def test_a_number_that_is_a_part_of_the_name_or_grows_is_of_a_step(
+    names: list[str], note: str
+) -> None:
+    found = find_steps([Annotation(x, i, i + 1) for i, x in enumerate(names)], (0, 9))
+    assert len(found.steps) == 9
+    assert found.note == f"steps are {note}"
+
+
+def test_optimizer_steps_inside_of_a_backward_pass_are_not_the_ends_of_steps(
+    tmp_path: Path,
+) -> None:
+    """Each parameter had a step of its own, as long as its gradient took."""
+    engine = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    events = []
+    for i in range(12):
+        at = 10 + 100 * (i // 4) + 10 * (i % 4)
+        events += [op(engine, at, 8), op("Optimizer.step#SGD.step", at + 1, 6)]
+        events.append(op("aten::add_", at + 2, 4))
+    for i in range(3):
+        events.append(op("aten::mm", 100 * i, 9))
+    assert [name for name, _ in steps(opened(tmp_path, *events))] == ["whole trace"]
+
+
+def with_a_helper(events: list[dict[str, Any]], tid: int) -> list[dict[str, Any]]:
+    """And a thread that prepares batches, by many short ops."""
+    return events + [op("aten::stack", 3 * i, 1, tid=tid) for i in range(200)]
+
+
+@pytest.mark.parametrize("optimizer", [True, False])
+def test_the_thread_of_the_steps_is_not_that_with_most_of_short_ops(
+    tmp_path: Path, optimizer: bool
+) -> None:
+    events = []
+    for i in range(4):
+        events.append(step(150 * i, 140) | {"name": "train_step"})
+        events += [op("aten::mm", 150 * i + 10 * j, 9) for j in range(8)]
+        if optimizer:
+            events.append(op("Optimizer.step#SGD.step", 150 * i + 100, 20, cat="user_annotation"))
+    found = opened(tmp_path, *with_a_helper(events, 2))
+    assert steps(found) == [(f"step {i}", 140) for i in range(4)]
+
+
+def test_the_thread_of_the_steps_is_the_one_that_launches_where_a_gpu_was_traced(
+    tmp_path: Path,
+) -> None:
+    events = []
+    for i in range(4):
+        at, number = 150 * i, {"correlation": i + 1}
+        events.append(step(at, 140) | {"name": "train_step"})
+        events.append(op("aten::mm", at, 9))
+        events.append(op("cudaLaunchKernel", at + 2, 4, cat="cuda_runtime", args=number))
+        of = number | {"device": 0, "stream": 7}
+        events.append(op("gemm", at + 8, 100, cat="kernel", args=of))
+    found = opened(tmp_path, *with_a_helper(events, 2))
+    assert steps(found) == [(f"step {i}", 140) for i in range(4)]
 
 
 def test_else_steps_go_from_one_optimizer_step_to_the_next(tmp_path: Path) -> None:

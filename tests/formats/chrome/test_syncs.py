@@ -62,6 +62,31 @@ def test_a_copy_that_blocks_in_its_own_call_is_one_wait_with_the_call_after_it(
     assert sum(s.stop_ns - s.start_ns for s in t.spans if s.kind == "wait") == waited[0][1] * 1000
 
 
+@pytest.mark.parametrize(
+    ("name", "waited"),
+    [
+        ("cudaMemcpyAsync", []),
+        ("cuMemcpyDtoHAsync_v2", []),
+        ("cuMemcpyDtoH_v2", [("synchronize", 45)]),
+        ("cudaMemcpy2D_ptds", [("synchronize", 45)]),
+        ("cudaMemcpyFromSymbol", [("synchronize", 45)]),
+    ],
+)
+def test_a_copy_of_pinned_memory_waits_unless_its_function_is_called_async(
+    tmp_path: Path, name: str, waited: list[tuple[str, int]]
+) -> None:
+    """Only `cudaMemcpy` was known to wait: a step that reads its result so had no sync point."""
+    copy = ran("Memcpy DtoH (Device -> Pinned)", 60, 2, 1)
+    assert waits(opened(tmp_path, step(0, 100), call(name, 20, 45, 1), copy)) == waited
+
+
+@pytest.mark.parametrize("name", ["cudaThreadSynchronize", "hipCtxSynchronize"])
+def test_old_names_of_a_wait_for_the_device_are_waits(tmp_path: Path, name: str) -> None:
+    later = call("cudaLaunchKernel", 80, 5, 1), ran("gemm", 85, 9, 1)
+    t = opened(tmp_path, step(0, 100), call(name, 20, 45), *later)
+    assert waits(t) == [("synchronize", 45)]
+
+
 def test_a_copy_of_another_op_is_a_wait_of_its_own(tmp_path: Path) -> None:
     ops = op("aten::copy_", 10, 50), op("aten::_local_scalar_dense", 60, 20)
     calls = call("cudaMemcpyAsync", 20, 35, 1), call("cudaStreamSynchronize", 62, 15, 2)

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import kit
+from kit.formats.export import export_trace
+from kit.runs.analysis.verdict import verdict
 from kit.runs.run import Run
 from tests.formats.chrome.traces import cuda_trace, op, opened, torch_trace
 
@@ -107,6 +109,43 @@ def test_ops_that_are_alike_by_chance_are_not_taken_for_copies(tmp_path: Path):
     events = [op(f"aten::op{i}", 10 * i, 5) for i in range(40)]
     found = opened(tmp_path, *events, op("aten::op3", 30, 5))
     assert not any("twice" in note for note in found.notes)
+
+
+def _moved(trace: dict[str, Any], *, pid: int, number: int) -> list[dict[str, Any]]:
+    """The events once more, 50 us later, as of a process with a GPU that it calls 0, too."""
+    moved = []
+    for event in (event for event in trace["traceEvents"] if event["ph"] == "X"):
+        args = dict(event["args"])
+        if "correlation" in args:
+            args["correlation"] += number
+        is_host = event["pid"] == 7
+        moved.append(event | {"ts": event["ts"] + 50, "args": args, "pid": pid * is_host})
+    return moved
+
+
+@pytest.mark.parametrize(("pid", "number"), [(99, 1000), (99, 0), (7, 0)])
+def test_of_processes_that_were_merged_into_one_file_no_limit_is_told(
+    tmp_path: Path, pid: int, number: int
+):
+    """A merger may move what CUDA counts; containers may give each process the same number."""
+    trace = cuda_trace()
+    assert not _run(tmp_path / "alone.json", trace).limited_by().doubt
+    trace["traceEvents"] += _moved(trace, pid=pid, number=number)
+    found = _run(tmp_path / "merged.json", trace)
+    assert found.limited_by().doubt == "the file holds the work of several processes"
+    assert sum("as where traces were merged into one file" in n for n in found.timeline.notes) == 1
+    said = verdict(found)
+    assert said is not None
+    assert "kit.open_ranks" in said.next_step
+    export_trace(found, tmp_path / "exported.json")
+    assert kit.open_trace(tmp_path / "exported.json").limited_by().doubt
+
+
+def test_of_cpu_processes_that_were_merged_no_limit_is_told(tmp_path: Path):
+    events = [op(ts=10 * i, pid=1 + i % 2) for i in range(40)]
+    assert _run(tmp_path / "a.json", {"traceEvents": events}).limited_by().doubt
+    alone = {"traceEvents": events[::2]}
+    assert not _run(tmp_path / "b.json", alone).limited_by().doubt
 
 
 def _quoted(value: Any) -> Any:
