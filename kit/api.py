@@ -275,14 +275,15 @@ def _asked(workload: Any, settings: Settings | None, *where: Any) -> tuple[Place
     return placement, placement.workload.fit(settings, changes)
 
 
-def _draw_tuned(tuned: Tuned) -> Mapping[str, Any] | None:
-    """What a notebook shows of it; None elsewhere."""
+def _draw_tuned(tuned: Tuned) -> Any:
+    """The view that a notebook shows of it; None elsewhere."""
     if not in_kernel():
         return None
     from kit.widgets.numbers.tradeoff import TradeoffView
 
-    bundle: Mapping[str, Any] = TradeoffView(tuned.tried, tuned.summary())._repr_mimebundle_()
-    return bundle
+    view = TradeoffView(tuned.tried, tuned.summary())
+    view.said = repr(tuned)
+    return view
 
 
 def Session(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -39,9 +40,12 @@ def diff(options: argparse.Namespace) -> int:
     parts += [_body(name, found, options.markdown, len(diffs)) for name, found in diffs]
     safe = safe_markdown if options.markdown else safe_terminal
     parts += [f"{side}: {'; '.join(map(safe, names))}" for side, names in alone.items() if names]
-    if bar is not None:
+    is_told = any(map(_is_measured, (found for _, found in diffs)))
+    if bar is not None and is_told:
         parts.append(_verdict(diffs, failed, bar, safe))
     say("\n\n".join(part.rstrip("\n") for part in parts))
+    if bar is not None and not is_told:
+        raise KitError("no step was measured on both sides: --fail-over has nothing to compare")
     return int(bool(failed))
 
 
@@ -114,13 +118,26 @@ def _verdict(
     rule = f"slower by more than {format_percent(bar, figures=3)} and than the spread"
     if failed:
         return f"FAILED: {rule}: " + "; ".join(safe(name) or "the step" for name in failed)
-    unknown = [safe(n) or "the step" for n, d in diffs if _kind(d) in ("unclear", "unknown")]
+    missing = [safe(name) for name, found in diffs if not _is_measured(found)]
+    unknown = [
+        safe(n) or "the step"
+        for n, d in diffs
+        if _is_measured(d) and _kind(d) in ("unclear", "unknown")
+    ]
     text = f"passed: nothing is {rule}"
     if unknown:
         text += (
-            f"; cannot be told, by the spread or because the machine was busy: {'; '.join(unknown)}"
+            "; cannot be told, by the spread, the mean or because the machine was busy: "
+            f"{'; '.join(unknown)}"
         )
+    if missing:
+        text += f"; not measured on both sides: {'; '.join(missing)}"
     return text
+
+
+def _is_measured(found: RunDiff) -> bool:
+    """Have both sides a measured step?"""
+    return math.isfinite(found.step.old) and math.isfinite(found.step.new)
 
 
 def _kind(found: RunDiff) -> str:

@@ -39,6 +39,7 @@ from kit.cores import usable_cores
 from kit.errors import KitError, SettingsError
 from kit.files import as_path
 from kit.formats.readers import readers_text
+from kit.reports.target import check_report_target
 from kit.text import WHOLE, format_count, safe_terminal, write_plainly
 
 __all__ = ["main", "report_main"]
@@ -98,9 +99,10 @@ def _cure(act: Callable[[argparse.Namespace], int], unknown: Sequence[str]) -> s
     (verb,) = (verb for verb in VERBS if verb.act is act)
     names = [name for argument in verb.arguments for name in argument.names if name[:2] == "--"]
     given = next((text.partition("=")[0] for text in unknown if text.startswith("--")), "")
+    own = f"{verb.rest} own arguments stand after --" if verb.rest else ""
     if close := get_close_matches(given, names, n=1, cutoff=0.75):
-        return f"; did you mean {close[0]}?"
-    return f"; {verb.rest} own arguments stand after --" if verb.rest else ""
+        return f"; did you mean {close[0]}? {own[:1].upper()}{own[1:]}".rstrip()
+    return f"; {own}" if own else ""
 
 
 def report_main(arguments: Sequence[str] | None = None) -> int:
@@ -125,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
             description=cleandoc(verb.act.__doc__ or ""),
             epilog=_ENVIRONMENT,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,  # `--device 1` may be the script's own
         )
         made.set_defaults(act=verb.act, failed=verb.failed, rest=verb.rest, parser=made)
         _add_arguments(made, verb.arguments)
@@ -195,6 +198,7 @@ def _report(options: argparse.Namespace) -> int:
     if options.runs:
         if options.fast:
             raise SettingsError("--fast is of the sweep over BERT; these runs are finished")
+        check_report_target(options.output)
         say(written(opened(options.runs), options.output))
         return 0
     if said := leave_a_core(os.environ, usable_cores()):

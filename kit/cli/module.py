@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from kit.errors import SettingsError
 from kit.text import safe_terminal
 
-__all__ = ["find_module", "run_as_main", "run_in"]
+__all__ = ["find_module", "own_main", "run_in"]
 
 
 def find_module(name: str) -> tuple[str, Path]:
@@ -44,24 +46,39 @@ def find_module(name: str) -> tuple[str, Path]:
     return name, Path(found.origin)
 
 
-def run_in(module: ModuleType, path: str) -> None:
-    """Run a file in a module, which others find in `sys.modules` from then on."""
-    loader = SourceFileLoader(module.__name__, path)
+def run_in(module: ModuleType, path: str, name: str = "") -> None:
+    """Run a file in a module, which others find in `sys.modules` from then on.
+
+    Args:
+        name: that of `python -m name`, which runs this file.
+    """
+    spec = importlib.util.find_spec(name) if name else None
+    loader: Any = SourceFileLoader(module.__name__, path) if spec is None else spec.loader
+    if spec is None:
+        code = loader.source_to_code(loader.get_data(path), path)
+    else:
+        code = loader.get_code(name)
+        vars(module).update(__spec__=spec, __package__=spec.parent)
     vars(module).update(__file__=path, __loader__=loader, __builtins__=builtins)
     sys.modules[module.__name__] = module
-    exec(loader.source_to_code(loader.get_data(path), path), vars(module))
+    exec(code, vars(module))
 
 
-def run_as_main(path: str) -> None:
-    """Run a file in a module `__main__`, which what it does at exit finds again."""
+@contextlib.contextmanager
+def own_main(goes_on: Callable[[], bool]) -> Iterator[ModuleType]:
+    """A module `__main__` for a script, by which pickle finds what it defines.
+
+    What the script does at exit finds that again; its threads, if some go on, keep it.
+    """
     main, before = ModuleType("__main__"), sys.modules["__main__"]
     known = atexit._ncallbacks()
     try:
-        run_in(main, path)
+        yield main
     finally:
         if atexit._ncallbacks() != known:
             atexit.register(_as_it_was, main, sys.path[:])  # the last one is called first
-        sys.modules["__main__"] = before
+        if not goes_on():
+            sys.modules["__main__"] = before
 
 
 def _as_it_was(main: ModuleType, path: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import runpy
 import sys
 import threading
 import time
@@ -14,9 +13,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kit.cli.module import run_as_main
+from kit.cli.module import own_main, run_in
 from kit.cli.script import error_text
-from kit.cli.signals import Told, as_ctrl_c
+from kit.cli.signals import Enough, Told, as_ctrl_c, leave
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams, said_of
 from kit.errors import KitError, SettingsError
 from kit.text import safe_terminal
@@ -36,10 +35,6 @@ FAILED = "the recording failed"  # so a watch says it
 _LOOK_S = 0.2  # between two looks at the threads that are waited for
 _FINISH_S = 10.0  # for a thread that writes a checkpoint; one that makes batches never finishes
 _OF_MEASURING = frozenset({"steps", "warmup"})
-
-
-class _Enough(BaseException):
-    """`--stop`: the steps are recorded. No `except Exception` of the script may hold it up."""
 
 
 def run_program(
@@ -77,7 +72,7 @@ def run_program(
             with contextlib.suppress(KitError, OSError):  # told at the end, which tries again
                 save(watching.run, options)
         if options.stop:
-            _leave()
+            leave(watching.exits, options.script.name)
 
     watching = WithTorch(begin)
     with as_ctrl_c() as told:
@@ -300,11 +295,6 @@ class WithTorch:
             sys.meta_path.remove(self)
 
 
-def _leave() -> None:
-    if threading.current_thread() is threading.main_thread():
-        raise _Enough
-
-
 def _run_watched(
     watching: WithTorch, options: argparse.Namespace, settings: Settings, told: Told
 ) -> int:
@@ -344,10 +334,10 @@ def _ended(
         drop: called after Ctrl-C; what is pending may have to be compiled first, which takes long.
     """
     try:
-        with watching.exits:
+        with watching.exits, own_main(lambda: watching.has_threads) as main:
             watching.begin()
             try:
-                asked = _run_script(options)
+                asked = _run_script(main, options)
             except KeyboardInterrupt:
                 with contextlib.suppress(Exception):  # what cannot be dropped runs, as ever
                     drop()
@@ -355,7 +345,7 @@ def _ended(
             watching.wait_for_threads()
             if asked is not None:
                 raise asked
-    except _Enough:
+    except Enough:
         watching.has_stopped = True
         return 0
     except SystemExit as error:
@@ -381,13 +371,10 @@ def _is_of_a_worker(error: BaseException) -> bool:
     return is_of_a_worker(error)
 
 
-def _run_script(options: argparse.Namespace) -> SystemExit | None:
+def _run_script(main: ModuleType, options: argparse.Namespace) -> SystemExit | None:
     """Run the script to its last line; gives the exit that it has asked for."""
     try:
-        if options.module:
-            runpy.run_module(options.module, run_name="__main__", alter_sys=True)
-        else:
-            run_as_main(str(options.file))
+        run_in(main, str(options.file), options.module)
     except SystemExit as asked:
         return asked
     return None

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import threading
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,7 @@ from kit.cli.signals import leaving_nothing
 from kit.cli.terminal import INTERRUPTED, complain, say_and_keep, summary_of, written
 from kit.errors import Cancelled, SettingsError
 from kit.files import check_target
+from kit.reports.target import check_report_target
 from kit.text import WHOLE, safe_terminal
 
 if TYPE_CHECKING:
@@ -43,16 +45,17 @@ def run(options: argparse.Namespace) -> int:
     """Run a script, measure its steps, and print where the time goes.
 
     A script that marks a builder with @kit.workload has its step measured under the settings. One
-    with a function `step()` has that measured, in mode "torch": natively, as it is. Any other is
-    run as `python SCRIPT.py` would run it, and some of the steps of its optimizer are watched.
+    with a function `step()` that returns its loss, and nothing under `if __name__ == "__main__":`,
+    has that measured, in mode "torch": natively, as it is. Any other is run as `python SCRIPT.py`
+    would run it, and some of the steps of its optimizer are watched.
     """
     from kit.measure.attached.capture import of_rank
 
     options.folder = os.getcwd()  # the script may go to another one
-    for name in ("save", "report"):
+    for name, check in (("save", _check_save), ("report", check_report_target)):
         if given := getattr(options, name):
             target = Path(options.folder, given)
-            check_target(of_rank(target))
+            check(of_rank(target))
             setattr(options, name, target)
     options.are_of_rank = False
     options.module = ""
@@ -73,6 +76,24 @@ def run(options: argparse.Namespace) -> int:
         name = "--on" if options.on else "--stop"
         raise SettingsError(f"{name} is for scripts without a step for kit; this one has a builder")
     return _run_step(options)
+
+
+def _check_save(path: Path) -> None:
+    """Refuse to write a run over a file of another kind, as where the script has a --save, too."""
+    check_target(path)
+    is_other = path.suffix not in ("", ".kitrun")
+    if is_other or (not path.suffix and path.is_file() and not _is_saved(path)):
+        why = "has another suffix" if is_other else "is a file of another kind"
+        raise SettingsError(
+            f"--save keeps kit's run, in a file *.kitrun, and {str(path)!r:.200} {why}. The "
+            "script's own --save stands after --"
+        )
+
+
+def _is_saved(path: Path) -> bool:
+    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        return "run.json" in archive.namelist()
+    return False
 
 
 def _run_step(options: argparse.Namespace) -> int:

@@ -47,6 +47,7 @@ class ScriptError(Exception):
 def knows_kit(script: Path) -> bool:
     """True if a script, or a file beside it that it imports, imports kit, or it has a `step`.
 
+    One that goes on under `if __name__ == "__main__":` is a program, with a helper of that name.
     Nothing is run. A file that is no Python counts as one that knows nothing.
     """
     seen: set[Path] = set()
@@ -61,11 +62,12 @@ def knows_kit(script: Path) -> bool:
         except (SyntaxError, ValueError, OSError):
             continue
         names = set(_imported(tree))
-        if any(name.split(".")[0] == "kit" for name in names):
+        if any(not up and name.split(".")[0] == "kit" for up, name in names):
             return True
-        if file == script and any(_is_step(node) for node in tree.body):
+        if file == script and any(map(_is_step, tree.body)) and not any(map(_is_main, tree.body)):
             return True
-        beside = (script.parent.joinpath(*name.split(".")) for name in names)
+        folders = script.parent, *file.parents
+        beside = (folders[up].joinpath(*name.split(".")) for up, name in names if up < len(folders))
         files += [
             found
             for path in beside
@@ -75,21 +77,43 @@ def knows_kit(script: Path) -> bool:
     return False
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
+def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Names of modules, each with the dots before it: 1 is a module of the same package."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((0, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+            yield node.level, node.module
 
 
 def _is_step(node: ast.stmt) -> bool:
-    """A function `step` that can be called without arguments; `step(batch)` is a program's own."""
+    """A function `step` that is called without arguments and returns its loss; `step(batch)`, or
+    one that returns nothing, is a program's own.
+    """
     if not isinstance(node, ast.FunctionDef) or node.name != "step":
         return False
     given = node.args
     needed = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-    return not needed and None not in given.kw_defaults
+    return not needed and None not in given.kw_defaults and _returns(node)
+
+
+def _returns(function: ast.FunctionDef) -> bool:
+    """Does it return something? What stands in a function inside it does not count."""
+    inside: list[ast.AST] = [*function.body]
+    while inside:
+        node = inside.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            inside += ast.iter_child_nodes(node)
+    return False
+
+
+def _is_main(node: ast.stmt) -> bool:
+    """`if __name__ == "__main__":`."""
+    return isinstance(node, ast.If) and any(
+        isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
+    )
 
 
 def load_step(script: Path, name: str = "", arguments: Sequence[str] = ()) -> tuple[Any, bool]:

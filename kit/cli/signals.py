@@ -1,6 +1,7 @@
-"""SIGTERM, and a terminal that is closed: what was recorded is kept, and no folder or process left.
+"""What ends a script before its end: SIGTERM, a terminal that is closed, `--stop`.
 
-Elsewhere they end the process at once, as they end Python.
+What was recorded is kept, and no folder or process left. Elsewhere these signals end the process at
+once, as they end Python.
 """
 
 from __future__ import annotations
@@ -14,10 +15,42 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["Told", "as_ctrl_c", "leaving_nothing"]
+from kit.cli.terminal import complain
+
+__all__ = ["Enough", "Told", "as_ctrl_c", "leave", "leaving_nothing"]
 
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 AGAIN_S = 1.0  # between two signals that are not one
+
+
+class Enough(BaseException):
+    """`--stop`: the steps are recorded. No `except Exception` of the script may hold it up."""
+
+
+def leave(exits: contextlib.ExitStack, script: str) -> None:
+    """End the script here, in its main thread; say so where it catches that and goes on.
+
+    Args:
+        exits: left when the script has ended.
+    """
+    from kit.torch.optimizers import FOLLOWED, OptimizerWatch
+
+    main = threading.main_thread()
+
+    class GoesOn(OptimizerWatch):
+        def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+            if threading.current_thread() is main:
+                FOLLOWED.leave(self)
+                complain(
+                    f"{script} has caught what ends it after --stop, as `except:` does, and goes "
+                    "on; its steps are recorded"
+                )
+
+    if threading.current_thread() is main:
+        goes_on = GoesOn()
+        exits.callback(FOLLOWED.leave, goes_on)
+        FOLLOWED.follow(goes_on)
+        raise Enough
 
 
 class Told:

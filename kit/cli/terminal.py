@@ -126,6 +126,8 @@ def runs_of(path: Path) -> list[Run]:
 
 def _saved_in(path: Path) -> list[Path]:
     saved = sorted(path.glob("*.kitrun")) if path.is_dir() else []
+    if path.is_dir() and not saved:
+        _check_holds_trace(path)
     left = [str(f) for f in sorted(path.rglob("*")) if f.name.endswith(_TRACES)] if saved else []
     if left:
         more = f" and {len(left) - 2:,} more" if len(left) > 2 else ""
@@ -134,6 +136,19 @@ def _saved_in(path: Path) -> list[Path]:
             f"{', '.join(left[:2])}{more}; give a trace by its file"
         )
     return saved
+
+
+def _check_holds_trace(folder: Path) -> None:
+    """Of a folder without a saved run say where some are; it may be a profile of jax's.
+
+    Raises:
+        TraceFileError: it is empty, or saved runs are in folders of it.
+    """
+    below = sorted({str(file.parent) for file in folder.rglob("*.kitrun")})
+    if below or not any(file.is_file() for file in folder.rglob("*")):
+        more = ", ..." if len(below) > 3 else ""
+        where = f"; its folders do: {', '.join(below[:3])}{more}" if below else ", and no trace"
+        raise TraceFileError(f"{str(folder)!r} holds no saved run (*.kitrun){where}")
 
 
 def summary_of(run: Run) -> str:

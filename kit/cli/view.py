@@ -20,6 +20,7 @@ from kit.cli.terminal import (
     written,
 )
 from kit.errors import TraceFileError
+from kit.reports.target import is_markdown
 
 __all__ = ["open_page", "opened", "view"]
 
@@ -33,6 +34,8 @@ def view(options: argparse.Namespace) -> int:
     from kit.formats.memory_snapshot import SNAPSHOT_SUFFIXES
     from kit.formats.ranks.files import is_folder_of_ranks
 
+    if options.output:
+        is_markdown(options.output)  # another format is refused before minutes of reading
     if options.trace.suffix in SNAPSHOT_SUFFIXES:
         if options.output or options.step_by or options.by:
             raise TraceFileError("a snapshot of memory has no steps, and is printed only: no -o")

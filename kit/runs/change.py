@@ -3,17 +3,19 @@
 Pure: times in, a `Difference` out. Every comparison of the kit asks here, so that two views never
 disagree. docs/measuring.md says the rule in words, `benchmarks/changed.py` checks it by reruns.
 
-The difference is that of the medians. Its 95 % interval is made of two parts: how far the median is
-off, from blocks of consecutive steps on both sides, and what a rerun of the same settings differs
-by, which no number of steps in one run can tell: it is taken to be what blocks differ by.
+The difference is that of the medians; where the means do not bear it out (each fifth step takes ten
+times as long), both are told, and neither is sure. The 95 % interval is made of two parts: how far
+the median is off, from blocks of consecutive steps on both sides, and what a rerun of the same
+settings differs by, which no number of steps in one run can tell: it is taken to be what blocks
+differ by.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,19 +24,22 @@ from numpy.typing import NDArray
 from kit.runs.conditions import doubt
 from kit.runs.labels import TIME, cell_of, samples_of
 from kit.runs.spread import (
+    BLUR,
     SURE,
     TURNS,
+    Difference,
     LogTimes,
     Rerun,
     Side,
     by_turns,
+    ends_text,
     interval,
     known,
     mean_margin,
     middle_of,
 )
-from kit.runs.steady import range_text, rare_reads_text, sorts_text, unequal_text
-from kit.text import format_ms, format_number, format_percent, is_nothing
+from kit.runs.steady import UNEQUAL, range_text, rare_reads_text, sorts_text, unequal_text
+from kit.text import format_ms
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
@@ -67,127 +72,10 @@ RERUN_SHORT = 0.18  # the same of runs that are shorter than a phase of the mach
 SHORT_MS = 250.0  # such runs: all of their steps together
 RERUN_PART = 0.10  # the same of a part of the step: a kernel, a wait, a cause of idle time
 RERUN_OF_STEP = 0.005  # and of no part less than so much of the step
-BLUR = 0.10  # an interval that reaches further to one side could hide a change worth knowing
-_WIDEST = 1e4  # times the lower end: an interval whose upper end lies beyond says nothing
-_MAY_BE_ANYTHING = "may be off a hundredfold"  # said of such an interval
 _APART = 0.2  # of a measured step: what a traced one may differ by before a reader is confused
 _SURE_OF_PARTS = 2.58  # of a 99 % interval: of a hundred kernels five would be red, else
 
 Times = Sequence[float] | NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """From `old` to `new`, both medians, and the 95 % interval of how much that is.
-
-    Units:
-        `low` and `high` are factors (1.1: ten percent more) if `is_ratio`, else differences in the
-        unit of `old`; nan where nothing says how far off the medians may be.
-    """
-
-    old: float
-    new: float
-    low: float
-    high: float
-    is_ratio: bool = True
-    blur: float = BLUR  # as RERUN a fraction if `is_ratio`, else in the unit of `old`
-    doubt: str = ""  # why the spread does not say all: another program took the cores
-
-    @property
-    def kind(self) -> str:
-        """One of "more", "less", "same", "unclear" and "unknown".
-
-        "same": no change beyond the spread, and the spread would have shown one of `blur`.
-        "unclear": the spread is too wide to say so, or there is a doubt. "unknown": a side was not
-        measured.
-        """
-        if math.isnan(self.old) or math.isnan(self.new):
-            return "unknown"
-        if self.doubt or math.isnan(self.low) or math.isnan(self.high):
-            return "unclear"
-        none = 1.0 if self.is_ratio else 0.0
-        if self.low > none:
-            return "more"
-        if self.high < none:
-            return "less"
-        return "unclear" if self.spread > self.blur else "same"
-
-    @property
-    def is_changed(self) -> bool:
-        """Does the interval leave out "no change"?"""
-        return self.kind in ("more", "less")
-
-    @property
-    def amount(self) -> float:
-        """`new / old - 1`, or `new - old` where it is no ratio; inf from 0."""
-        if not self.is_ratio:
-            return self.new - self.old
-        return self.new / self.old - 1 if self.old else math.inf if self.new else 0.0
-
-    @property
-    def spread(self) -> float:
-        """Half of the interval, in the unit of `amount`."""
-        return (self.high - self.low) / 2
-
-    def margin(self, form: Callable[[float], str] = format_percent) -> str:
-        """`± 4%`; of a ratio that may be off by more than all of it, its ends, `0.7 to 3 times`.
-
-        So where `33% ± 35%` would deny a change, of 1.02 to 1.72 times: a ratio's interval reaches
-        further upwards. Ends so far apart that they would say nothing are not told.
-        """
-        if self.is_ratio and self.low < 1 < self.high and self.high > _WIDEST * self.low:
-            return f"({_MAY_BE_ANYTHING})"
-        is_sure, seems_sure = self.low > 1 or self.high < 1, self.spread < abs(self.amount)
-        if self.is_ratio and (self.spread > 1 or (is_sure != seems_sure and self.kind != "same")):
-            figures = 2 if self.spread > 1 else 3
-            low, high = (format_number(end, figures=figures) for end in (self.low, self.high))
-            return f"({low} to {high} times)"
-        said = form(self.spread)
-        if is_nothing(said, form) and self.spread > 0:  # no measurement is surer than any number
-            said = format_percent(self.spread, figures=1) if self.is_ratio else said
-        return f"± {said}"
-
-    def text(
-        self,
-        more: str = "slower",
-        less: str = "faster",
-        form: Callable[[float], str] = format_percent,
-        *,
-        says_doubt: bool = True,
-    ) -> str:
-        """`12% ± 4% slower`, or why nothing can be said, in words.
-
-        Args:
-            form: shows an amount without its sign.
-            says_doubt: false where what stands above has said it for all.
-        """
-        kind = self.kind
-        if kind == "unknown":
-            return "not measured in both"
-        word = more if self.amount > 0 else less
-        amount = form(abs(self.amount)) if math.isfinite(self.amount) else "from 0"
-        is_none = is_nothing(amount, form)
-        if math.isnan(self.spread):
-            seen = "no change seen" if is_none else f"maybe {amount} {word}"
-            return f"{seen}: too few steps to know the spread"
-        spread = self.margin(form)
-        if kind == "same":
-            sign = "" if is_none else "+" if self.amount > 0 else "−"
-            return f"no change beyond the spread ({sign}{amount} {spread})"
-        why = f": {self.doubt}" if self.doubt and says_doubt else ""
-        if kind == "unclear" and is_none:
-            return f"no change seen ({spread.strip('()')}){why}"
-        told = f"{word} {spread}" if spread[0] == "(" else f"{spread} {word}"
-        return f"{'maybe ' * (kind == 'unclear')}{amount} {told}{why}"
-
-    def times_text(self) -> str:
-        """Of a ratio, how many times as much the new is: `1.2x ± 4%`, `maybe 1.05x ± 8%`."""
-        if math.isnan(self.old) or math.isnan(self.new) or not self.old:
-            return "not measured in both"
-        is_sure = not math.isnan(self.spread) and self.kind != "unclear"
-        word = "no change, " if self.kind == "same" else "" if is_sure else "maybe "
-        margin = "" if math.isnan(self.spread) else f" {self.margin()}"
-        return f"{word}{format_number(self.new / self.old)}x{margin}"
 
 
 def ratio_of(old: Sequence[Times], new: Sequence[Times]) -> Difference:
@@ -244,9 +132,10 @@ def steps_difference(
     """The same where each side was measured several times: by turns, repeats make it surer."""
     turns = by_turns(*([run.environment.get(TIME, "") for run in runs] for runs in (old, new)))
     sides = [_log_times(runs, by_sample=by_sample, took_turns=turns) for runs in (old, new)]
+    found = _with_means(_ratio(*sides), _each(old, by_sample), _each(new, by_sample))
     if turns and min(len(old), len(new)) >= TURNS:  # what others took is in the runs' own spread
-        return _ratio(*sides)
-    return replace(_ratio(*sides), doubt=doubt_of(*old, *new))
+        return found
+    return replace(found, doubt=doubt_of(*old, *new))
 
 
 def median_run(runs: Sequence[Run]) -> Run:
@@ -289,13 +178,14 @@ class StepTimes:
         a, b = self._runs[old], self._runs[new]
         low, high = interval(self._sides[old], self._sides[new])
         samples = _samples(a, b)
-        return Difference(
+        found = Difference(
             a.step_ms / samples[0],
             b.step_ms / samples[1],
             math.exp(low) * samples[0] / samples[1],
             math.exp(high) * samples[0] / samples[1],
-            doubt=doubt_of(a, b),
         )
+        each = ([_times(run) / n] for run, n in zip((a, b), samples, strict=True))
+        return replace(_with_means(found, *each), doubt=doubt_of(a, b))
 
     def text(self, old: int, new: int) -> str:
         """`10 ms → 8 ms a step: 20% ± 4% faster`; "" if one of them has no steps."""
@@ -347,15 +237,6 @@ def step_text(run: Run) -> str:
     return f"{format_ms(run.step_ms)} ({within_text(run)}{f', {why}' if why else ''})"
 
 
-def ends_text(low_ms: float, high_ms: float) -> str:
-    """`10.4 ms to 14 ms`: an interval; "± unknown" of nan."""
-    if math.isnan(low_ms) or math.isnan(high_ms):
-        return "± unknown"
-    if high_ms > _WIDEST * low_ms:
-        return _MAY_BE_ANYTHING
-    return f"{format_ms(low_ms)} to {format_ms(high_ms)}"
-
-
 def time_notes(run: Run) -> tuple[str, ...]:
     """What to know of the step's time before it is believed, in sentences without a full stop."""
     is_told = not run.withheld
@@ -405,16 +286,36 @@ def _log_times(
     by_sample: bool = False,
     took_turns: bool = True,
 ) -> LogTimes:
-    times = [_times(run) for run in runs]
-    reruns = [learned or _rerun(t) for t in times]
-    parts = [(samples_of(run) or math.nan) if by_sample else 1 for run in runs]
-    each = [t / n for t, n in zip(times, parts, strict=True)]
-    return LogTimes.of(each, reruns, took_turns=took_turns)
+    reruns = [learned or _rerun(_times(run)) for run in runs]
+    return LogTimes.of(_each(runs, by_sample), reruns, took_turns=took_turns)
+
+
+def _each(runs: Sequence[Run], by_sample: bool) -> list[NDArray[Any]]:
+    """What each step of each run took, or a sample of it."""
+    return [_times(r) / ((samples_of(r) or math.nan) if by_sample else 1) for r in runs]
 
 
 def _ratio(old: LogTimes, new: LogTimes) -> Difference:
     low, high = interval(old.side, new.side)
     return Difference(old.middle, new.middle, math.exp(low), math.exp(high))
+
+
+def _with_means(found: Difference, *sides: Sequence[Times]) -> Difference:
+    """With the means of the steps, where these are far off and do not show the same change.
+
+    A tail, or a second sort of step, which no median sees.
+    """
+    if math.isnan(found.spread) or not found.old:
+        return found
+    runs = [known(side) for side in sides]
+    old, new = (float(np.median([run.mean() for run in side])) for side in runs)
+    factor = new / old
+    is_near = abs(factor / (found.new / found.old) - 1) <= UNEQUAL
+    if is_near or (found.is_changed and (factor > 1) == (found.amount > 0)):
+        return found
+    steps = [np.concatenate(side) for side in runs]
+    half = math.exp(mean_margin(*(s / s.mean() for s in steps)))
+    return replace(found, means=Difference(old, new, factor / half, factor * half))
 
 
 def _rerun(times_ms: NDArray[Any]) -> Rerun:

@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from kit.ir import Graph, Node
@@ -18,6 +18,8 @@ from kit.trace import Timeline
 
 __all__ = [
     "COMPILED",
+    "COMPILED_MS",
+    "COMPILES",
     "FIRST_MEASURED",
     "MOSTLY",
     "MOST_CHANGES",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 FIRST_MEASURED = "steps.first_measured"  # in the metrics, where a session had run steps before
+# In the metrics of a run from kit's own export, which lists no compiles: those of measured steps.
+COMPILES, COMPILED_MS = "exported.compiles", "exported.compiled_ms"
 MOSTLY = 0.5  # of the measured steps' time: compiling is then what limits them
 COMPILED = 0.05  # of the measured steps' time: compiling is then worth a word
 _LONGER = 2.0  # times a traced step: a trace only slows, so a measured step holds something else
@@ -72,10 +76,18 @@ class Measured:
     compiles: tuple[Compile, ...]  # those that fell into the measured steps
     timeline: Timeline
     is_untraced: bool = True  # False: its steps are the traced ones, as of a foreign trace
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the run
+
+    @property
+    def count(self) -> int:
+        """How many programs were compiled."""
+        return len(self.compiles) or int(self.metrics.get(COMPILES, 0))
 
     @property
     def compiled_ms(self) -> float:
         """How long those compiles took together."""
+        if not self.compiles:
+            return self.metrics.get(COMPILED_MS, 0.0)
         return sum(note.lower_ms + note.compile_ms for note in self.compiles)
 
     @property
@@ -92,7 +104,7 @@ class Measured:
         said = (
             f"{format_percent(self.compiled_fraction)} of the time of the "
             f"{format_count(len(self.times_ns), 'measured step')} went into compiling "
-            f"{format_count(len(self.compiles), 'program')}, {format_ms(self.compiled_ms)}"
+            f"{format_count(self.count, 'program')}, {format_ms(self.compiled_ms)}"
         )
         if len(self.timeline.intervals(kind="compile")) or not self.timeline.steps:
             return said

@@ -10,19 +10,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from kit.text import format_count, format_number, format_percent
+from kit.trace.devices import OTHER_DEVICES
+from kit.trace.imported import NOT_TRACED, TOGETHER
+from kit.trace.metrics import says_device
+from kit.trace.timeline import Timeline
 
 __all__ = [
     "DISTURBED",
+    "IN_TURNS",
     "KNOWN",
+    "MUCH",
+    "OF_OTHERS",
     "UNKNOWN_CONDITIONS",
     "Conditions",
     "conditions_text",
     "doubt",
     "is_throttled",
+    "unseen",
 ]
 
 DISTURBED = 0.10  # of the cores: what others may take before the verdict is withheld
 MANY_PAGES = 10_000  # a second, some hundredths of a core: from there on they are told
+OF_OTHERS = "steps of other threads"  # of a run's environment: how many of the loop's they made
+IN_TURNS = "several threads made the loop's steps in turns, and one of them was recorded"
+MUCH = 0.1  # of the steps: without what happened there, no limit can be told
 KNOWN = 0.90  # of the kernels' time: what must be known by op
 
 
@@ -105,6 +116,36 @@ def doubt(conditions: Conditions, known: float = math.nan) -> str:
             "differ more than is kept (in files of older versions: at all)"
         )
     return ""
+
+
+def unseen(
+    timeline: Timeline, environment: Mapping[str, str], not_begun: float, after_steps: float,
+    wrong_times: str,
+) -> str:  # fmt: skip
+    """Why a timeline does not tell what limits a step; "" if it does. The last reason counts.
+
+    Args:
+        not_begun, after_steps: `Run.not_begun_fraction`, `Run.after_steps_fraction`.
+        wrong_times: the doubt of `kit.trace.kernels.wrong_times`.
+    """
+    found = "" if says_device(timeline) else "what the device did was not seen"
+    if environment.get("device", "").endswith(NOT_TRACED):
+        found = "the GPU that the file names was not traced"
+    device = environment.get("device", "").partition(" ")[0]
+    if device in OTHER_DEVICES and timeline.origin == "imported":
+        found = f"events of {device} are not read"
+    if not_begun >= MUCH:
+        found = (
+            f"for {format_percent(not_begun)} of the step the device had been given work and is "
+            "not seen to begin it"
+        )
+    if after_steps >= MUCH:
+        found = (
+            f"{format_percent(after_steps)} of the kernels' time that the steps launched comes "
+            "after the last step: a step is what the host did, and the device is behind it"
+        )
+    is_together = timeline.origin == "imported" and TOGETHER in environment
+    return "the file holds the work of several processes" if is_together else wrong_times or found
 
 
 def _cores(conditions: Conditions) -> str:

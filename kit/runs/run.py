@@ -17,7 +17,15 @@ import numpy as np
 from kit.errors import SettingsError
 from kit.ir import Graph, Segment
 from kit.runs.compiles import FIRST_MEASURED, MOSTLY, Compile, GraphChange, Measured
-from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions, doubt
+from kit.runs.conditions import (
+    IN_TURNS,
+    MUCH,
+    OF_OTHERS,
+    UNKNOWN_CONDITIONS,
+    Conditions,
+    doubt,
+    unseen,
+)
 from kit.runs.knob import knobs_of
 from kit.runs.settings import GPUS, Settings
 from kit.runs.sources import Snippet
@@ -38,24 +46,24 @@ from kit.trace import (
     named_fraction,
 )
 from kit.trace.communication import CopyTotal
-from kit.trace.devices import OTHER_DEVICES
 from kit.trace.gaps import NOT_BEGUN, Idle, idle_of
-from kit.trace.imported import NOT_TRACED, Caller, MeasuredMemory
-from kit.trace.kernels import after_steps_fraction
+from kit.trace.imported import Caller, MeasuredMemory
+from kit.trace.kernels import WrongTimes, after_steps_fraction, wrong_times
 from kit.trace.limits import BUSY
-from kit.trace.metrics import says_device, says_host, union_ns
+from kit.trace.metrics import says_host, union_ns
 from kit.trace.timeline import Pin, with_pin, without_pin
 
 if TYPE_CHECKING:
     from kit.runs.analysis.advice import Advice
     from kit.runs.tables.query import Answer
 
-__all__ = ["BASELINE", "EXPORTED_AS", "JIT", "KNOWN_FRACTION", "MUCH", "Fused", "Run"]
+__all__ = ["BASELINE", "EXPORTED_AS", "JIT", "KNOWN_FRACTION", "MEASURED_WAITS", "MUCH", "Fused",
+           "Run"]  # fmt: skip
 
 BASELINE, JIT = "baseline", "jax.jit"  # in the environment of a native run of jax
 # Of a run that was opened from kit's own export: in its environment, and in its metrics.
 EXPORTED_AS, KNOWN_FRACTION = "exported from origin", "exported.known_fraction"
-MUCH = 0.1  # of the steps: without what happened there, no limit can be told
+MEASURED_WAITS = "exported.sync_points"  # how many: then they are those of its measured steps
 _STRETCHED = 1.1  # so many times a measured step's length is that of a traced one
 _OTHER_WORK = 1.05  # of a measured step: kernels that need more are not of such steps
 _OTHER_KERNELS = 1.25  # times those of a traced step: then another one did other work
@@ -118,17 +126,14 @@ class Run:
         Not in native steps without a trace, which alone sees their waits, nor in those of jax.jit:
         no hook tells what a program reads of an array of jax. A foreign trace may have no host.
         """
-        if not says_host(self.timeline):
-            return False
-        is_native = not self.sees_waits_untraced
-        if is_native and self.environment.get(BASELINE) == JIT:
-            return bool(self.sync_points)
-        return not is_native or bool(self.sync_points) or bool(self.timeline.steps)
+        is_jit = self.environment.get(BASELINE) == JIT
+        seen = self.sees_waits_untraced or self.sync_points or (not is_jit and self.timeline.steps)
+        return bool(seen) and says_host(self.timeline)
 
     @property
     def sees_waits_untraced(self) -> bool:
         """Are `sync_points` those of the measured steps? A native run sees its traced ones only."""
-        return self.settings.mode != "torch"
+        return self.settings.mode != "torch" or MEASURED_WAITS in self.metrics
 
     @property
     def measures_untraced(self) -> bool:
@@ -182,6 +187,12 @@ class Run:
         is_foreign = self.timeline.origin == "imported"
         return after_steps_fraction(self.timeline) if is_foreign else 0.0
 
+    @cached_property
+    def wrong_times(self) -> WrongTimes:
+        """Of an imported trace; see `kit.trace.kernels.wrong_times`."""
+        is_foreign = self.timeline.origin == "imported"
+        return wrong_times(self.timeline) if is_foreign else WrongTimes((), "")
+
     def headline(self) -> Headline:
         """Step time, busy and overlap fraction, waits; see `kit.trace.headline`.
 
@@ -229,14 +240,16 @@ class Run:
         first = self.metrics.get(FIRST_MEASURED, before)
         last = first + max(len(self.step_times_ns), 1)
         late = tuple(note for note in self.compiles if first <= note.step < last)
-        return Measured(self.step_times_ns, late, self.timeline, self.measures_untraced)
+        is_untraced = self.measures_untraced
+        return Measured(self.step_times_ns, late, self.timeline, is_untraced, self.metrics)
 
     @cached_property
     def doubt(self) -> str:
         """Why what limits the step cannot be told from this run; "" if it can."""
         compiles = self.measured.compiled_fraction >= MOSTLY  # each step then has its own programs
         known = math.nan if compiles else self.known_fraction
-        return doubt(self.conditions, known) or self.measured.unlike_text
+        in_turns = IN_TURNS if OF_OTHERS in self.environment else ""
+        return in_turns or doubt(self.conditions, known) or self.measured.unlike_text
 
     @property
     def drift(self) -> str:
@@ -288,22 +301,6 @@ class Run:
         Printed, it says no more than its doubt where there is one: that of the run, or that no
         kernel was seen.
         """
-        unseen = "" if says_device(self.timeline) else "what the device did was not seen"
-        if self.environment.get("device", "").endswith(NOT_TRACED):
-            unseen = "the GPU that the file names was not traced"
-        device = self.environment.get("device", "").partition(" ")[0]
-        if device in OTHER_DEVICES and self.timeline.origin == "imported":
-            unseen = f"events of {device} are not read"
-        if (part := self.not_begun_fraction) >= MUCH:
-            unseen = (
-                f"for {format_percent(part)} of the step the device had been given work and is "
-                "not seen to begin it"
-            )
-        if (part := self.after_steps_fraction) >= MUCH:
-            unseen = (
-                f"{format_percent(part)} of the kernels' time that the steps launched comes after "
-                "the last step: a step is what the host did, and the device is behind it"
-            )
         found = limited_by(self.timeline, self.limit_shares)
         compiled = self.measured.compiled_fraction
         if compiled >= MOSTLY and found.what != "compile":
@@ -312,7 +309,8 @@ class Run:
             found = Limit("device", self.busy_of_measured)
         elif self.is_stretched:
             found = replace(found, of="traced step")
-        return replace(found, doubt=self.doubt or unseen)
+        parts = self.not_begun_fraction, self.after_steps_fraction, self.wrong_times.doubt
+        return replace(found, doubt=self.doubt or unseen(self.timeline, self.environment, *parts))
 
     @cached_property
     def withheld(self) -> str:

@@ -33,6 +33,7 @@ __all__ = [
     "LEAST_STEPS",
     "MOST_STEPS",
     "MOST_WARMUP",
+    "UNEQUAL",
     "WINDOW",
     "drift",
     "drift_text",
@@ -194,7 +195,7 @@ def rare_reads_text(run: Measured, *, has_verdict: bool = True) -> str:
     whole = format_count(traced, "traced step")
     said = "; ".join(
         f"{f'line {site}' if site else 'an unknown line'} waits "
-        f"{format_number(often[site] / steps)} times a measured step, and "
+        f"{_times(often[site] / steps)} a measured step, and "
         f"{format_count(seen[site], 'time')} in the {whole}"
         for site in apart[:_FEW_READS]
     )
@@ -203,6 +204,12 @@ def rare_reads_text(run: Measured, *, has_verdict: bool = True) -> str:
         f"{said}. {parts} and idle times by cause are of the traced steps, as if it came as often "
         "as in these; the table of sync points is not"
     )
+
+
+def _times(count: float) -> str:
+    """`once`, `0.2 times`."""
+    shown = format_number(count)
+    return "once" if shown == "1" else f"{shown} times"
 
 
 def rare_reads(run: Measured) -> list[str]:

@@ -44,6 +44,20 @@ def test_a_diff_says_what_changed_and_fails_over_the_bar(
     assert said in out
 
 
+def test_a_step_whose_mean_alone_is_slower_does_not_pass(kit: Kit):
+    """Each fifth step took ten times as long: "passed: nothing is slower"."""
+    old = replace(make_run(), step_times_ns=(1_200_000, 1_210_000) * 250)
+    times = [12_000_000 if i % 5 == 4 else t for i, t in enumerate(old.step_times_ns)]
+    old.save("old.kitrun")
+    replace(old, step_times_ns=tuple(times)).save("new.kitrun")
+    status, out, _ = kit("diff", "old.kitrun", "new.kitrun", "--fail-over", "5%")
+    assert status == 1
+    assert "no change seen (± 4%), but the mean: 179% ± " in out
+    status, out, _ = kit("diff", "new.kitrun", "old.kitrun", "--fail-over", "5%")
+    assert status == 0
+    assert "cannot be told, by the spread, the mean or because the machine was busy" in out
+
+
 def test_folders_are_compared_cell_by_cell_and_what_has_no_partner_is_said(kit: Kit):
     for folder, sizes, factor in (("old", (2, 4, 8), 1.0), ("new", (4, 8, 16), 1.4)):
         Path(folder).mkdir()
@@ -112,6 +126,23 @@ def test_what_cannot_be_compared_ends_a_diff_with_2(kit: Kit):
     status, _, err = kit("diff", "a.kitrun", "a.kitrun", "--fail-over", "5")
     assert status == 2
     assert "did you mean 5%?" in err
+
+
+def test_a_bar_does_not_pass_where_no_step_was_measured(kit: Kit):
+    """ "passed: nothing is slower [...]; cannot be told, by the spread or because ... was busy"."""
+    for folder, sizes in (("old", (2, 4)), ("new", (4,))):
+        Path(folder).mkdir()
+        for size in sizes:
+            make_run(Settings(batch_size=size)).save(f"{folder}/{size}.kitrun")
+    replace(make_run(Settings(batch_size=2)), step_times_ns=()).save("new/2.kitrun")
+    assert kit("diff", "old/2.kitrun", "new/2.kitrun")[0] == 0
+    status, out, err = kit("diff", "old/2.kitrun", "new/2.kitrun", "--fail-over", "5%")
+    assert (status, "passed" in out) == (2, False)
+    assert "no step was measured on both sides" in err
+    status, out, _ = kit("diff", "old", "new", "--fail-over", "5%")
+    assert status == 0
+    assert out.rstrip().endswith("; not measured on both sides: batch size 2")
+    assert "no kernel of its own" not in kit("diff", "new/2.kitrun", "new/2.kitrun")[1]
 
 
 def test_a_table_by_launcher_is_of_one_trace(kit: Kit):

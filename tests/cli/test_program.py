@@ -181,6 +181,17 @@ def test_stop_ends_the_script_after_the_steps_that_are_wanted(kit_run: Kit) -> N
     assert "device busy" in said
 
 
+def test_a_script_that_catches_what_stop_ends_it_by_is_said_to_go_on(kit_run: Kit) -> None:
+    """`except:` around each step, to leave out bad batches."""
+    caught = "        try: optimizer.step()\n        except: pass"
+    script = write(TRAIN.replace("END", "").replace("        optimizer.step()", caught))
+    status, said, wrong = kit_run(script, "--steps", 2, "--skip", 0, "--stop", "--", "--steps", 30)
+    assert status == 0
+    assert "at the end" in said
+    assert wrong.count("train.py has caught what ends it after --stop") == 1
+    assert wrong.count("\n") == 1
+
+
 def test_an_error_names_the_scripts_line_and_the_steps_until_then_are_kept(kit_run: Kit) -> None:
     script = write(TRAIN.replace("optimizer.zero_grad()", "optimizer.zero_grad(); 1 / (_ - 6)"))
     status, said, wrong = kit_run(script, "--skip", 1, "--save", "a.kitrun", "--", "--steps", 9)
@@ -274,6 +285,24 @@ def test_a_scripts_own_arguments_are_asked_for_after_two_dashes(kit_run: Kit) ->
     assert said in kit_run(script, "--lr", "0.1")[2]
 
 
+def test_a_packages_own_module_called_kit_is_not_kit(tmp_path: Path) -> None:
+    """`from .kit import HELP` was refused: "it has a step for kit"."""
+    inner = tmp_path / "package" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "kit.py").write_text("HELP = 1", "utf-8")
+    for text, knows in (
+        ("from .kit import HELP", False),
+        ("from ..above import x", True),
+        ("from .beside import x", False),
+        ("from ......far import x", False),
+        ("from kit import run", True),
+    ):
+        (tmp_path / "package" / "above.py").write_text("import kit", "utf-8")
+        (tmp_path / "beside.py").write_text("import kit", "utf-8")
+        (inner / "train.py").write_text(text, "utf-8")
+        assert knows_kit(inner / "train.py") is knows
+
+
 @pytest.mark.parametrize(("wrong", "meant"), [("--stepz", "--steps"), ("--saev=x", "--save")])
 def test_a_mistyped_option_is_asked_for_by_its_name(kit_run: Kit, wrong: str, meant: str) -> None:
     said = f"unrecognized arguments: {wrong} 3; did you mean {meant}?"
@@ -326,10 +355,13 @@ def test_a_device_that_one_kit_cannot_stand_in_for_is_an_error_of_the_script(kit
         ("import torch", False),
         ("import helper", True),  # a file beside it
         ("from package import part", True),
-        ("def step():\n    pass", True),
-        ("def step(model=None, *, log=print):\n    pass", True),
-        ("def step(batch):\n    pass", False),
-        ("def step(*, batch):\n    pass", False),
+        ("def step():\n    return 1", True),
+        ("def step(model=None, *, log=print):\n    if model:\n        return 1", True),
+        ("def step():\n    opt.step()\n    return", False),  # a helper of a loop's
+        ("def step():\n    def loss(): return 1\n    loss()", False),
+        ("def step():\n    return 1\nif __name__ == '__main__':\n    step()", False),
+        ("def step(batch):\n    return 1", False),
+        ("def step(*, batch):\n    return 1", False),
         ("class A:\n    def step(self): pass", False),
         ("from . import x\nimport kitchen", False),
         ("not python", False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import subprocess
 import sys
@@ -168,3 +169,70 @@ def test_stop_lets_threads_and_processes_finish_what_they_write(begin: str, tmp_
     ended = stopped(tmp_path, finish_s=60)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert (tmp_path / "checkpoint").read_text("utf-8").endswith(" whole")
+
+
+PICKLES = """
+import atexit, threading, time, torch
+from concurrent.futures import ThreadPoolExecutor
+
+class Net(torch.nn.Linear):
+    pass
+
+def save():
+    if threading.current_thread() is not threading.main_thread():
+        over.wait()
+        time.sleep(0.3)
+    torch.save(net, "model.pt")
+
+over = threading.Event()
+net = Net(4, 2)
+optimizer = torch.optim.SGD(net.parameters())
+{begin}
+try:
+    for _ in range(8):
+        net(torch.ones(4)).sum().backward()
+        optimizer.step()
+finally:
+    over.set()
+"""
+
+
+SHORT = ("--steps", "2", "--skip", "0")
+
+
+def pickling(begin: str, folder: Path) -> None:
+    """The script, and the same as a module of a package."""
+    for file in (folder / "train.py", folder / "package" / "train.py"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(PICKLES.format(begin=begin), "utf-8")
+
+
+@pytest.mark.parametrize("arguments", [("train.py",), ("-m", "package.train")])
+def test_a_thread_that_outlives_the_last_line_can_pickle_what_the_script_defines(
+    kit_run: Kit, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint was lost: "Can't pickle <class '__main__.Net'>"; the exit status was 0."""
+    pickling("threading.Thread(target=save).start()", Path())
+    monkeypatch.delitem(sys.modules, "package", raising=False)
+    importlib.invalidate_caches()
+    status, _, wrong = kit_run(*arguments, *SHORT)
+    assert (status, wrong) == (0, "")
+    assert Path("model.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("begin", "arguments"),
+    [
+        ("threading.Thread(target=save).start()", ["train.py", "--stop"]),
+        ("pool = ThreadPoolExecutor(1); pool.submit(save)", ["train.py"]),
+        ("atexit.register(save)", ["-m", "package.train"]),
+    ],
+)
+def test_so_can_what_outlives_the_recording(
+    begin: str, arguments: list[str], tmp_path: Path
+) -> None:
+    pickling(begin, tmp_path)
+    call = [sys.executable, "-m", "kit", "run", *arguments, *SHORT]
+    ended = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / "model.pt").exists()

@@ -28,10 +28,10 @@ from kit.measure.attached.capture import Capture
 from kit.measure.attached.device_kit import KitRecorder, StepMarks
 from kit.measure.attached.later import LaterSteps
 from kit.measure.attached.native import NativeRecorder
-from kit.measure.attached.optimizers import Leader, device_of, index_of, is_captured, is_inner
+from kit.measure.attached.optimizers import MANY, Leader, device_of, index_of, is_captured, is_inner
 from kit.measure.attached.recorder import EXPLICIT, Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
-from kit.measure.base.loss import detached
+from kit.measure.base.loss import told
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP
 from kit.runtime.recording.sites import format_site, here
@@ -113,7 +113,7 @@ class LoopWatch(OptimizerWatch):
         self._ended = ""
         self._is_explicit = False  # the loop calls `step`
         self._leader = Leader()
-        self._note = ""  # of the recording that begins: what was forgotten
+        self._left_out: list[int] = []  # steps of optimizers that were replaced, before it began
         self.strangers: Collection[Thread] = WeakSet(threads())  # that are not the loop's
         self._marks: StepMarks | None = None  # on device kit
         self._is_closed = False
@@ -285,10 +285,7 @@ class LoopWatch(OptimizerWatch):
         """Another optimizer ends the steps of the loop from here on."""
         if (now := self._recording) is not None:
             self._begin_again()
-            self._note = (
-                f"{format_count(now.count + 1, 'step')} before these are left out: they ended with "
-                "the step() of an optimizer that the loop has replaced"
-            )
+            self._left_out.append(now.count + 1)
 
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._look is not None and not self.is_recording and self._look():
@@ -299,7 +296,10 @@ class LoopWatch(OptimizerWatch):
                 self._later.end_step()
             return
         leader, now = self._leader, self._recording
-        if self._is_explicit or (now is not None and now.thread is not current_thread()):
+        if self._is_explicit:
+            return
+        if now is not None and now.thread is not current_thread():
+            now.recorded.of_others += leader.steps_first(optimizer) and not is_inner(optimizer)
             return
         begins = now is None and bool(self._requests)
         replaces = False
@@ -317,9 +317,9 @@ class LoopWatch(OptimizerWatch):
     def _step_ended(self, boundary: str, optimizer: Any, loss: Any) -> None:
         """Do what is due between two steps; whatever goes wrong, the loop goes on."""
         if (now := self._recording) is not None and now.thread is not current_thread():
+            now.recorded.of_others += 1
             return
-        if loss is not None and not isinstance(loss, int | float):
-            loss = detached(loss)
+        loss = told(loss)
         if self._marks is not None:
             self._marks.end_step()  # what it raises is the program's own
         try:
@@ -352,8 +352,8 @@ class LoopWatch(OptimizerWatch):
             site = here()
             name = self._name or format_site(site).rpartition(":")[0] or "a loop"
             ends_at = ", ".join(filter(None, (boundary, format_site(site))))
-            recorded = Recorded(name, ends_at, site, notes=[self._note] if self._note else [])
-            self._note, self._later = "", LaterSteps()
+            recorded = Recorded(name, ends_at, site, notes=_notes(self._left_out))
+            self._later = LaterSteps()
             self._recording = Recording(recorded, recorder, request, self.strangers)
             if self._is_closed:  # by another thread, which has not seen this recording
                 self._end("the watch was closed")
@@ -400,6 +400,7 @@ class LoopWatch(OptimizerWatch):
                 raise
             self._ended = f"the recording failed: {error!r}"
         self._runs, self._unsaved, self._recording = (*self._runs, *made), made, None
+        self._left_out = []
 
     def _save(self) -> None:
         """Write what was recorded last, if that was asked for."""
@@ -416,6 +417,18 @@ def _insist(act: Callable[[], None]) -> None:
     except BaseException:
         act()
         raise
+
+
+def _notes(left_out: Sequence[int]) -> list[str]:
+    """Of a recording that begins: what was forgotten, for each optimizer that was replaced."""
+    if not left_out:
+        return []
+    said = (
+        f"{format_count(sum(left_out), 'step')} before these are left out: they ended with the "
+        "step() of an optimizer that the loop has replaced"
+    )
+    again = ", and so on: call watch.step() where a step of the loop ends"
+    return [said + again * (len(left_out) >= MANY)]
 
 
 def _said(error: BaseException | None) -> str:

@@ -13,7 +13,10 @@ from kit.errors import SettingsError
 from kit.runtime.session.session import current_session
 from kit.torch.optimizers import step_around
 
-__all__ = ["Leader", "device_of", "index_of", "is_captured", "is_inner", "parameters_of"]
+__all__ = ["MANY", "Leader", "device_of", "index_of", "is_captured", "is_inner", "parameters_of"]
+
+
+MANY = 3  # optimizers, one after the other: the loop makes new ones all the time
 
 
 class Leader:
@@ -22,6 +25,8 @@ class Leader:
     One that is stepped group by group, as DeepSpeed does, has another first parameter each time,
     and ends a step with its first group only. Where that of another group comes again before it
     has, the program has replaced it. One that is made anew for the same model only continues it.
+    Where a program makes one after the other, as for the inner steps of meta-learning, the one that
+    outlives them leads.
     """
 
     def __init__(self) -> None:
@@ -29,12 +34,16 @@ class Leader:
         self._first: Callable[[], Any] = _none  # its first parameter, as it ends a step
         self._groups: set[int] = set()  # with which it was stepped since
         self._others: Counter[int] = Counter()  # steps of other optimizers since
+        self._count = 0  # leaders so far
+        # By id: an optimizer beside them, and their number at its first step.
+        self._beside: dict[int, tuple[Callable[[], Any], int]] = {}
 
     def take(self, optimizer: Any) -> None:
         """A step of the loop ends with a step of this one, and so will the next."""
-        if self.optimizer() is not optimizer:
-            self.optimizer = weakref.ref(optimizer)
         first = next(parameters_of(optimizer), None)
+        if self.optimizer() is not optimizer:
+            self._count += first is not self._first()
+            self.optimizer = weakref.ref(optimizer)
         self._first = _none if first is None else weakref.ref(first)
         self._groups.clear()
         self._others.clear()
@@ -56,7 +65,8 @@ class Leader:
         return is_again
 
     def is_replaced(self, optimizer: Any, most: int) -> bool:
-        """Does the loop step this optimizer now instead: the leader is gone, or waits for long?
+        """Does the loop step this optimizer now instead: the leader is gone, waits for long, or is
+        one of many while this one stays?
 
         Args:
             most: steps of another optimizer, from one of the leader's to the next.
@@ -64,8 +74,13 @@ class Leader:
         leader = self.optimizer()
         if leader is None or leader is optimizer:
             return leader is None
+        known, since = self._beside.get(id(optimizer), (_none, 0))
+        if known() is not optimizer:  # another one had its place in memory
+            self._beside[id(optimizer)] = weakref.ref(optimizer), self._count
+            self._others[id(optimizer)] = 0
+            since = self._count
         self._others[id(optimizer)] += 1
-        return self._others[id(optimizer)] > most
+        return self._others[id(optimizer)] > most or self._count - since >= MANY
 
 
 def _none() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from kit.measure.base.machine import Usage, conditions_of
 from kit.measure.base.ready import ReadyBatches
-from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions
+from kit.runs.conditions import OF_OTHERS, UNKNOWN_CONDITIONS, Conditions
 from kit.runs.labels import WATCHED
 from kit.runs.run import Run
 
@@ -33,6 +33,7 @@ class Recorded:
     notes: list[str] = field(default_factory=list)
     usage: Usage | None = None  # of the machine; None until the measured steps are over
     ended: str = ""  # why; "" while it goes on
+    of_others: int = 0  # steps of the same loop that other threads made meanwhile
 
     @property
     def steps(self) -> list[int]:
@@ -49,7 +50,11 @@ class Recorded:
     @property
     def environment(self) -> dict[str, str]:
         """For the run: how it was recorded."""
-        said = {WATCHED: self.ended or "goes on", "a step ends at": self.boundary}
+        said = {
+            WATCHED: self.ended or "goes on",
+            "a step ends at": self.boundary,
+            OF_OTHERS: f"{self.of_others or ''}",
+        }
         return {name: text for name, text in said.items() if text}
 
     @property

@@ -103,6 +103,12 @@ class Recording:
             self.recorded.notes.append(f"what the profiler saw is lost: {error!r}")
         if not self._is_tracing and self.count:
             self.recorded.notes.append(self._too_short())
+        if others := self.recorded.of_others:
+            self.recorded.notes.append(
+                f"other threads made {format_count(others, 'step')} of this loop meanwhile: a step "
+                "here is the time from one of this thread's to its next, with theirs in between. "
+                "Have one thread make all of them to record that"
+            )
         if self._is_tracing and not self.is_over:
             self.recorded.notes.append(_ENDED_IN_TRACE)
         self.recorded.ended = f"{why or 'complete'}: {self.said}"

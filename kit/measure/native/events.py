@@ -33,7 +33,8 @@ from kit.trace.devices import (
     region_name,
 )
 from kit.trace.host import AT_ONCE_NS, waits_for_copy
-from kit.trace.kinds import OF_WORKERS
+from kit.trace.intervals import elapsed, joined
+from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS
 
 __all__ = [
     "ENGINE",
@@ -99,7 +100,7 @@ def timeline_of(
 
     spans = [_span("host/main", e.name.removeprefix("kit "), "step", e, ns) for e in steps]
     spans += _phases(host, steps, ns)
-    spans += [_span("host/main", _batch(e), "input", e, ns) for e in host if _is_input(e)]
+    spans += [_span("host/main", name, "input", e, ns) for name, e in _batches(host, looks or ())]
     notes = [*notes]
     syncs: list[SyncPoint] = []
     if device == "cpu":
@@ -242,6 +243,30 @@ def _batch(event: Any) -> str:
     return OF_WORKERS if "MultiProcessing" in event.name else "next batch"
 
 
+def _batches(host: Iterable[Any], looks: Sequence[Look]) -> Iterator[tuple[str, Any]]:
+    """What brings batches, each with what it is called."""
+    named = [(_batch(e), e) for e in host if _is_input(e)]
+    waits = [_ends(e) for name, e in named if name == OF_WORKERS]
+    is_busy = bool(waits) and len(looks) > 1 and _is_busy(waits, looks)
+    for name, e in named:
+        yield BESIDE_WORKERS if is_busy and name == OF_WORKERS else name, e
+
+
+def _is_busy(waits: Sequence[tuple[int, int]], looks: Sequence[Look]) -> bool:
+    """Does this thread itself work most of the time for which it waits for a loader's workers?
+
+    It asks the sampler, which may sleep, and unpacks what the workers send.
+    """
+    at = np.array([x.at_ns for x in looks], np.int64)
+    ran, queued = (
+        np.diff([getattr(x, name) for x in looks]) / np.maximum(np.diff(at), 1)
+        for name in ("cpu_ns", "queued_ns")
+    )
+    waited = np.diff(elapsed(joined(np.array(waits, np.int64)), at))
+    works = np.where([x.in_loader for x in looks[1:]], 1.0, ran)
+    return bool((waited * works).sum() > (waited * (1 - queued)).sum() / 2)
+
+
 def _away(
     host: Sequence[Any], steps: Sequence[Any], looks: Sequence[Look], device: str
 ) -> Iterator[Span]:
@@ -329,7 +354,7 @@ def _waits(events: Iterable[Any], host: Iterable[Any]) -> list[tuple[Any, Any]]:
 def _is_waiting_copy(call: Any, copies: Mapping[int, Any]) -> bool:
     """Does a call copy, and return no earlier than the copy is done?"""
     copy = copies.get(call.id) if is_transfer(call.name) else None
-    return copy is not None and waits_for_copy(copy.name, _ends(call), _ends(copy))
+    return copy is not None and waits_for_copy(call.name, copy.name, _ends(call), _ends(copy))
 
 
 def _follows(wait: Any, copy: Any) -> bool:

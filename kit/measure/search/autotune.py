@@ -47,7 +47,7 @@ WARMUP = CONFIRM + 2  # a replayed step is one from there on
 _CUTS = ("mode", "bulk_forward", "bulk_backward")
 
 Axes = dict[str, list[dict[str, Any]]]
-Draw = Callable[[Tuned], Mapping[str, Any] | None]
+Draw = Callable[[Tuned], Any]  # a view, or None
 
 
 def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float = 60.0,

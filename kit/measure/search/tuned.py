@@ -162,6 +162,7 @@ class Trial:
         """How much longer a sample takes than in the other trial, and how sure that is.
 
         The trials were measured one after another: what other programs took, they took of both.
+        What the means say against it stays.
         """
         found = steps_difference(other.counted, self.counted, by_sample=True)
         return replace(found, doubt="")
@@ -203,9 +204,10 @@ def choose(trials: Sequence[Trial], first: Trial) -> Trial:
     """The fastest; but a simpler one if the fastest does not win beyond the spread.
 
     Simpler: fewer settings changed from the start, then fewer compiles. One whose own times are
-    erratic cannot be told from the fastest: it must have won against the start itself.
+    erratic cannot be told from the fastest: it must have won against the start itself. One whose
+    median alone is fast, because each fifth step stalls, is not chosen.
     """
-    possible = [t for t in trials if t.is_possible]
+    possible = [t for t in trials if t.is_possible and not _is_slower_in_mean(t, first)]
     if not possible:
         return first
     fastest = min(possible, key=lambda t: t.ms_per_sample)
@@ -213,6 +215,12 @@ def choose(trials: Sequence[Trial], first: Trial) -> Trial:
     if first not in tied:
         tied = [t for t in tied if t is fastest or t.since(first).kind == "less"]
     return min(tied, key=lambda t: (t.changes, t.programs.count, t.ms_per_sample), default=fastest)
+
+
+def _is_slower_in_mean(trial: Trial, first: Trial) -> bool:
+    """Does the mean step show that it takes longer, against what the median says?"""
+    means = trial.since(first).means
+    return means is not None and means.amount > 0
 
 
 @dataclass(frozen=True)
@@ -239,7 +247,7 @@ class Tuned:
     budget_s: float
     spent_s: float
     left_out: tuple[str, ...] = ()  # what the budget did not allow
-    draw: Callable[[Tuned], Mapping[str, Any] | None] | None = field(
+    draw: Callable[[Tuned], Any] | None = field(  # gives a view, or None
         default=None, repr=False, compare=False
     )
 
@@ -264,7 +272,7 @@ class Tuned:
     def summary(self) -> str:
         """What was found, in words, and what to do with it."""
         best, start = self._row("is_best"), self._row("is_start")
-        lines = [_verdict(best, start, self.speedup, len(self.tried))]
+        lines = [_verdict(best, start, self.speedup, self.tried)]
         if not start["is_same"]:
             lines.append(
                 "Its losses differ from one run to the next under the same settings, so "
@@ -289,9 +297,11 @@ class Tuned:
     def _row(self, name: str) -> Mapping[str, Any]:
         return next(row for row in self.tried if row[name])
 
-    def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
-        drawn = None if self.draw is None else self.draw(self)
-        return {**(drawn or {}), "text/plain": repr(self)}
+    def _ipython_display_(self) -> None:
+        view = self.draw(self) if self.draw else None
+        if view is None:
+            raise NotImplementedError  # so IPython writes its `repr`
+        view._ipython_display_()
 
 
 def _order(trial: Trial) -> tuple[bool, float]:
@@ -326,17 +336,12 @@ def _row(trial: Trial, best: Trial, first: Trial) -> dict[str, Any]:
     }
 
 
-def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, count: int) -> str:
+def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float,
+             tried: Sequence[Mapping[str, Any]]) -> str:  # fmt: skip
+    if best["is_start"]:
+        return _kept(start, [row for row in tried if not row["is_start"]])
     is_same = training_of(best["settings"]) == training_of(start["settings"])
     name, unit = ("step_ms", "step") if is_same else ("ms_per_sample", "sample")
-    if best["is_start"]:
-        ms, spread = format_number(start["step_ms"]), format_number(start["spread_ms"], figures=2)
-        if count == 1:
-            return f"Only what you gave was measured: {ms} ms a step."
-        return (
-            f"What you gave is the best of {count} settings: {ms} ms a step. "
-            f"No other is faster beyond the spread, ± {spread} ms."
-        )
     more = (best["compile_ms"] - start["compile_ms"]) / 1e3
     if abs(more) < 0.05:
         cost = "compiling takes as long"
@@ -349,6 +354,19 @@ def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, 
         f"({format_number(best[name])} ms a {unit} instead of {format_number(start[name])}, "
         f"{best['change'].text()}); {cost}."
     )
+
+
+def _kept(start: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """That the start is the best, and how far off the next one is; the fastest comes first."""
+    ms = f"{format_number(start['step_ms'])} ms a step"
+    if not others:
+        return f"Only what you gave was measured: {ms}."
+    text = f"What you gave is kept: {ms}. Of {format_count(len(others), 'other setting')} none is "
+    possible = [row for row in others if row["is_possible"]]
+    if not possible:
+        return f"{text}possible."
+    next_ = possible[0]
+    return f"{text}surely faster; the next is {next_['words']}: {next_['change'].text()}."
 
 
 def _steps(row: Mapping[str, Any]) -> str:

@@ -24,7 +24,13 @@ from kit.trace import count_devices, sync_table, union_ns
 from kit.trace.devices import is_runtimes
 from kit.trace.gaps import ELSEWHERE, OWN
 from kit.trace.intervals import common
-from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
+from kit.trace.kinds import (
+    BESIDE_WORKERS,
+    CATEGORY_ROWS,
+    OF_WORKERS,
+    WORKERS_BEGIN,
+    WORKERS_END,
+)
 from kit.trace.metrics import Together, waits_of
 
 __all__ = ["RULES", "Advice", "advise", "limits_of"]
@@ -174,7 +180,7 @@ def _sleeps_in_input(run: Run) -> tuple[str, str]:
     """The line at which most of the loading sleeps, and a clause about it; "" if none does."""
     t = run.timeline
     loading = t.intervals(kind="input", lane="host/main")
-    if not len(loading) or any(t.names[i] == OF_WORKERS for i in t.name[t.where(kind="input")]):
+    if not len(loading) or OF_WORKERS in _names(run):
         return "", ""
     asleep = {
         name: union_ns(common(loading, t.intervals(kind="elsewhere", name=name)))
@@ -189,25 +195,50 @@ def _sleeps_in_input(run: Run) -> tuple[str, str]:
 
 def _loader(run: Run, ms: float, asleep: str) -> Advice:
     """What a script says to its own loader."""
-    t = run.timeline
-    inputs = np.unique(t.name[t.where(kind="input")])
-    names = [t.names[i] for i in inputs.tolist()]
+    names = _names(run)
     beside = " pin_memory=True lets their copies to the GPU go beside its work."
     pinned = beside if is_on_gpu(run) else ""
-    if any(name == OF_WORKERS or "_MultiProcessing" in name for name in names):  # torch's name
+    waits = f"the host waits {in_a_step(run, ms)} for its batch"
+    if _mostly_restarts(run):
         text = (
-            f"the host waits {in_a_step(run, ms)} for its batch though the DataLoader has "
-            "workers: they are slower than the step, or begin anew with each epoch. Give it more "
-            "of them (num_workers), more batches ahead (prefetch_factor) and "
-            f"persistent_workers=True, or make its items cheaper.{pinned}"
+            f"{waits}, and most of that time workers of a DataLoader begin and end. Keep one "
+            "iterator for all steps (in place of next(iter(loader)) in each), and let the workers "
+            "outlive an epoch (persistent_workers=True)."
+        )
+    elif BESIDE_WORKERS in names:
+        text = (
+            f"{waits} though the DataLoader has workers{asleep}: this process is itself at work "
+            "for it (in a sampler, or unpacking what they send), and more workers would not help. "
+            f"Make that cheaper, or let the workers do it.{pinned}"
+        )
+    elif any(name == OF_WORKERS or "_MultiProcessing" in name for name in names):  # torch's name
+        text = (
+            f"{waits} though the DataLoader has workers: they are slower than the step, or begin "
+            "anew with each epoch. Give it more of them (num_workers), more batches ahead "
+            f"(prefetch_factor) and persistent_workers=True, or make its items cheaper.{pinned}"
         )
     else:
         text = (
-            f"the host waits {in_a_step(run, ms)} for its batch{asleep}: let processes of the "
-            "DataLoader prepare batches ahead of the step (num_workers=2, prefetch_factor=2, "
-            f"persistent_workers=True), or make its items cheaper.{pinned}"
+            f"{waits}{asleep}: let processes of the DataLoader prepare batches ahead of the step "
+            "(num_workers=2, prefetch_factor=2, persistent_workers=True), or make its items "
+            f"cheaper.{pinned}"
         )
     return Advice("input", text)
+
+
+def _names(run: Run) -> set[str]:
+    """What the parts of its input are called."""
+    t = run.timeline
+    return {t.names[i] for i in np.unique(t.name[t.where(kind="input")]).tolist()}
+
+
+def _mostly_restarts(run: Run) -> bool:
+    """Do a loader's workers begin and end in most of its input?"""
+    loading, *parts = (
+        run.timeline.intervals(kind="input", name=name)
+        for name in (None, WORKERS_BEGIN, WORKERS_END)
+    )
+    return union_ns(np.concatenate(parts)) > union_ns(loading) / 2
 
 
 def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:

@@ -10,13 +10,13 @@ from typing import Any
 from kit.runs.labels import is_of_strangers, told_settings
 from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
-from kit.text import format_ms
+from kit.text import format_ms, format_percent
 from kit.trace import SyncRow
 
 __all__ = ["SYNC_CURES", "Advice", "SyncCure", "in_a_step", "sync_cure"]
 
 APART = 0.1  # of a step: so much longer or shorter are the traced ones, that a reader is told
-_EACH = 2 / 3  # times a step: what comes more often is said of each
+_EACH = 0.95  # times a step: what comes as often is said of each
 _SELDOM = 1 / 50  # times a step: what comes no more often is seldom enough
 
 
@@ -94,8 +94,10 @@ def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
 
 
 def _how_often(row: SyncRow) -> str:
-    if row.count_per_step > _EACH:
+    if row.count_per_step >= _EACH:
         return "in each step"
+    if row.count_per_step > 2 / 3:  # nearer to each step than to each second one
+        return f"in {format_percent(row.count_per_step)} of the steps"
     return f"once in {round(1 / row.count_per_step)} steps"
 
 

@@ -130,12 +130,17 @@ class RunDiff:
     def slower_than(self, fraction: float) -> bool:
         """Is a step, or a sample, slower by more than this fraction and than the spread?
 
+        Of the median and the mean either is enough where they do not agree.
+
         Raises:
             SettingsError: the fraction is no number of at least 0.
         """
         check_number(SettingsError, "the fraction", fraction, at_least=0)
         found = self.step.difference
-        return found is not None and found.kind == "more" and found.amount > fraction
+        if found is None or found.doubt:
+            return False
+        both = replace(found, means=None), found.means
+        return any(one and one.kind == "more" and one.amount > fraction for one in both)
 
     def text(self, limit: int = 8) -> str:
         """What changed, `limit` rows of each part at most, and how much did not.

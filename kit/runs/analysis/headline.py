@@ -25,6 +25,7 @@ from kit.runs.change import (
 )
 from kit.runs.labels import samples_of
 from kit.runs.run import Run
+from kit.runs.spread import SURE
 from kit.runs.steady import rare_reads
 from kit.text import UNKNOWN, format_count, format_ms, format_number, format_percent
 from kit.trace import Headline, SyncPoint, count_devices, each_step, headline
@@ -53,6 +54,7 @@ HEADLINE_WORDS = {  # what each field of `Headline` is called wherever it is sho
 }
 RERUN_POINTS = 0.03  # what a fraction of one differs by between reruns (standard deviation)
 _BLUR_POINTS = 0.10
+_REGULAR = 1.5  # times the shortest: the longest pause between reads at every n-th step
 _Place = tuple[str, str, str]  # line, library line and cause
 _FRACTIONS: dict[str, Callable[[Headline], float]] = {
     "device_busy_fraction": lambda h: h.device_busy_fraction,
@@ -173,20 +175,24 @@ class Headlines:
         return found
 
     @cached_property
-    def _rare(self) -> list[dict[_Place, int]]:
+    def _rare(self) -> list[dict[_Place, tuple[int, int]]]:
         return [_rare_in_a_step(run) for run in self._runs]
 
     def _counts(self, old: int, new: int) -> Difference:
         """Of sync points a step: exact, but for a read in some steps only.
 
         A run may hold one such step more or less, by where in the program it began, and so all that
-        a step reads at such a line.
+        a step reads at such a line. Reads that depend on the data vary as much as counts by chance.
         """
         a, b = (self._all[i].syncs_per_step for i in (old, new))
         steps = [self._told[i].steps for i in (old, new)]
         rare = [self._rare[i] for i in (old, new)]
-        most = sum(max(found.get(place, 0) for found in rare) for place in {*rare[0], *rare[1]})
+        places = {*rare[0], *rare[1]}
+        most = sum(max(found.get(place, (0, 0))[0] for found in rare) for place in places)
         half = most * sum(1 / n for n in steps) if all(steps) else 0.0
+        chances = [sum(chance for _, chance in found.values()) for found in rare]
+        varied = sum(count / n**2 for count, n in zip(chances, steps, strict=True) if count)
+        half = max(half, SURE * math.sqrt(varied))
         return Difference(a, b, b - a - half, b - a + half, is_ratio=False, blur=0.0)
 
     def _fraction(self, name: str, old: int, new: int) -> Difference:
@@ -220,43 +226,76 @@ def has_other_samples(old: Run, new: Run) -> bool:
 def syncs_of_steps(run: Run) -> list[Sequence[SyncPoint]]:
     """The sync points that the cards tell of, of each step alone.
 
-    Nobody kept when an untraced step began: there is nothing if not all have equally many.
+    Nobody kept when an untraced step began. Where not all have equally many at a line, its reads
+    are dealt out evenly, those of one step together: so it is known how they vary, and not when.
     """
     told = waits_of(run)
-    if told.steps and told.is_traced:
+    if not told.steps:
+        return []
+    if told.is_traced:
         syncs = sorted(told.syncs, key=lambda sync: sync.at_ns)
         ends = run.timeline.intervals(kind="step")
         places = np.searchsorted([sync.at_ns for sync in syncs], ends).tolist()
         return [syncs[first:last] for first, last in places]
-    if not told.steps or {*rare_reads(run)} & {sync.site for sync in told.syncs}:
-        return []
-    each = len(told.syncs) // told.steps
-    return [told.syncs[i * each : (i + 1) * each] for i in range(told.steps)]
+    rare = {*rare_reads(run)}
+    found: list[list[SyncPoint]] = [[] for _ in range(told.steps)]
+    for place, at in _by_place(told.syncs).items():
+        is_rare = place[0] in rare or len(at) % told.steps
+        bursts = _bursts(at, run.step_ms * 1e6) if is_rare else [[sync] for sync in at]
+        for i, burst in enumerate(bursts):
+            found[i * told.steps // len(bursts)] += burst
+    return list(found)
 
 
-def _rare_in_a_step(run: Run) -> dict[_Place, int]:
-    """How often a step waits at most at each place at which not all steps wait equally often.
+def _by_place(syncs: Sequence[SyncPoint]) -> dict[_Place, list[SyncPoint]]:
+    at: dict[_Place, list[SyncPoint]] = defaultdict(list)
+    for sync in sorted(syncs, key=lambda sync: sync.at_ns):
+        at[_place(sync)].append(sync)
+    return at
+
+
+def _bursts(syncs: Sequence[SyncPoint], step_ns: float) -> list[list[SyncPoint]]:
+    """What belongs to one step: the reads at a place that follow each other within half a step."""
+    found: list[list[SyncPoint]] = []
+    for sync in syncs:
+        if found and sync.at_ns - found[-1][-1].at_ns <= step_ns / 2:
+            found[-1].append(sync)
+        else:
+            found.append([sync])
+    return found
+
+
+def _by_chance(bursts: Sequence[Sequence[SyncPoint]]) -> int:
+    """How many reads may be more or fewer by chance; 0 where they come at every n-th step."""
+    pauses = np.diff([burst[0].at_ns for burst in bursts])
+    is_regular = len(pauses) > 1 and pauses.max() <= _REGULAR * pauses.min()
+    return 0 if is_regular else sum(map(len, bursts))
+
+
+def _rare_in_a_step(run: Run) -> dict[_Place, tuple[int, int]]:
+    """How often a step waits at most at each place at which not all steps wait equally often, and
+    how many of its waits come by chance.
 
     Of an untraced step: those that follow each other within half a step, in as long a time as the
     longest one took. That one alone may be an outlier, in which other steps' reads would count.
     """
-    told = waits_of(run)
-    at: dict[_Place, list[int]] = defaultdict(list)
-    for sync in told.syncs:
-        at[_place(sync)].append(sync.at_ns)
+    told, found = waits_of(run), {}
+    at = _by_place(told.syncs)
     if told.is_traced:
         steps = [Counter(map(_place, syncs)) for syncs in syncs_of_steps(run)]
-        most = {place: max(step[place] for step in steps) for place in at if steps}
-        return {place: n for place, n in most.items() if any(step[place] < n for step in steps)}
+        for place in at if steps else ():
+            most = max(step[place] for step in steps)
+            if any(step[place] < most for step in steps):
+                found[place] = most, _by_chance(_bursts(at[place], run.traced_ms * 1e6))
+        return found
     rare, longest = {*rare_reads(run)}, max(run.step_times_ns)
-    found = {}
-    for place, times in at.items():
-        if place[0] in rare or len(times) % told.steps:
-            begins = np.sort(times)
+    for place, syncs in at.items():
+        if place[0] in rare or len(syncs) % told.steps:
+            begins = np.array([sync.at_ns for sync in syncs])
             until = np.searchsorted(begins, begins + longest, "right")
-            apart = np.flatnonzero(np.diff(begins) > run.step_ms * 1e6 / 2)
-            together = np.diff([0, *(apart + 1), len(begins)])
-            found[place] = int(min((until - np.arange(len(begins))).max(), together.max()))
+            bursts = _bursts(syncs, run.step_ms * 1e6)
+            most = min(int((until - np.arange(len(begins))).max()), max(map(len, bursts)))
+            found[place] = most, _by_chance(bursts)
     return found
 
 

@@ -10,7 +10,14 @@ from kit.runs.analysis.verdict import verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import time_notes
 from kit.runs.run import Run
 from kit.runs.sources import code_by_site
-from kit.text import format_ns, format_number, format_share, markdown_table, safe_markdown
+from kit.text import (
+    format_ms,
+    format_ns,
+    format_number,
+    format_share,
+    markdown_table,
+    safe_markdown,
+)
 from kit.trace import sync_table
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
@@ -63,13 +70,13 @@ def _breakdown(run: Run) -> str:
     rows = [
         (
             safe_markdown(r.category),
-            f"{r.exposed_ms:.3f}",
+            format_ms(r.exposed_ms),
             format_share(r.share),
-            f"{r.total_ms:.3f}",
+            format_ms(r.total_ms),
         )
         for r in run.breakdown()
     ]
-    head = ("category", "charged (ms)", "share", "in all (ms)")
+    head = ("category", "charged", "share", "in all")
     return markdown_table(head, rows) if rows else _NONE
 
 
@@ -83,11 +90,11 @@ def _lines(run: Run) -> list[str]:
     cells = [
         (
             safe_markdown(f"{r.site} {codes.get(r.site, '').strip()}".strip(), 140),
-            *(format_number(ms_of(r)) for ms_of in known.values()),
+            *(format_ms(ms_of(r)) for ms_of in known.values()),
         )
         for r in rows[:_TOP_LINES]
     ]
-    head = ("line", *(f"{name} (ms a step)" for name in known))
+    head = ("line", *(f"{name} a step" for name in known))
     table = markdown_table(head, cells) + _more(len(rows) - _TOP_LINES, "lines")
     return ["## Lines", table] if cells else []
 
@@ -102,13 +109,13 @@ def _kernels(run: Run) -> str:
             safe_markdown(r.name),
             *[str(r.segment) if r.segment >= 0 else "-"] * of_segments,
             format_number(r.count / steps),
-            f"{r.charged_ms / steps:.3f}",
-            f"{r.mean_us:.2f}",
+            format_ms(r.charged_ms / steps),
+            format_ms(r.mean_us / 1e3),
             format_share(r.share),
         )
         for r in shown
     ]
-    head = ("kernel", *["segment"] * of_segments, "runs", f"ms{each}", "mean of a run (µs)",
+    head = ("kernel", *["segment"] * of_segments, "runs", f"time{each}", "mean of a run",
             "share of kernel time")  # fmt: skip
     more = _more(len(every) - _TOP_KERNELS, "kernels")
     return markdown_table(head, rows) + more if rows else _NONE
@@ -128,9 +135,9 @@ def _syncs(run: Run) -> str:
         (
             *(safe_markdown(text or "-") for text in (r.site, r.via, r.cause)),
             format_number(r.count_per_step),
-            f"{r.wait_ms_per_step:.3f}",
+            format_ms(r.wait_ms_per_step),
         )
         for r in sync_table(waits.syncs, steps=waits.steps)
     ]
-    head = ("line", "through", "cause", "a step", "wait (ms a step)")
+    head = ("line", "through", "cause", "a step", "wait a step")
     return f"{markdown_table(head, rows)}\n\nMean over {waits.which}."

@@ -111,7 +111,7 @@ def row_markdown(name: str, row: Change | NodeChange) -> tuple[str, str, str, st
 
 def _said(row: Change | NodeChange) -> str:
     if math.isnan(row.old) and math.isnan(row.new):
-        return "no kernel of its own"
+        return "no kernel of its own" if isinstance(row, NodeChange) else "not measured"
     if row.difference is None:
         return f"{'+' if row.ms >= 0 else '−'}{format_ms(abs(row.ms))}"
     if row.difference.is_ratio:

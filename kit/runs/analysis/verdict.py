@@ -20,6 +20,7 @@ from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, Timeline, count_devices
 from kit.trace.active import named
 from kit.trace.communication import way_of
+from kit.trace.imported import TOGETHER
 from kit.trace.intervals import within, without
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.limits import BUSY
@@ -66,6 +67,14 @@ _BEHIND = (
     "end each traced step with a wait for its work, torch.cuda.synchronize() or "
     "jax.block_until_ready(result), so that a step lasts until its kernels have run; or trace more "
     "steps, until the host can get no further ahead"
+)
+_APART = (
+    "open the trace of each process for itself, or a folder of them with kit.open_ranks, which "
+    "compares them"
+)
+_RECORD_AGAIN = (
+    "record again, with another version of the profiler if it writes such times each time: the "
+    "notes say which are wrong"
 )
 _NOT_LOOKED = (
     "The device waits for the host, between two ops or launches. Whether the host computes there, "
@@ -244,6 +253,10 @@ def _of_measured(run: Run, limit: Limit) -> str:
 
 def _next_of(run: Run) -> str:
     """What to do about a run whose limit cannot be told."""
+    if not run.doubt and TOGETHER in run.environment:
+        return _APART
+    if not run.doubt and run.wrong_times.doubt:
+        return _RECORD_AGAIN
     if not run.doubt and run.not_begun_fraction >= MUCH:
         return _EARLIER
     if not run.doubt and run.after_steps_fraction >= MUCH:
@@ -328,7 +341,7 @@ def _of_device(run: Run, limit: Limit) -> str:
     each = 1 - idle / (devices * steps * run.traced_ms)
     if each < BUSY:  # of one device it is the limit's share
         return (
-            f"At each moment some device works, but each of the {devices} for "
+            f"Mostly some device works, but each of the {devices} for "
             f"{format_percent(each)} of the time: they wait for each other"
         )
     rest = 1 - limit.share

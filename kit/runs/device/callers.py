@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.device.shapes import call_cost
-from kit.runs.run import Run
+from kit.runs.run import EXPORTED_AS, Run
 from kit.runs.sources import code_by_site
 from kit.text import (
     Column,
@@ -166,6 +166,11 @@ def without_callers(run: Run) -> str:
     if run.graphs:
         return (
             f"{said}; which ops each of them computes, and on which line, kit.KernelView(run) has"
+        )
+    if EXPORTED_AS in run.environment:
+        return (
+            f"{said}: the file was written by kit.export_trace, for other tools. Open the run that "
+            "run.save kept, or the trace that was exported"
         )
     return (
         f"{said}: torch.profiler says it with activities of CPU and device, the modules with "

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -320,17 +321,6 @@ def test_a_loop_in_a_thread_is_recorded_from_outside_as_often_as_asked() -> None
     assert watch.ended.startswith("stopped: ")
 
 
-def test_another_threads_steps_are_not_counted() -> None:
-    loop, other = Loop(), Loop()
-    with kit.watch(steps=50, skip=0) as watch:
-        loop.train(3)
-        thread = threading.Thread(target=other.train, args=(5,))
-        thread.start()
-        thread.join()
-        loop.train(1)
-    assert len(watch.run.step_times_ns) == 3  # the first step of the loop began the recording
-
-
 def test_while_it_goes_on_the_run_has_the_steps_so_far() -> None:
     loop = Loop()
     with kit.watch(steps=100, skip=0) as watch:
@@ -347,8 +337,18 @@ def test_what_cannot_be_is_an_error_that_says_what_to_do() -> None:
     for options, text in (({"steps": 0}, "steps of a watch"), ({"skip": -1}, "skip of a watch")):
         with pytest.raises(SettingsError, match=text):
             kit.watch(**options)
-    with pytest.raises(SettingsError, match="not str"), kit.watch() as watch:
-        watch.step("0.5")
+    for loss in ("0.5", np.array("x"), np.ones(2)):
+        text = r"watch\.step\(loss\) takes a tensor or a number, not (str|ndarray)"
+        with pytest.raises(SettingsError, match=text), kit.watch() as watch:
+            watch.step(loss)
+
+
+@pytest.mark.parametrize("loss", [np.float32(1.5), np.array(1.5), np.array([1.5])])
+def test_a_number_of_numpys_is_a_loss(loss: Any) -> None:
+    with kit.watch(steps=2, skip=0) as watch:
+        for _ in range(8):
+            watch.step(loss)
+    assert watch.run.losses == (1.5, 1.5)
 
 
 def test_no_view_names_a_batch_that_nobody_knows() -> None:

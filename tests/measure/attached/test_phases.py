@@ -40,8 +40,25 @@ def test_where_the_first_optimizer_is_gone_the_next_one_ends_steps() -> None:
         _steps(_sgd(), 20)
     assert watch.ended.startswith("complete")
     assert watch.run.timeline.where(kind="step").sum() == TRACED_STEPS
-    said = "4 steps before these are left out: they ended with the step() of an optimizer that"
+    said = "12 steps before these are left out: they ended with the step() of an optimizer that"
     assert any(note.startswith(said) for note in watch.run.timeline.notes)
+
+
+def test_where_optimizers_are_made_all_the_time_the_one_that_outlives_them_ends_steps() -> None:
+    """As in meta-learning: some inner steps for each task, and one of the model's for them all."""
+    outer, tasks, inner_steps = _sgd(), 2, 3
+    with kit.watch(steps=5, skip=2) as watch:
+        for _ in range(24):
+            for _ in range(tasks):
+                inner = _sgd()
+                _steps(inner, inner_steps)
+            _steps(outer, 1)
+    assert watch.ended.startswith("complete")
+    phases = [s.name for s in watch.run.timeline.spans if s.kind == "record"]
+    assert phases.count("backward") == (tasks * inner_steps + 1) * TRACED_STEPS
+    assert watch.run.environment["a step ends at"].startswith("SGD.step()")
+    (note,) = [note for note in watch.run.timeline.notes if "left out" in note]
+    assert note.endswith("and so on: call watch.step() where a step of the loop ends")
 
 
 def test_an_optimizer_that_is_made_anew_for_the_same_model_begins_nothing_again() -> None:

@@ -24,6 +24,7 @@ from kit.measure.native.events import ENGINE, timeline_of
 from kit.runs.analysis.advice import advise
 from kit.runs.run import Run
 from kit.runtime.profiling.elsewhere import Look
+from kit.trace.kinds import WORKERS_BEGIN, WORKERS_END
 from kit.trace.limits import limited_by
 from tests.measure.native.test_torch import Event, gpu_step
 
@@ -151,6 +152,37 @@ class _Slow(torch.utils.data.Dataset[torch.Tensor]):
         return torch.ones(4, 8)
 
 
+class _Ready(_Slow):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(4, 8)
+
+
+class _SlowSampler:
+    def __init__(self, spends: Callable[[], None]) -> None:
+        self._spends = spends
+
+    def __len__(self) -> int:
+        return 32
+
+    def __iter__(self) -> Iterator[int]:
+        for i in range(len(self)):
+            self._spends()
+            yield i
+
+
+def sleeps_long() -> None:
+    time.sleep(5 * WAIT_S)
+
+
+def computes_long() -> None:
+    until = time.thread_time() + 2 * WAIT_S
+    while time.thread_time() < until:
+        pass
+
+
 class _SlowItems:
     """A dataset for jax."""
 
@@ -172,6 +204,39 @@ def test_a_step_that_waits_for_its_loader_is_input_bound(workers: int) -> None:
     assert limited_by(run.timeline).what == "input"
     (advice,) = [a for a in advise(run) if a.rule == "input"]
     assert ("though the DataLoader has workers" in advice.text) == (workers > 0)
+    assert "itself" not in advice.text
+
+
+@pytest.mark.alone
+@pytest.mark.filterwarnings("ignore:.*fork")
+@pytest.mark.parametrize("spends", [sleeps_long, computes_long])
+def test_a_sampler_is_not_made_faster_by_more_workers(spends: Callable[[], None]) -> None:
+    loader: Any = torch.utils.data.DataLoader(
+        _Ready(),
+        batch_size=None,
+        sampler=_SlowSampler(spends),  # type: ignore[arg-type]
+        num_workers=1,
+    )
+    run = watched(lambda: None, loader)
+    (advice,) = [a for a in advise(run) if a.rule == "input"]
+    assert "this process is itself at work" in advice.text
+    assert "num_workers" not in advice.text
+    assert advice.site == (line_of("time.sleep(5 * WAIT_S)") if spends is sleeps_long else "")
+
+
+@pytest.mark.alone
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_step_that_begins_and_ends_the_workers_is_told_to_keep_them() -> None:
+    loader = torch.utils.data.DataLoader(_Ready(), batch_size=None, num_workers=1)
+    run = watched(lambda: next(iter(loader)))
+    t = run.timeline
+    assert {WORKERS_BEGIN, WORKERS_END} < {t.names[i] for i in t.name[t.where(kind="input")]}
+    assert limited_by(t).what == "input"
+    (advice,) = [a for a in advise(run) if a.rule == "input"]
+    assert "most of that time workers of a DataLoader begin and end" in advice.text
+    kind = type(iter(loader))
+    assert not hasattr(kind.__init__, "__wrapped__")
+    assert not hasattr(kind._shutdown_workers, "__wrapped__")
 
 
 @pytest.mark.alone

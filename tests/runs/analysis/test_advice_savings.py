@@ -16,7 +16,7 @@ from kit.runs.analysis.advice import RULES, AdviceRule, advise
 from kit.runs.analysis.cures import Advice, SyncCure, sync_cure
 from kit.runs.analysis.summary import summary
 from kit.trace import Span, SyncPoint, Timeline, sync_table
-from kit.trace.kinds import OF_WORKERS
+from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS, WORKERS_BEGIN
 from kit.widgets.numbers.advice import advice_html
 from kit.workloads import recorded
 from tests.runs.analysis.advised import LAZY, MS, busy, host, rules, run_of, synthetic
@@ -58,6 +58,16 @@ def test_a_script_is_told_of_its_own_loader(settings: kit.Settings) -> None:
             (advice,) = synthetic(waits, settings, environment=on_it).advice()
             assert "though the DataLoader has workers" in advice.text
             assert ("pin_memory=True" in advice.text) == is_pinned
+    sampled = [busy(0, 5), host("input", 5, 10, BESIDE_WORKERS)]
+    asleep = host("elsewhere", 6, 10, "mine.py:3")
+    for spans, site in ((sampled, ""), ([*sampled, asleep], "mine.py:3")):
+        (advice,) = synthetic(spans, settings, environment=script).advice()
+        assert "more workers would not help" in advice.text
+        assert advice.site == site
+    begun = [host("input", 5, 8, WORKERS_BEGIN), host("input", 8, 10, OF_WORKERS)]
+    for spans, is_said in ((begun, True), ([begun[0], host("input", 8, 12, OF_WORKERS)], False)):
+        (advice,) = synthetic([busy(0, 5), *spans], settings, environment=script).advice()
+        assert ("workers of a DataLoader begin and end" in advice.text) == is_said
     computes = [busy(0, 4), host("record", 0, 10), host("own", 4, 10, "mine.py:3")]
     (advice,) = [a for a in synthetic(computes, settings).advice() if a.rule == "own code"]
     assert "device=ctx.device" in advice.text
@@ -96,6 +106,13 @@ def test_what_is_logged_now_and_then_is_not_said_to_be_in_each_step(steps: int, 
     run = synthetic([busy(0, 3), host("wait", 0, 5, "print")], sync_points=syncs)
     (row,) = sync_table(syncs, steps=steps, timeline=run.timeline)
     assert said in sync_cure(row, run).text
+
+
+def test_what_seven_of_ten_steps_log_is_not_said_of_each() -> None:
+    syncs = tuple(SyncPoint(i, 5 * MS, "print", "mine.py:3", "") for i in range(7))
+    run = synthetic([busy(0, 3), host("wait", 0, 5, "print")], sync_points=syncs)
+    (row,) = sync_table(syncs, steps=10, timeline=run.timeline)
+    assert "logged in 70% of the steps. Do it" in sync_cure(row, run).text
 
 
 def test_a_device_that_waits_for_recording_asks_for_replay() -> None:

@@ -1,0 +1,67 @@
+"""What a command line cannot mean is refused before anything runs, and says what was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calls import Kit, write
+from tests.factories import make_run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--save", "model.pt"], "in a file *.kitrun"),
+        (["--save", "model"], "is a file of another kind"),
+        (["--report", "page.pdf"], "a browser prints a page as PDF"),
+        (["--device", "1"], "did you mean --devices? The script's own arguments stand after --"),
+        (["--trace"], "The script's own arguments stand after --"),
+    ],
+)
+def test_a_script_does_not_run_for_what_could_not_be_kept(
+    kit: Kit, arguments: list[str], why: str
+) -> None:
+    """A checkpoint was replaced by a run; `--device 1` was taken for `--devices 1`."""
+    for name in ("model", "model.pt"):
+        write(name, "a checkpoint")
+    status, out, err = kit("run", write("train.py", "print('ran')"), *arguments)
+    assert status != 0
+    assert out == ""
+    assert why in err
+    assert Path("model").read_text() == Path("model.pt").read_text() == "a checkpoint"
+
+
+def test_a_run_is_kept_under_any_name_without_a_suffix(kit: Kit) -> None:
+    make_run().save("now")
+    for name in ("now", "new"):
+        _, out, err = kit("run", write("train.py", "print('ran')"), "--save", name)
+        assert (out, "--save" in err) == ("ran\n", False)
+
+
+def test_a_page_that_cannot_be_written_is_said_before_a_trace_is_read(kit: Kit) -> None:
+    make_run().save("a.kitrun")
+    for verb in ("view", "report"):
+        status, out, err = kit(verb, "none.kitrun", "-o", "page.pdf")
+        assert (status, out) == (1, "")
+        assert "a browser prints a page as PDF" in err
+
+
+@pytest.mark.parametrize("verb", ["view", "report", "diff", "query"])
+def test_a_folder_without_saved_runs_says_where_some_are(kit: Kit, verb: str) -> None:
+    """It was told about *.xplane.pb."""
+    for name in ("empty", "nest/a", "nest/b"):
+        Path(name).mkdir(parents=True)
+    for name in ("a", "b"):
+        make_run().save(f"nest/{name}/{name}.kitrun")
+
+    def said(folder: str) -> str:
+        more = {"diff": [folder], "query": ["select 1"], "report": ["-o", "page.html"]}
+        status, out, err = kit(verb, folder, *more.get(verb, []))
+        assert (status, out) == (2 if verb == "diff" else 1, "")
+        return err
+
+    assert "'empty' holds no saved run (*.kitrun), and no trace" in said("empty")
+    where = f"{Path('nest/a')}, {Path('nest/b')}"
+    assert f"'nest' holds no saved run (*.kitrun); its folders do: {where}" in said("nest")
