@@ -6,18 +6,22 @@ that were measured before and after a change differ in their labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 from kit.runs.knob import Knob, knobs_in
 from kit.runs.labels import labels_of, told_settings
 from kit.runs.run import Run
-from kit.text import safe_label
+from kit.text import safe_label, safe_terminal
 
 __all__ = ["Axis", "axes_of", "baselines"]
 
 _MOST = 80  # characters of a run's name
+# What the axes of runs' names and labels are called; the second, if a builder's knob is called so.
+_NAMES = ("variant", "run's name")
+_LABELS = ("run", "run's label")
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,12 @@ class Axis:
             "name": self.name,
             "label": self.label,
             "number": self.is_number,
-            "values": [self._shown(v) for v in self.values],
+            "values": _told_apart([self._shown(v) for v in self.values]),
         }
 
     def _shown(self, value: Any) -> str:
         if self.knob is None:
-            return safe_label(str(value), _MOST)
+            return safe_label(safe_terminal(value, _MOST)) or "unnamed run"
         if value is None:  # of a watched script, or of another workload; "none" is a setting
             return "no such knob" if self.knob.is_own else "not told"
         return self.knob.shown(value)
@@ -63,15 +67,17 @@ def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:
     offers as their table has them. Runs that differ in nothing else are told apart by what they
     are called: the axis "run".
     """
-    axes = [_axis("variant", [run.name for run in runs])]
-    for knob in knobs_in(run.settings for run in runs):
+    knobs = knobs_in(run.settings for run in runs)
+    taken = {knob.name for knob in knobs}
+    axes = [_axis(_free(_NAMES, taken), [run.name for run in runs])]
+    for knob in knobs:
         values = [told_settings(run).get(knob.name) for run in runs]
         if len({*values} - {None}) > 1:  # else some were told it and others not: no difference
             axes.append(_axis(knob.name, values, _ordered(list(dict.fromkeys(values)), knob), knob))
     axes = [axis for axis in axes if len(axis.values) > 1]
     places = [tuple(axis.places[i] for axis in axes) for i in range(len(runs))]
     if len(set(places)) < len(places):
-        axes.insert(0, _axis("run", labels_of(runs, places)))
+        axes.insert(0, _axis(_free(_LABELS, taken), labels_of(runs, places)))
     return tuple(axes)
 
 
@@ -84,12 +90,25 @@ def baselines(axes: Sequence[Axis]) -> list[int | None]:
     places = list(zip(*(axis.places for axis in axes), strict=True))
     if len(places) == 2:
         return [None, 0]
-    if not axes or axes[0].name != "run":
+    if not axes or axes[0].knob or axes[0].name not in _LABELS:
         return [None] * len(places)
     first: dict[tuple[int, ...], int] = {}
     for i, place in enumerate(places):
         first.setdefault(place[1:], i)
     return [None if first[place[1:]] == i else first[place[1:]] for i, place in enumerate(places)]
+
+
+def _free(names: Sequence[str], taken: Collection[str]) -> str:
+    return next(name for name in names if name not in taken)
+
+
+def _told_apart(texts: Sequence[str]) -> list[str]:
+    """The texts, those that others have as well with a number: a link names a value by its text."""
+    told: list[str] = []
+    for text in texts:
+        numbered = (f"{text} ({n})" for n in count(2))
+        told.append(next(t for t in chain([text], numbered) if t not in told))
+    return told
 
 
 def _axis(

@@ -13,7 +13,7 @@ from kit.runs.analysis.markdown import run_markdown
 from kit.runs.change import step_difference, step_text, traced_text
 from kit.runs.labels import label_of, told_settings
 from kit.runs.run import Run
-from kit.text import format_share, markdown_table, safe_markdown
+from kit.text import format_ms, format_share, markdown_table, safe_markdown
 from kit.trace import CATEGORIES
 from kit.widgets.compare.view import comparison_markdown
 
@@ -48,15 +48,15 @@ def breakdown_table(run: Run) -> str:
     for row in run.breakdown():
         total += row.share
         numbers = (
-            f"{row.exposed_ms:.2f}",
+            format_ms(row.exposed_ms),
             format_share(row.share),
             format_share(total),
-            f"{row.total_ms:.2f}",
+            format_ms(row.total_ms),
         )
         rows.append((safe_markdown(row.category), *numbers))
     step = sum(row.exposed_ms for row in run.breakdown())
-    rows.append((_SUM, f"{step:.2f}", format_share(1.0), "", ""))
-    head = ("category", "charged to the step (ms)", "share", "accumulated", "in all (ms)")
+    rows.append((_SUM, format_ms(step), format_share(1.0), "", ""))
+    head = ("category", "charged to the step", "share", "accumulated", "in all")
     return markdown_table(head, rows)
 
 
@@ -67,17 +67,20 @@ def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
     first are the thread's numbers, the second add up to the traced step. Below the table stands
     which runs are not to be believed, and why.
     """
-    head = ["ms a step: all (not hidden)"]
+    head = ["a step: all (not hidden)"]
     columns: list[dict[str, str]] = []
     for run in runs:
         head.append(_batch(run))
         rows = run.breakdown()
-        column = {safe_markdown(r.category): f"{r.total_ms:.1f} ({r.exposed_ms:.1f})" for r in rows}
-        column[_SUM] = f"**{sum(r.exposed_ms for r in rows):.1f}**"
+        column = {
+            safe_markdown(r.category): f"{format_ms(r.total_ms)} ({format_ms(r.exposed_ms)})"
+            for r in rows
+            if r.total_ms or r.exposed_ms
+        }
+        column[_SUM] = f"**{format_ms(sum(r.exposed_ms for r in rows))}**"
         columns.append(column)
     names = (*map(safe_markdown, CATEGORIES), _SUM)
-    idle = ("0.0 (0.0)", "-")
-    kept = [n for n in names if any(column.get(n, "-") not in idle for column in columns)]
+    kept = [n for n in names if any(n in column for column in columns)]
     table = markdown_table(
         head, [(name, *(column.get(name, "-") for column in columns)) for name in kept]
     )

@@ -70,6 +70,30 @@ COLUMNS = """() => [...document.querySelectorAll('.kit-labelled')]
 OVERFLOW = """() => { const e = document.querySelector('.kit-explorer');
   return e.scrollWidth - e.clientWidth; }"""
 
+# kinds of the notebook's cells, and the place of the active one
+CELLS = """() => { const {widgets, activeCellIndex} = jupyterapp.shell.currentWidget.content;
+  return [widgets.map(cell => cell.model.type), activeCellIndex]; }"""
+
+
+def test_keys_in_an_explorer_are_no_commands_of_the_notebook(lab: Lab, opening: Opener) -> None:
+    write_notebook(lab.root / "keys.ipynb", "'a cell before'", CELL, "'a cell after'")
+    (lab.root / "go").touch()
+    with opening(width=1000, height=1100) as browser:
+        page = browser.page
+        assert lab.open_and_run(browser, "keys.ipynb") == []
+        page.get_by_text("measured in").first.wait_for()
+        for key in ("a", "b", "m", "d", "d", "Control+s"):
+            page.locator(".kit-explorer [aria-label^='IR graph']").first.focus()
+            page.keyboard.press(key)
+        page.wait_for_function("!jupyterapp.shell.currentWidget.model.dirty")  # it is saved
+        menu = page.locator(".kit-explorer select[aria-label='loss scaling']")
+        chosen = menu.input_value()
+        menu.focus()
+        page.keyboard.press("ArrowDown")
+        assert menu.input_value() != chosen
+        assert page.evaluate(CELLS) == [["code", "code", "code"], 1]
+        assert browser.errors() == []
+
 
 def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening: Opener) -> None:
     notebook = nbformat.v4.new_notebook(

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {DarkTwins, inkOn, tint} from "../../kit/widgets/base/js/colors.js";
+import {keepKeys} from "../../kit/widgets/base/js/keys.js";
 import {cut} from "../../kit/widgets/memory/js/labels.js";
 import {formatAt, formatBytes, formatNs, formatPercent, plural} from "../../kit/widgets/base/js/format.js";
 
@@ -42,4 +43,22 @@ test("pale colours have dark twins, strong and kept ones stay", () => {
   twins.standOn("#111111"); // another dark theme
   assert.equal(twins.of("#ffffff"), "#111111");
   assert.notEqual(twins.of("#eaeef3"), before);
+});
+
+test("what is pressed in a view is no command of a notebook, but for those with Ctrl", (context) => {
+  context.mock.timers.enable({apis: ["setTimeout"]});
+  const keptOf = (/** @type {Record<string, any>} */ key, isInView = true, isText = false) => {
+    const marks = new Map(), inner = {matches: () => isText};
+    const target = {closest: () => isInView, setAttribute: (/** @type {string} */ name) => marks.set(name, true),
+      removeAttribute: (/** @type {string} */ name) => marks.delete(name)};
+    keepKeys(/** @type {any} */ ({target, composedPath: () => [inner], ...key}));
+    const isKept = marks.has("data-lm-suppress-shortcuts");
+    context.mock.timers.tick(1);
+    assert.equal(marks.size, 0); // the next key is asked anew
+    return isKept;
+  };
+  assert.deepEqual([{key: "m"}, {key: "ArrowDown"}, {key: "s", ctrlKey: true}, {key: "s", metaKey: true}]
+    .map((key) => keptOf(key)), [true, true, false, false]);
+  assert.equal(keptOf({key: "a", ctrlKey: true}, true, true), true); // all of a text, not all cells
+  assert.equal(keptOf({key: "m"}, false), false);
 });

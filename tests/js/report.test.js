@@ -87,6 +87,13 @@ test("an address says all that is looked at, and reads back", () => {
   assert.equal(writeAddress(axes, {at: [0, 0], beside: -1, looked: NOTHING}), "#set.batch=4&set.loss_scaling=none");
 });
 
+test("a setting that an address does not have is none of an empty name", () => {
+  const named = [{name: "variant", label: "variant", number: false, values: ["mine", ""]}];
+  const index = {axes: named, cells: [{at: [0], step: 1}, {at: [1], step: 1}], first: 0, parts: [], models: {}};
+  assert.deepEqual(readAddress(index, "").at, [0]);
+  assert.deepEqual(readAddress(index, "#set.variant=").at, [1]);
+});
+
 test("of an address that is too long the settings are kept", () => {
   const index = {axes, cells, first: 0, beside: 1, parts: [], models: {}};
   const nodes = Array.from({length: 6000}, (_, i) => 2 * i);

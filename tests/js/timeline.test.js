@@ -21,8 +21,9 @@ import {rowsOf} from "../../kit/widgets/timeline/js/measure.js";
 import {COLUMNS, noteOf} from "../../kit/widgets/timeline/js/names.js";
 import {clipApart, clipText, ticksOf} from "../../kit/widgets/timeline/js/paint/axis.js";
 import {paintLanes} from "../../kit/widgets/timeline/js/paint/lanes.js";
+import {syncsShown} from "../../kit/widgets/timeline/js/paint/marks.js";
 import {Viewport} from "../../kit/widgets/timeline/js/viewport.js";
-import {askFor} from "../../kit/widgets/timeline/js/wishes.js";
+import {askFor, tellPick} from "../../kit/widgets/timeline/js/wishes.js";
 import {tableOf} from "./tables.js";
 
 const kernels = (/** @type {number[][]} */ ...spans) => spans.map((span) => [...span, "kernel"]);
@@ -268,11 +269,40 @@ test("sync points and steps are picked in their strips", () => {
   assert.deepEqual(hitAt(table, 30, 10, 1), {kind: "step", i: 0, near: 1});
 });
 
+test("of sync points on top of each other the longest is shown and picked, with their number", () => {
+  const table = tableOf([kernels([0, 100])], {"syncs.at": [[50, 51, 52, 60, 61]], "syncs.part": [[0, 0, 0, 0, 1]],
+    "syncs.wait": [[3, 900, 5, 7, 8]], "syncs.cause": [["item", "print", "item", "item", "item"]],
+    "syncs.site": [["", "a.py:1", "", "", ""]], "syncs.via": [["", "", "", "", ""]]});
+  assert.deepEqual(hitAt(table, 50, 30, 1), {kind: "sync", i: 1, near: 3});
+  assert.deepEqual(hitAt(table, 50, 30, 10), {kind: "sync", i: 0, near: 1}); // zoomed in
+  assert.deepEqual(describe(table, "sync", 1, 3), {head: "3 sync points here, the longest is print",
+    rows: [["waited", "900 ns"], ["line", "a.py:1"], ["began at", "51 ns"], ["zoom in", "to see each of them"]]});
+  assert.equal(describe(table, "sync", 1).head, "sync point: print");
+  const view = {x: (/** @type {number} */ time) => time, gutter: 0, width: 200};
+  const shown = (/** @type {any} */ pick, /** @type {any} */ flags = null) =>
+    syncsShown({table, view, flags, pick}).map(({i, x, many}) => [i, x, many]);
+  assert.deepEqual(shown(null), [[1, 50, 3], [3, 60, 1], [4, 61, 1]]);
+  assert.deepEqual(shown({kind: "sync", i: 0}), [[0, 50, 1], [3, 60, 1], [4, 61, 1]]);
+  assert.deepEqual(shown(null, {marks: [0, 0, 1, 0, 0]}), [[1, 50, 2], [2, 52, 1], [3, 60, 1], [4, 61, 1]]);
+});
+
 test("a search wants every word, and lists spans of all rows by start", () => {
   const table = tableOf([kernels([5, 9], [30, 40]), [[0, 2, "wait"], [10, 12, "kernel"]]]);
   const found = searchTimeline(table, "KERNEL main");
   assert.deepEqual([...found.hits].map((i) => table.start[i]), [5, 10, 30]);
   assert.equal(searchTimeline(table, "kernel loader").hits.length, 0);
+});
+
+test("a name in quotation marks is found as a whole", () => {
+  const table = tableOf([[[0, 1, "a"], [2, 3, "b"], [4, 5, "a"]]], {"keys.name": [["segment 1", "segment 12: 1 op"]],
+    "syncs.at": [[7]], "syncs.cause": [["segment 1"]], "syncs.site": [[""]], "syncs.via": [[""]]});
+  const many = (/** @type {string} */ text) => {
+    const {hits, syncs} = searchTimeline(table, text);
+    return [hits.length, syncs];
+  };
+  assert.deepEqual(many("segment 1"), [3, 1]);
+  assert.deepEqual(many('"segment 1"'), [2, 0]);
+  assert.deepEqual(many('"'), [0, 0]);
 });
 
 test("a selection lights up its kernels and the host's work for their segments", () => {
@@ -376,6 +406,18 @@ test("a span is described by what is known of it", () => {
   assert.equal(inOneLine(describe(table, "span", 0)),
     "kernel name  ·  kind kernel  ·  took 2.5 µs  ·  began at 1.5 µs  ·  lane host/main");
   assert.match(describe(table, "span", 0, 12).head, /^12 spans here, the longest is/);
+});
+
+test("a choice has a greater number than those before it in any copy of the view", (context) => {
+  context.mock.timers.enable({apis: ["Date"], now: 1_800_000_000_000});
+  const copies = [0, 1].map(() => ({picked: {data: {serial: [0]}}, timeline: {data: {drawing: [3]}}}));
+  const serials = [0, 0, 1, 0].map((copy) => {
+    context.mock.timers.tick(5);
+    tellPick(copies[copy], "span", 7);
+    return copies[copy].picked.data.serial[0];
+  });
+  assert.deepEqual(serials, [...new Set(serials)].sort((a, b) => a - b));
+  assert.deepEqual(copies[1].picked.data, {kind: ["span"], index: [7], serial: [serials[2]], drawing: [3]});
 });
 
 test("a wish has a new number, also after an offer that has crossed the last one", async () => {

@@ -322,7 +322,7 @@ def kernel_time(said: Said) -> Iterator[tuple[str, float]]:
     yield rows[0][4], asked[0][1]
     table = said.markdown.split("## Kernels\n", 1)[1].strip().split("\n")[0]
     head = [cell.strip() for cell in table.strip("|").split("|")]
-    at = next(i for i, cell in enumerate(head) if cell.startswith("ms"))  # there may be no segment
+    at = next(i for i, cell in enumerate(head) if cell.startswith("time"))  # maybe no segment
     for row, (charged_ms, share) in zip(
         markdown_rows(said.markdown, "Kernels"), asked, strict=False
     ):

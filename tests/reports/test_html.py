@@ -14,19 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
 from kit.errors import SettingsError
-from kit.reports.grid import axes_of
+from kit.reports.grid import axes_of, baselines
 from kit.reports.html import report_html, write_report
 from kit.reports.markdown import breakdown_by_batch_table, breakdown_table, step_time_table
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import step_text, traced_text
 from kit.runs.conditions import Conditions
+from kit.runs.knob import OwnKnob
 from kit.runs.labels import WATCHED
+from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import safe_markdown
 from kit.trace import CATEGORIES, Timeline
@@ -134,6 +137,36 @@ def test_runs_that_differ_in_nothing_else_are_all_there_by_their_labels():
     ]
     assert [cell["at"] for cell in index_of(page)["cells"]] == [[0], [1]]
     assert index_of(page)["first"] == 1
+
+
+@pytest.mark.parametrize("field", ["label", "name"])
+def test_no_two_runs_have_the_same_text_however_long_their_names_are(field: str):
+    same = "the name of an experiment that somebody gave in the morning, with a learning rate of 0."
+    names = [f"{same}{end}" for end in "123"]
+    names += [f"{same}{middle}{same}" for middle in "45"]  # which differ in what is cut out
+    axis = axes_of([replace(make_run(seed=i), **{field: n}) for i, n in enumerate(names)])[0]
+    values = axis.as_dict()["values"]
+    assert [value[-1] for value in values[:3]] == ["1", "2", "3"]
+    assert values[4] == f"{values[3]} (2)"
+
+
+def test_a_run_without_a_name_is_called_so():
+    runs = [replace(empty_run(), name=name) for name in ("mine", "")]
+    assert axes_of(runs)[0].as_dict()["values"] == ["mine", "unnamed run"]
+
+
+@pytest.mark.parametrize("taken", ["variant", "run"])
+def test_a_builders_knob_has_its_name_for_itself_in_a_report(taken: str):
+    def run(value: int, name: str, label: str) -> Run:
+        own = OwnKnob(taken, value, (1, 2, 3), 1)
+        return replace(empty_run(), settings=Settings(own=(own,)), name=name, label=label)
+
+    told = itertools.product((1, 2), "ab", ("before", "after"))
+    axes = axes_of([run(*each) for each in told])
+    assert len({axis.name for axis in axes}) == 3
+    assert baselines(axes) == [None, 0, None, 2, None, 4, None, 6]
+    alone = axes_of([run(value, "a", "") for value in (1, 2, 3)])
+    assert baselines(alone) == [None, None, None]  # nothing was measured before and after
 
 
 def test_a_page_says_of_each_run_how_it_differs_from_each_other():
@@ -328,6 +361,19 @@ def test_the_breakdown_table_adds_up_and_the_step_table_has_the_speedup():
     with pytest.raises(SettingsError, match="batch size of mine is not known"):
         step_time_table([watched, *runs[1:]])
     assert "| batch not told |" in breakdown_by_batch_table([watched])
+
+
+def test_steps_of_microseconds_are_not_shown_as_none() -> None:
+    run, times = make_run(), np.array([0.002])
+    t = run.timeline
+    start, stop = ((x * times).astype(np.int64) for x in (t.start_ns, t.stop_ns))
+    run = replace(run, timeline=replace(t, start_ns=start, stop_ns=stop, syncs=()))
+    table = breakdown_by_batch_table([run])
+    assert "| device busy |" in table
+    assert "(0 ms)" not in table.partition("device busy")[2].partition("\n")[0]
+    for shown in (breakdown_table(run), table, run.to_markdown()):
+        assert " ns" in shown
+        assert "| 0.0" not in shown
 
 
 def test_the_breakdowns_by_batch_size_say_which_run_is_not_to_be_believed() -> None:

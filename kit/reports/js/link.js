@@ -25,7 +25,8 @@ export function writeAddress(axes, {at, beside, looked}) {
 export function readAddress({axes, cells, first, beside}, text) {
   const {rest, ...looked} = readLooked(text);
   const at = axes.map(({name, values}, k) => {
-    const found = values.indexOf(rest.get(`set.${name}`) ?? "");
+    const asked = rest.get(`set.${name}`);
+    const found = asked === undefined ? -1 : values.indexOf(asked);
     return found >= 0 ? found : cells[first].at[k];
   });
   const given = rest.get("beside") ?? "";

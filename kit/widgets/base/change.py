@@ -48,7 +48,8 @@ def change_html(
             if is_nothing(amount, form or format_percent)
             else f"maybe {arrow} {amount}"
         )
-        return _neutral(f"{seen}{why}", found.doubt)
+        but = f", but the mean: {found.means.text('longer', 'shorter')}" if found.means else ""
+        return _neutral(f"{seen}{why}{but}", found.doubt)
     is_better = (found.amount > 0) == more_is_better
     word, color = (words[0], BETTER) if is_better else (words[1], WORSE)
     return f'<span style="color:{color};font-weight:600">{arrow} {amount} {word}</span>' + (
@@ -68,7 +69,7 @@ def _texts(
     """The amount with its sign, and the spread with its own, both in one unit."""
     scale = 1.0
     if form is None:
-        form = format_percent
+        form = found.finer(format_percent) if found.is_ratio else format_percent
         if math.isinf(found.amount):  # of no time there is no percentage
             return f"from 0 to {value(found.new)}", ""
         if not found.is_ratio:

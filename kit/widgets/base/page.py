@@ -251,11 +251,13 @@ class View(VBox):
     """
 
     drawn_from: ClassVar[tuple[str, ...]] = ("run",)  # traits whose change no text may show
+    said: str = ""  # what stands for it where nothing is drawn; its `repr`, if empty
     _root: VBox | None = None  # what a cell shows: the view, and BokehJS before it
     _follower: Follower | None = None  # if a cell has an output that follows
 
     def __init__(self, children: Iterable[Widget] = (), **traits: Any) -> None:
         super().__init__(children, **traits)
+        self.add_class("kit-view")  # whose keys are its own
         for part in self.children:
             if isinstance(part, HTML) and part.layout.display is None:
                 part.layout.display = "block"  # as a flexbox it would be as wide as its tables
@@ -290,14 +292,14 @@ class View(VBox):
 
     def _ipython_display_(self) -> None:
         if not in_kernel():
-            publish_display_data({"text/plain": repr(self)})
+            publish_display_data({"text/plain": self.said or repr(self)})
             return
         publish_display_data({**self._live(), "text/plain": ""})
         self._publish_stored(update=False)
         self._follower = self._follower or Follower(self, self.store)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """Live and page in one, for an object that shows itself by a view; it follows nothing."""
+        """Live and page in one, for who asks for it; JupyterLab never shows the page of such."""
         return {**self._live(), **self._stored()}
 
     def _live(self) -> dict[str, Any]:
@@ -311,7 +313,7 @@ class View(VBox):
         return view
 
     def _stored(self) -> dict[str, Any]:
-        said = repr(self)
+        said = self.said or repr(self)
         if not _plots(self):
             return {"text/plain": said, "text/html": set_to(self) + _static(self, [])}
         page = self._page(in_notebook=not _are_outputs_apart())

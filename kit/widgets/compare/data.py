@@ -300,9 +300,11 @@ def baseline_tag(i: int, baseline: int, count: int) -> str:
 
 
 def disturbed_tag(row: ComparisonRow) -> str:
-    """What stands behind the label of a run that was disturbed, or compiled, with the reason."""
+    """What stands behind the label of a run whose step time is not to be taken as it is: why."""
     compiled = f"{format_percent(row.compiling)} of its time is compiling"
     said = [f"disturbed: {row.doubt}"] * bool(row.doubt) + [compiled] * (row.compiling >= COMPILED)
+    if row.change is not None and row.change.means:
+        said.append(f"its mean step: {row.change.means.text()}")
     return f" ({'; '.join(said)})" if said else ""
 
 

@@ -317,11 +317,15 @@ class Comparison:
         text = HTML(
             comparison_html(self.runs, self.baseline, self.repeats), layout=Layout(width="auto")
         )
-        return View([text, LivePlot(comparison_figure(self.runs, self.baseline, self.repeats))])
+        view = View([text, LivePlot(comparison_figure(self.runs, self.baseline, self.repeats))])
+        view.said = repr(self)
+        return view
 
     def __repr__(self) -> str:
         return comparison_text(self.runs, self.baseline, self.repeats)
 
+    def _ipython_display_(self) -> None:
+        self.view()._ipython_display_()
+
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle: Any = self.view()._repr_mimebundle_(**options)
-        return {**bundle, "text/plain": repr(self)}
+        return self.view()._repr_mimebundle_(**options)

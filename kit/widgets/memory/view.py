@@ -63,7 +63,8 @@ _SOURCES = ("area", "bands", "phases", "peak", "bars", "message")
 _NO_PICK: dict[str, list[Any]] = {"indices": [[]], "drawing": [0], "serial": [0]}
 # The number of what is drawn goes with a pick: while a cell runs, what the page says has to wait.
 _PICK = """
-const serial = [picked.data.serial[0] + 1]; // the same pick again is news, too
+// The same pick again is news, too, also one in another copy of the view.
+const serial = [Math.max(picked.data.serial[0] + 1, Date.now())];
 picked.data = {indices: [[...source.selected.indices]], drawing: [source.tags[0]], serial};
 """
 _NO_MARKS = mark_columns(None, frozenset(), 1.0)

@@ -1,5 +1,6 @@
 // Controls of a page that screen readers and the keyboard can use: names, states, undo and redo.
 import {copyField, sayFor} from "./copy.js";
+import {WRITTEN} from "./keys.js";
 
 const CONTROLS = "[role=slider], .noUi-handle, select, input, .jupyter-widget-toggle-buttons, "
   + ".widget-toggle-buttons";
@@ -85,8 +86,7 @@ export function undoByKeys(event) {
   const root = target?.closest(".kit-explorer");
   if (!target || !root || !(event.ctrlKey || event.metaKey) || event.altKey) return;
   const inner = event.composedPath()[0]; // in a plot the event's target is the plot's own element
-  const written = "textarea, [contenteditable], input:not([type=checkbox], [type=radio], [type=range], [type=button])";
-  if (inner instanceof Element && inner.matches(written)) return; // has an undo of its own
+  if (inner instanceof Element && inner.matches(WRITTEN)) return; // has an undo of its own
   const key = event.key.toLowerCase();
   const which = key === "y" || (key === "z" && event.shiftKey) ? ".kit-redo" : key === "z" ? ".kit-undo" : "";
   if (!which) return;

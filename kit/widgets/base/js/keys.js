@@ -1,4 +1,21 @@
-// The keyboard of a bokeh figure: one stop for Tab, with a ring, whose keys are its own.
+// The keyboard of a view: its keys are its own, and a bokeh figure is one stop for Tab, with a ring.
+
+/** Elements that one writes into. */
+export const WRITTEN = "textarea, [contenteditable], "
+  + "input:not([type=checkbox], [type=radio], [type=range], [type=button])";
+
+/**
+ * What is pressed in a view is no command of the notebook's, as `a` or `d d` are. JupyterLab asks the
+ * element that has the focus for this attribute; with Ctrl or Cmd, as to save, keys stay JupyterLab's, but
+ * for those of a text that one writes.
+ * @param {KeyboardEvent} event on its way down, before JupyterLab looks at it
+ */
+export function keepKeys(event) {
+  const target = /** @type {Element} */ (event.target), inner = /** @type {Element} */ (event.composedPath()[0]);
+  if (!target.closest?.(".kit-view") || ((event.ctrlKey || event.metaKey) && !inner.matches(WRITTEN))) return;
+  target.setAttribute("data-lm-suppress-shortcuts", "true");
+  setTimeout(() => target.removeAttribute("data-lm-suppress-shortcuts"));
+}
 
 /**
  * JupyterLab looks at keys while they come down from the document, before any element sees them: so

@@ -3,6 +3,7 @@
 import {DarkTwins, hexOf} from "./colors.js";
 import {copyLink, nameControls, undoByKeys} from "./controls.js";
 import {FigurePainter, StretchedCanvases} from "./figures.js";
+import {keepKeys} from "./keys.js";
 import ended from "./ended.css";
 import css from "./page.css";
 
@@ -62,6 +63,7 @@ export function makePage(colors) {
   darkMedia.addEventListener("change", paintAll);
   window.addEventListener("beforeprint", () => print(true));
   window.addEventListener("afterprint", () => print(false));
+  window.addEventListener("keydown", keepKeys, true); // JupyterLab listens at the document
   document.addEventListener("keydown", undoByKeys, true);
   document.addEventListener("click", copyLink);
   let waiting = 0;

@@ -8,12 +8,12 @@ import {lengthOf} from "./data/table.js";
  * @param {import("./data/table.js").Table} table
  * @param {"span" | "sync" | "step" | "gap"} kind
  * @param {number} i
- * @param {number} [near] how many spans are as close as this one
+ * @param {number} [near] how many spans or sync points are as close as this one
  * @returns {Description}
  */
 export function describe(table, kind, i, near = 1) {
   const {head, rows} = kind === "step" ? describeStep(table, i)
-    : kind === "gap" ? describeGap(table, i) : kind === "sync" ? describeSync(table, i) : describeSpan(table, i, near);
+    : kind === "gap" ? describeGap(table, i) : kind === "sync" ? describeSync(table, i, near) : describeSpan(table, i, near);
   return {head, rows: rows.filter(([, text]) => text !== "")};
 }
 
@@ -30,11 +30,14 @@ function describeGap({gaps, colors}, i) {
       ["began at", formatAt(gaps.start[i])]]};
 }
 
-/** @param {import("./data/table.js").Table} table @param {number} i @returns {Description} */
-function describeSync({syncs}, i) {
-  return {head: `sync point: ${syncs.cause[i]}`,
+/** @param {import("./data/table.js").Table} table @param {number} i @param {number} near
+ * @returns {Description} */
+function describeSync({syncs}, i, near) {
+  const isMany = near > 1, cause = syncs.cause[i];
+  return {head: isMany ? `${formatCount(near)} sync points here, the longest is ${cause}` : `sync point: ${cause}`,
     rows: [["waited", formatNs(syncs.wait[i])], ["line", syncs.site[i] || "(no line known)"],
-      ["through", syncs.via[i]], ["began at", formatAt(syncs.at[i])]]};
+      ["through", syncs.via[i]], ["began at", formatAt(syncs.at[i])],
+      ["zoom in", isMany ? "to see each of them" : ""]]};
 }
 
 /** @param {import("./data/table.js").Table} table @param {number} i @param {number} near

@@ -5,7 +5,7 @@ import css from "./timeline.css";
 const KEYS = [["w, s, + and -", "zoom in, zoom out"], ["a, d, left and right", "move"],
   ["up, down", "scroll the lanes"], ["0", "show everything"], [". and ,", "next, previous span of the row"],
   ["f", "zoom to what is selected"], ["m", "measure what is selected, or all that is shown"],
-  ["/", "search; Enter: next, Shift + Enter: previous"], ["Escape", "clear"]];
+  ["/", 'search, "in quotes" for a whole name; Enter: next, Shift + Enter: previous'], ["Escape", "clear"]];
 const QUIET = "Click a bar to select it; Shift and drag to measure a range.";
 
 /** @param {string} text @param {string} label @param {() => void} onclick */

@@ -23,7 +23,7 @@ function bound({isJoined}) {
 }
 
 export class Names {
-  /** @param {HTMLElement} root @param {(name: string) => void} find looks for a name in the timeline */
+  /** @param {HTMLElement} root @param {(text: string) => void} find looks for a text in the timeline */
   constructor(root, find) {
     this.root = root;
     this.find = find;
@@ -62,7 +62,7 @@ export class Names {
       if (n > 0) return element("td", {}, text(row));
       if (row.isJoined) return element("th", {scope: "row"}, row.name); // no search finds these names
       return element("th", {scope: "row"}, element("button", {type: "button", title: "find it in the timeline",
-        onclick: () => this.find(row.name)}, row.name));
+        onclick: () => this.find(`"${row.name}"`)}, row.name));
     })));
     const more = rows.length > ROWS ? [element("div", {class: "note"},
       `Not shown: ${plural(rows.length - ROWS, "name")}. Sort by another column.`)] : [];

@@ -20,7 +20,7 @@ import {Painter} from "./paint/painter.js";
 import {fillsOf} from "./paint/picture.js";
 import {isDark, tone, tonesNow} from "./paint/tones.js";
 import {Viewport} from "./viewport.js";
-import {drawingOf} from "./wishes.js";
+import {tellPick} from "./wishes.js";
 
 const REST = 150; // milliseconds: what is shown is told once it rests
 const MOST_ARROWS = 200; // of one dispatch
@@ -43,7 +43,7 @@ export class TimelinePlot {
       go: (kind, i) => this.go(kind, i)});
     this.legend = new Legend(this.frame.legend, this.choices());
     this.measure = new Measure(this.frame.range, models, {changed: () => this.draw(),
-      names: new Names(this.frame.names, (name) => this.finder.look(name)),
+      names: new Names(this.frame.names, (text) => this.finder.look(text)),
       zoomTo: (from, to) => this.view.show(from, to)});
     this.pins = new Pins(this.frame.pins, models, (at) => this.goTo(at));
     this.read = readTimeline(models.timeline.data); // with all of its lanes
@@ -77,10 +77,6 @@ export class TimelinePlot {
     // What bokeh drew lies under ours: neither the Tab key nor a screen reader should find it.
     for (const child of view.shadow_el.children) child.inert = true;
     view.shadow_el.append(root);
-    // JupyterLab's one-letter commands (a, d d, ...) must not see what is typed into the view.
-    for (let host = view.el; host; host = host.getRootNode().host) {
-      host.setAttribute("data-lm-suppress-shortcuts", "true");
-    }
     new ResizeObserver(() => this.resize()).observe(root);
   }
 
@@ -297,11 +293,7 @@ export class TimelinePlot {
     this.pick = isAny ? {kind, i} : null;
     this.arrows = this.arrowsOfPick();
     this.say();
-    if (tell) {
-      const serial = (this.models.picked.data.serial ?? [0])[0] + 1; // the same choice again is news, too
-      this.models.picked.data = {kind: [isAny ? kind : ""], index: [isAny ? i : -1], serial: [serial],
-        drawing: drawingOf(this.models)};
-    }
+    if (tell) tellPick(this.models, isAny ? kind : "", isAny ? i : -1);
     this.draw();
   }
 

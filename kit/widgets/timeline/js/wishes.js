@@ -21,14 +21,31 @@ export function drawingOf({timeline}) {
 }
 
 /**
- * Each wish has a greater number than those before. The clock is in it, as what the kernel offers
- * comes with the last number that the kernel has heard, and may cross a wish on its way.
+ * A number greater than those before. The clock is in it: what the kernel says comes with the last
+ * number that it has heard, which may be of another copy of the view, or cross a wish on its way.
+ * @param {{data: Record<string, any>}} source
+ */
+function nextSerial({data}) {
+  return Math.max((data.serial ?? [0])[0] + 1, Date.now());
+}
+
+/**
+ * Tell what is chosen; the same choice again is news, too.
+ * @param {Record<string, any>} models
+ * @param {string} kind "" for nothing
+ * @param {number} i
+ */
+export function tellPick(models, kind, i) {
+  const {picked} = models;
+  picked.data = {kind: [kind], index: [i], serial: [nextSerial(picked)], drawing: drawingOf(models)};
+}
+
+/**
  * @param {Record<string, any>} models
  * @param {"pin" | "unpin" | "step" | string} what
  * @param {string} [text]
  */
 export function askFor(models, what, text = "") {
   const {asked} = models;
-  const serial = Math.max(asked.data.serial[0] + 1, Date.now());
-  asked.data = {...asked.data, what: [what], text: [text], serial: [serial], drawing: drawingOf(models)};
+  asked.data = {...asked.data, what: [what], text: [text], serial: [nextSerial(asked)], drawing: drawingOf(models)};
 }

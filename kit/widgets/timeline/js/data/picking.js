@@ -5,7 +5,7 @@ import {inRange, lengthOf} from "./table.js";
 const SYNC_PX = 21, STEP_PX = 20, IDLE_PX = 16; // heights of the two strips above the lanes of a part
 
 /**
- * `near`: how many spans are as close as the one that was found.
+ * `near`: how many spans or sync points are as close as the one that was found.
  * @typedef {{kind: "span" | "sync" | "step" | "gap", i: number, near: number}} Hit
  */
 
@@ -20,7 +20,9 @@ export function hitAt(table, time, down, scale) {
   const {parts} = table;
   for (let part = 0; part < parts.label.length; part++) {
     const inSyncs = down - parts.syncs_top[part];
-    if (!table.hidesWaits && inSyncs >= 0 && inSyncs < SYNC_PX) return found("sync", syncAt(table, part, time, 7 / scale), 1);
+    if (!table.hidesWaits && inSyncs >= 0 && inSyncs < SYNC_PX) {
+      return found("sync", ...syncAt(table, part, time, scale));
+    }
     const inSteps = down - parts.steps_top[part];
     if (inSteps >= 0 && inSteps < STEP_PX) return found("step", stepAt(table, part, time), 1);
   }
@@ -72,17 +74,19 @@ export function spanAt(table, row, time, slack) {
   return [best, isOn ? 1 : near];
 }
 
-/** @param {import("./table.js").Table} table @param {number} part @param {number} time
- * @param {number} slack */
-export function syncAt(table, part, time, slack) {
-  const {at, part: partOf} = table.syncs;
-  let best = -1;
-  for (let i = 0; i < at.length; i++) {
-    if (partOf[i] !== part) continue;
-    const off = Math.abs(at[i] - time);
-    if (off <= slack && (best < 0 || off < Math.abs(at[best] - time))) best = i;
-  }
-  return best;
+/**
+ * The sync point that is nearest to a time: the longest where others lie on top of it.
+ * @param {import("./table.js").Table} table
+ * @param {number} part
+ * @param {number} time
+ * @param {number} scale pixels of a nanosecond
+ * @returns {[number, number]} index or -1, how many lie there
+ */
+function syncAt({syncs: {at, wait, part: partOf}}, part, time, scale) {
+  const mine = [...at.keys()].filter((i) => partOf[i] === part && Math.abs(at[i] - time) <= 7 / scale);
+  const off = mine.reduce((least, i) => Math.min(least, Math.abs(at[i] - time)), Infinity);
+  const near = mine.filter((i) => Math.abs(at[i] - time) < off + 3 / scale);
+  return [near.reduce((best, i) => (best < 0 || wait[i] > wait[best] ? i : best), -1), near.length];
 }
 
 /** The longest gap at a time, or within `slack` of it. @param {import("./arrange.js").IdleRow} row

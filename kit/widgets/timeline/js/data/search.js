@@ -16,20 +16,22 @@ export function nothing() {
 
 /**
  * Flags of keys and sync points that hold every word of `text`, the spans of these keys by start,
- * and how many sync points there are.
+ * and how many sync points there are. A text in quotation marks is a whole name.
  * @param {import("./table.js").Table} table
  * @param {string} text
  */
 export function searchTimeline(table, text) {
+  const whole = /^"(.+)"$/.exec(text.trim())?.[1];
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const has = (/** @type {string[]} */ ...texts) => {
     const all = texts.join("\n").toLowerCase();
     return words.every((word) => all.includes(word)) ? 1 : 0;
   };
   const {keys, syncs} = table;
-  const lit = flagsOf(keys.name, (name, k) => has(name, keys.bar[k], keys.kind[k], keys.where[k], keys.detail[k]));
+  const lit = flagsOf(keys.name, (name, k) => (whole !== undefined ? Number(name === whole)
+    : has(name, keys.bar[k], keys.kind[k], keys.where[k], keys.detail[k])));
   const marks = flagsOf(syncs.cause, (cause, i) =>
-    (table.hidesWaits ? 0 : has("sync point", cause, syncs.site[i], syncs.via[i])));
+    (table.hidesWaits || whole !== undefined ? 0 : has("sync point", cause, syncs.site[i], syncs.via[i])));
   return {lit, marks, hits: spansOf(table, lit), syncs: marks.reduce((total, x) => total + x, 0)};
 }
 

@@ -1,5 +1,5 @@
 // Paints steps, waits, sync points and the range that is measured.
-import {formatNs} from "../../../base/js/format.js";
+import {formatCount, formatNs} from "../../../base/js/format.js";
 import {clipText} from "./axis.js";
 import {AXIS, FONT} from "./tones.js";
 
@@ -54,22 +54,28 @@ export function paintWaits(ctx, {table, view, flags, wait: color}) {
   ctx.globalAlpha = 1;
 }
 
-/** Sync points that are on the canvas and not on top of each other.
- * @param {Picture} picture @returns {{i: number, x: number, isPick: boolean}[]} */
-function syncsShown({table, view, flags, pick}) {
-  const {at, part} = table.syncs;
-  /** @type {{i: number, x: number, isPick: boolean}[]} */
+/**
+ * Sync points that are on the canvas. Of those on top of each other one is shown, `many` with it: the
+ * longest; what is picked or lit stands for itself.
+ * @typedef {{i: number, x: number, many: number, isPick: boolean, isLit: boolean}} Shown
+ * @param {Pick<Picture, "table" | "flags" | "pick">
+ *   & {view: Pick<Picture["view"], "x" | "gutter" | "width">}} picture @returns {Shown[]}
+ */
+export function syncsShown({table, view, flags, pick}) {
+  const {at, wait, part} = table.syncs;
+  /** @type {Shown[]} */
   const shown = [];
   if (table.hidesWaits) return shown;
-  let drawn = -1e9, last = -1;
   for (let i = 0; i < at.length; i++) {
-    if (part[i] !== last) [drawn, last] = [-1e9, part[i]];
-    const x = view.x(at[i]);
-    const isPick = pick?.kind === "sync" && pick.i === i;
-    const isHidden = x - drawn < 3 && !isPick && !flags?.marks[i];
-    if (x < view.gutter - 6 || x > view.width || isHidden) continue;
-    drawn = x;
-    shown.push({i, x, isPick});
+    const x = view.x(at[i]), last = shown.at(-1);
+    if (x < view.gutter - 6 || x > view.width) continue;
+    const isPick = pick?.kind === "sync" && pick.i === i, isLit = Boolean(flags?.marks[i]);
+    if (!last || part[last.i] !== part[i] || x - last.x >= 3 || isPick || isLit) {
+      shown.push({i, x, many: 1, isPick, isLit});
+    } else if (!last.isPick && !last.isLit) {
+      last.many += 1;
+      if (wait[i] > wait[last.i]) last.i = i;
+    }
   }
   return shown;
 }
@@ -81,14 +87,15 @@ export function paintSyncs(ctx, picture) {
   ctx.textBaseline = "middle";
   const shown = syncsShown(picture), isDense = shown.length > MANY_SYNCS;
   let labelled = 0; // width of the text that the point before has at its right
-  shown.forEach(({i, x, isPick}, k) => {
+  shown.forEach(({i, x, many, isPick, isLit}, k) => {
     const top = view.y(parts.syncs_top[syncs.part[i]]), bottom = view.y(parts.bottom[syncs.part[i]]);
-    ctx.globalAlpha = flags === null || flags.marks[i] ? 1 : 0.3;
+    ctx.globalAlpha = flags === null || isLit ? 1 : 0.3;
     ctx.strokeStyle = ctx.fillStyle = wait;
     ctx.lineWidth = isPick ? 2 : 1;
-    if (!isDense || isPick || flags?.marks[i]) dashedLine(ctx, x, top + 14, bottom);
+    if (!isDense || isPick || isLit) dashedLine(ctx, x, top + 14, bottom);
     triangle(ctx, x, top + 9, isPick ? 7 : isDense ? 3 : 5);
-    const text = `${syncs.cause[i]} · ${formatNs(syncs.wait[i])}`;
+    const others = many > 1 ? `${formatCount(many)} here, the longest ` : "";
+    const text = `${others}${syncs.cause[i]} · ${formatNs(syncs.wait[i])}`;
     const length = ctx.measureText(text).width + 16;
     const near = (/** @type {number} */ n) =>
       (shown[n] && syncs.part[shown[n].i] === syncs.part[i] ? shown[n].x : null);
