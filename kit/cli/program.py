@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kit.cli.module import own_main, run_in
-from kit.cli.script import error_text
+from kit.cli.script import error_text, has_step
 from kit.cli.signals import Enough, Told, as_ctrl_c, leave
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams, said_of
 from kit.errors import KitError, SettingsError
@@ -419,9 +419,15 @@ def _nothing_seen(options: argparse.Namespace, status: int, watching: WithTorch)
     else:
         what = "no optimizer of torch.optim has made two steps in this process"
     ended = f"ended with status {status}" if status else "ran"
+    hint = ""
+    if not options.module and has_step(options.file):
+        hint = (
+            ". Its step() is measured by itself if it needs no argument, returns its loss, and "
+            'nothing stands under `if __name__ == "__main__":`'
+        )
     return (
         f"{name} {ended}, and there was no step to record: {what}. "
         "kit run watches `optimizer.step()` in the process that it starts: not in workers or ranks "
         "that the script starts, not a loop of jax. A step of another kind wants a "
-        "@kit.workload: see docs/your_own_model.md"
+        f"@kit.workload: see docs/your_own_model.md{hint}"
     )

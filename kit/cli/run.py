@@ -81,9 +81,10 @@ def run(options: argparse.Namespace) -> int:
 def _check_save(path: Path) -> None:
     """Refuse to write a run over a file of another kind, as where the script has a --save, too."""
     check_target(path)
-    is_other = path.suffix not in ("", ".kitrun")
-    if is_other or (not path.suffix and path.is_file() and not _is_saved(path)):
-        why = "has another suffix" if is_other else "is a file of another kind"
+    is_there, suffix = path.is_file(), path.suffix.lower()
+    is_ours = _is_saved(path) if is_there else suffix[1:].isdigit() or not suffix  # "lr0.01"
+    if suffix != ".kitrun" and not is_ours:
+        why = "is a file of another kind" if is_there else "has another suffix"
         raise SettingsError(
             f"--save keeps kit's run, in a file *.kitrun, and {str(path)!r:.200} {why}. The "
             "script's own --save stands after --"

@@ -77,6 +77,12 @@ def knows_kit(script: Path) -> bool:
     return False
 
 
+def has_step(script: Path) -> bool:
+    """Is there a function `step` in it?"""
+    body = ast.parse(script.read_bytes()).body
+    return any(isinstance(node, ast.FunctionDef) and node.name == "step" for node in body)
+
+
 def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Names of modules, each with the dots before it: 1 is a module of the same package."""
     for node in ast.walk(tree):

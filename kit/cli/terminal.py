@@ -144,6 +144,8 @@ def _check_holds_trace(folder: Path) -> None:
     Raises:
         TraceFileError: it is empty, or saved runs are in folders of it.
     """
+    if any(folder.rglob("*.xplane.pb")):
+        return
     below = sorted({str(file.parent) for file in folder.rglob("*.kitrun")})
     if below or not any(file.is_file() for file in folder.rglob("*")):
         more = ", ..." if len(below) > 3 else ""

@@ -31,7 +31,6 @@ from kit.runs.spread import (
     LogTimes,
     Rerun,
     Side,
-    by_turns,
     ends_text,
     interval,
     known,
@@ -48,6 +47,7 @@ __all__ = [
     "RERUN",
     "Difference",
     "StepTimes",
+    "by_turns",
     "doubt_of",
     "doubt_of_traced",
     "ends_text",
@@ -136,6 +136,30 @@ def steps_difference(
     if turns and min(len(old), len(new)) >= TURNS:  # what others took is in the runs' own spread
         return found
     return replace(found, doubt=doubt_of(*old, *new))
+
+
+def by_turns(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Did the runs of two sides take turns? False where one of them does not say when it ended.
+
+    They do where sides change as often as the smaller one has runs; one run against several has
+    some before it and some after. Those that ended at the same time may have ended in any order.
+
+    Args:
+        old, new: when each run ended, as a text that sorts by it; "" where that is not known.
+    """
+    ended: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for side, times in enumerate((old, new)):
+        for time in times:
+            ended[time][side] += 1
+    changes, last = -1, -1
+    for _, left in sorted(ended.items()):
+        while any(left):
+            side = 1 - last if last >= 0 else 0
+            side = side if left[side] else 1 - side
+            changes, last = changes + (side != last), side
+            left[side] -= 1
+    fewer, more = sorted((len(old), len(new)))
+    return "" not in ended and changes >= max(fewer, min(more, 2))
 
 
 def median_run(runs: Sequence[Run]) -> Run:
@@ -314,8 +338,12 @@ def _with_means(found: Difference, *sides: Sequence[Times]) -> Difference:
     if is_near or (found.is_changed and (factor > 1) == (found.amount > 0)):
         return found
     steps = [np.concatenate(side) for side in runs]
-    half = math.exp(mean_margin(*(s / s.mean() for s in steps)))
-    return replace(found, means=Difference(old, new, factor / half, factor * half))
+    again = SURE * max(_rerun(run).sd for side in runs for run in side)
+    half = math.exp(math.hypot(mean_margin(*(s / s.mean() for s in steps)), again))
+    means = Difference(old, new, factor / half, factor * half)
+    if found.is_changed and means.low <= found.new / found.old <= means.high:
+        return found  # the means are too erratic to deny it
+    return replace(found, means=means)
 
 
 def _rerun(times_ms: NDArray[Any]) -> Rerun:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from kit.text import format_ms, format_number, format_percent, is_nothing
 
 __all__ = [
-    "BLUR", "SURE", "TURNS", "Difference", "LogTimes", "Rerun", "Side", "by_turns", "ends_text",
+    "BLUR", "SURE", "TURNS", "Difference", "LogTimes", "Rerun", "Side", "ends_text",
     "interval", "known", "mean_margin", "middle_of", "student",
 ]  # fmt: skip
 
@@ -261,30 +260,6 @@ class LogTimes:
         return math.exp(side.middle - half), math.exp(side.middle + half)
 
 
-def by_turns(old: Sequence[str], new: Sequence[str]) -> bool:
-    """Did the runs of two sides take turns? False where one of them does not say when it ended.
-
-    They do where sides change as often as the smaller one has runs; one run against several has
-    some before it and some after. Those that ended at the same time may have ended in any order.
-
-    Args:
-        old, new: when each run ended, as a text that sorts by it; "" where that is not known.
-    """
-    ended: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for side, times in enumerate((old, new)):
-        for time in times:
-            ended[time][side] += 1
-    changes, last = -1, -1
-    for _, left in sorted(ended.items()):
-        while any(left):
-            side = 1 - last if last >= 0 else 0
-            side = side if left[side] else 1 - side
-            changes, last = changes + (side != last), side
-            left[side] -= 1
-    fewer, more = sorted((len(old), len(new)))
-    return "" not in ended and changes >= max(fewer, min(more, 2))
-
-
 def _parts(run: Values, rerun: Rerun) -> Iterator[tuple[float, float]]:
     """The variances of a run's median that add up, each with its degrees of freedom."""
     yield _median_error(run) ** 2, max(len(run) - 1.0, 1.0)
@@ -324,8 +299,18 @@ def mean_margin(*sides: Sequence[float] | Values, sure: float = SURE) -> float:
     found = known(sides)
     if len(found) < len(sides) or any(len(side) < 2 for side in found):
         return 0.0
-    parts = [(float(np.var(side, ddof=1)) / len(side), len(side) - 1.0) for side in found]
+    parts = [_mean_error(side) for side in found]
     return student(_freedom(parts), sure) * math.sqrt(sum(variance for variance, _ in parts))
+
+
+def _mean_error(values: Values) -> tuple[float, float]:
+    """The variance of a mean and its freedom: from the steps, or from blocks of them if larger."""
+    size, found = len(values) // BLOCKS, []
+    blocks = [values[: size * BLOCKS].reshape(BLOCKS, size).mean(axis=1)] if size >= 3 else []
+    for each in (values, *blocks):
+        echo, variance = _echo(each), float(np.var(each, ddof=1)) / len(each)
+        found.append((variance * (1 + echo) / (1 - echo), len(each) - 1.0))
+    return max(found)
 
 
 def _freedom(parts: Sequence[tuple[float, float]]) -> float:

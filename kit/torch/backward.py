@@ -65,10 +65,15 @@ def _follow_functions() -> None:
 def _check_devices(function: Any, gradients: tuple[Any, ...]) -> None:
     """Refuse a gradient on a device that no input of the function is on; numbers may be anywhere.
 
+    One of an input that needs none is ignored, as by torch.
+
     Raises:
         RuntimeError: torch's own sentence.
     """
-    devices = [g.device if isinstance(g, torch.Tensor) and g.dim() else None for g in gradients]
+    devices = [
+        g.device if needed and isinstance(g, torch.Tensor) and g.dim() else None
+        for g, needed in zip(gradients, function.needs_input_grad, strict=False)
+    ]
     if len({*devices} - {None}) == 0:
         return
     wanted = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain, repeat
 from numbers import Number
-from operator import attrgetter, eq
+from operator import attrgetter, call, is_
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any
 from weakref import ref
@@ -70,10 +70,10 @@ def of_module(module: nn.Module) -> Watched:
         and not (name in _NO_CHOICE and type(m).__module__.startswith("torch."))
     ]
     owners, names = [i for i, _ in choices], [name for _, name in choices]
-    single = [(i, name, id(value)) for i, m in enumerate(parts)
+    single = [(i, name, value) for i, m in enumerate(parts)
               for name, value in vars(m).items() if isinstance(value, _SINGLE)]  # fmt: skip
     havers, had = [i for i, _, _ in single], [name for _, name, _ in single]
-    ids = [known_id for *_, known_id in single]
+    things = [_none if value is None else ref(value) for *_, value in single]
     kinds = list({type(m): None for m in parts})
     held = [(i, name) for i, m in enumerate(parts)
             for name, value in vars(m).items() if isinstance(value, torch.Tensor)]  # fmt: skip
@@ -89,7 +89,7 @@ def of_module(module: nn.Module) -> Watched:
         hooks = chain.from_iterable(map(_HOOKS, modules))
         values = [*map(dict.get, map(own.__getitem__, owners), names)]
         return [
-            *map(eq, map(id, map(dict.get, map(own.__getitem__, havers), had)), ids),
+            *map(is_, map(dict.get, map(own.__getitem__, havers), had), map(call, things)),
             *map(type, values),  # first, since a tensor in a number's place cannot be compared
             *values,
             *map(id, chain.from_iterable(map(dict.values, tables))),  # replaced, put in, taken out
@@ -113,6 +113,10 @@ def of_module(module: nn.Module) -> Watched:
         ]
 
     return Watched(look, bound)
+
+
+def _none() -> None:
+    """Stands for a reference to what is None."""
 
 
 def _is_constant(value: Any) -> bool:

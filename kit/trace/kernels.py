@@ -35,6 +35,7 @@ __all__ = [
 
 _NEVER = np.iinfo(np.int64).max
 _MUCH = 0.1  # of a step, or of the kernels: what is wrong for so long makes the whole wrong
+_SHORT = ("memset", "memcpy", "copy")  # names of what a file in whole microseconds says lasts 0
 _RARE = 0.01  # of the kernels: what happens to fewer is no difference of clocks
 _OVER_NS = 100_000  # kernels of one stream overlap by 0.4 us at most in published traces
 
@@ -166,10 +167,12 @@ def wrong_times(timeline: Timeline) -> WrongTimes:
     steps = timeline.intervals(kind="step")
     step_ns = float((steps[:, 1] - steps[:, 0]).mean()) if len(steps) else math.inf
     notes, doubt = [], ""
-    instant = int((timeline.stop_ns[kernels] == timeline.start_ns[kernels]).sum())
-    if instant >= _MUCH * len(kernels):
-        notes.append(f"{instant:,} of {len(kernels):,} kernels last 0 in the file")
-        if 2 * instant >= len(kernels):
+    names = [i for i, x in enumerate(timeline.names) if not x.lower().startswith(_SHORT)]
+    computing = kernels[np.isin(timeline.name[kernels], names)]
+    instant = int((timeline.stop_ns[computing] == timeline.start_ns[computing]).sum())
+    if instant and instant >= _MUCH * len(computing):
+        notes.append(f"{instant:,} of {len(computing):,} kernels last 0 in the file")
+        if 2 * instant >= len(computing):
             doubt = "most kernels last 0 in the file"
     early = _early_ns(timeline, kernels)
     if count := int((early > 0).sum()):

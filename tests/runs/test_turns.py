@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kit.runs.change import doubt_of, error_of, step_interval, steps_difference
+from kit.runs.change import by_turns, doubt_of, error_of, step_interval, steps_difference
 from kit.runs.conditions import Conditions
 from kit.runs.labels import TIME
 from kit.runs.run import Run
-from kit.runs.spread import by_turns
 from tests.factories import make_run
 
 

@@ -137,3 +137,20 @@ def test_a_function_that_moves_to_another_device_and_back_is_none() -> None:
         (Moved.apply(weight) * 3).sum().backward()
         assert weight.grad is not None
         assert (weight.grad.device.type, weight.grad.tolist()) == ("kit", [3.0] * 3)
+
+
+def test_a_gradient_that_nobody_needs_may_be_anywhere_as_with_torch() -> None:
+    class Two(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            return gradient * 2, torch.ones(3)
+
+    with open_session(Settings(mode="lazy")):
+        weight = nn.Parameter(torch.ones(3).to("kit"))
+        Two.apply(weight, torch.ones(3)).sum().backward()
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [2.0] * 3

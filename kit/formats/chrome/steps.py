@@ -85,7 +85,7 @@ def find_steps(
         key=len,
         default=[],
     )
-    fitting = [(_covered(apart), apart) for apart in _repeated(groups.values())]
+    fitting = [(_covered(apart), apart) for apart in _repeated(groups.values(), updates)]
     if fitting:
         covered, apart = max(fitting, key=lambda found: found[0])  # of equals the first
         whole = _length(updates) if len(updates) > 1 else window[1] - window[0]
@@ -117,20 +117,28 @@ def _between_passes(updates: list[Annotation], backward: Ints | None) -> list[An
     return found
 
 
-def _repeated(groups: Iterable[list[Annotation]]) -> Iterator[list[Annotation]]:
+def _repeated(
+    groups: Iterable[list[Annotation]], updates: Sequence[Annotation]
+) -> Iterator[list[Annotation]]:
     """What comes again and again, and leaves little time between."""
     for group in groups:
-        for apart in _counted(_apart(group)):
+        for apart in _counted(_apart(group), updates):
             if len(apart) > 1 and _covered(apart) >= COVERED * _length(apart):
                 yield apart
 
 
-def _counted(group: list[Annotation]) -> Iterable[list[Annotation]]:
-    """The group, or each name by itself where one comes again: steps are counted on, layers not."""
+def _counted(group: list[Annotation], updates: Sequence[Annotation]) -> Iterable[list[Annotation]]:
+    """The group, or each name by itself where one comes again: steps are counted on, layers not.
+
+    Steps of a second epoch begin anew, and have an update each.
+    """
     by_name: dict[str, list[Annotation]] = defaultdict(list)
     for one in group:
         by_name[one.name].append(one)
-    return [group] if len(by_name) == len(group) else by_name.values()
+    ends = np.array([update.stop_ns for update in updates], np.int64)
+    times = np.array([(one.start_ns, one.stop_ns) for one in group], np.int64).reshape(-1, 2)
+    have_update = np.diff(np.searchsorted(ends, times)).all()
+    return [group] if len(by_name) == len(group) or have_update else by_name.values()
 
 
 def _covered(apart: Sequence[Annotation]) -> int:

@@ -21,7 +21,9 @@ _RANKS = tuple(
     for word in (r"(?<!local)(?<!local[\s_.-])rank", "worker", "gpu")
 )
 # A saved run's name is of its user's, as "lora_rank8" with the digest of its settings behind.
-_SAVED = re.compile(rf"(^|[\s_.-]){_RANKS[0].pattern}(_\d+)?\.kitrun$", re.IGNORECASE)
+_SAVED = re.compile(
+    rf"^{_RANKS[0].pattern}|[\s_.-]{_RANKS[0].pattern}(_\d+)?\.kitrun$", re.IGNORECASE
+)
 _OF_FOLDER = re.compile(rf"{_RANKS[0].pattern}$", re.IGNORECASE)
 
 Path_ = str | os.PathLike[str]

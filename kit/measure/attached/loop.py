@@ -299,7 +299,7 @@ class LoopWatch(OptimizerWatch):
         if self._is_explicit:
             return
         if now is not None and now.thread is not current_thread():
-            now.recorded.of_others += leader.steps_first(optimizer) and not is_inner(optimizer)
+            now.others += leader.steps_first(optimizer) and not is_inner(optimizer)
             return
         begins = now is None and bool(self._requests)
         replaces = False
@@ -317,7 +317,7 @@ class LoopWatch(OptimizerWatch):
     def _step_ended(self, boundary: str, optimizer: Any, loss: Any) -> None:
         """Do what is due between two steps; whatever goes wrong, the loop goes on."""
         if (now := self._recording) is not None and now.thread is not current_thread():
-            now.recorded.of_others += 1
+            now.others += 1
             return
         loss = told(loss)
         if self._marks is not None:

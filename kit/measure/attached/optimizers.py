@@ -35,7 +35,7 @@ class Leader:
         self._groups: set[int] = set()  # with which it was stepped since
         self._others: Counter[int] = Counter()  # steps of other optimizers since
         self._count = 0  # leaders so far
-        # By id: an optimizer beside them, and their number at its first step.
+        # By id: an optimizer, and how many had led when it was first beside them, or led last.
         self._beside: dict[int, tuple[Callable[[], Any], int]] = {}
 
     def take(self, optimizer: Any) -> None:
@@ -44,6 +44,7 @@ class Leader:
         if self.optimizer() is not optimizer:
             self._count += first is not self._first()
             self.optimizer = weakref.ref(optimizer)
+        self._beside[id(optimizer)] = self.optimizer, self._count
         self._first = _none if first is None else weakref.ref(first)
         self._groups.clear()
         self._others.clear()

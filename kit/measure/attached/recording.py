@@ -66,11 +66,14 @@ class Recording:
             self._begin_clock()
         else:
             recorder.begin_clock()
+        self.others = 0  # steps of other threads since this one's last
         self._before = time.perf_counter_ns()
 
     def end_step(self, loss: Any) -> None:
         """One step has ended: note it, and prepare the next."""
         self.count += 1
+        self.recorded.of_others += self.others
+        self.others = 0
         if self._is_tracing:
             self._trace(self._recorder.trace_step)
         else:

@@ -204,17 +204,16 @@ def choose(trials: Sequence[Trial], first: Trial) -> Trial:
     """The fastest; but a simpler one if the fastest does not win beyond the spread.
 
     Simpler: fewer settings changed from the start, then fewer compiles. One whose own times are
-    erratic cannot be told from the fastest: it must have won against the start itself. One whose
-    median alone is fast, because each fifth step stalls, is not chosen.
+    erratic cannot be told from the fastest: only those are asked that have won against the start.
+    One whose median alone is fast, because each fifth step stalls, is not chosen.
     """
     possible = [t for t in trials if t.is_possible and not _is_slower_in_mean(t, first)]
-    if not possible:
+    won = [t for t in possible if t.since(first).kind == "less"]
+    if not possible or (not won and first in possible):
         return first
-    fastest = min(possible, key=lambda t: t.ms_per_sample)
-    tied = [t for t in possible if t is fastest or t.since(fastest).kind != "more"]
-    if first not in tied:
-        tied = [t for t in tied if t is fastest or t.since(first).kind == "less"]
-    return min(tied, key=lambda t: (t.changes, t.programs.count, t.ms_per_sample), default=fastest)
+    fastest = min(won or possible, key=lambda t: t.ms_per_sample)
+    tied = [t for t in won or possible if t is fastest or t.since(fastest).kind != "more"]
+    return min(tied, key=lambda t: (t.changes, t.programs.count, t.ms_per_sample))
 
 
 def _is_slower_in_mean(trial: Trial, first: Trial) -> bool:

@@ -210,20 +210,13 @@ def _joined(parts: Sequence[Away]) -> list[Away]:
     return found
 
 
-def _awaits(frame: FrameType | None, around: FrameType | None) -> bool:
-    """Is asyncio between these, which waits for what goes on, as no coroutine is at work?"""
+def _is_between(frame: FrameType | None, around: FrameType | None, path: str) -> bool:
+    """Is a frame of this file between these, the second left out?"""
     while frame is not around and frame is not None:
-        if frame.f_code.co_filename == _EVENTS:
+        if frame.f_code.co_filename.endswith(path):
             return True
         frame = frame.f_back
     return False
-
-
-def _is_in_loader(frame: FrameType | None) -> bool:
-    """Has torch's DataLoader called it, directly or not?"""
-    while frame is not None and not frame.f_code.co_filename.endswith(_LOADER):
-        frame = frame.f_back
-    return frame is not None
 
 
 class _Looking:
@@ -316,12 +309,14 @@ class _Looking:
         if frame is None:
             return None
         around = not_a_librarys(frame)
-        if _awaits(frame, around):
-            around = None  # the line that has begun the loop of events says nothing
-        site, path = line_of_frame(around), frame.f_code.co_filename
+        path, waits = frame.f_code.co_filename, _is_between(frame, around, _LOADER)
+        if _is_between(frame, around, _EVENTS):
+            around = None  # asyncio waits for what goes on: the line that has begun it says nothing
+        site = line_of_frame(around)
         is_own = bool(site[0]) and not is_torchs(path)
         is_kits = around is not None and not site[0]
-        in_loader = bool(site[0]) and _is_in_loader(around)
+        # what torch's DataLoader has called, and no loader's own wait in there
+        in_loader = bool(site[0]) and not waits and _is_between(around, None, _LOADER)
         return site, is_own, is_kits, path == threading.__file__, in_loader
 
     def _is_late(self, cpu_ns: int) -> bool:

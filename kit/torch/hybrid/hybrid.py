@@ -66,15 +66,18 @@ class Hybrid(Generic[P, T]):
         self._names = _global_names(getattr(self._code, "__code__", None))
         self._changes = 0  # of what it reaches for further away, between two calls
 
-    def __set_name__(self, kind: type, name: str) -> None:
-        self._name = name
-
     def __get__(self, owner: Any, kind: Any = None) -> Any:
-        """Of a method, one for each object, which has it from then on: their parts differ."""
-        if owner is None:
-            return self
+        """Of a method, one for each object, which keeps it: their parts differ."""
+        if owner is None or not isinstance(self._function, types.FunctionType):
+            return self  # a module and a function of C are not bound either
+        own = getattr(owner, "__dict__", None)
+        if own is None or isinstance(owner, type):  # has slots, or is below @classmethod
+            return types.MethodType(self, owner)
+        key = f"hybrid {self._function.__qualname__}"  # A.f and B.f are two
         method = types.MethodType(self._function, owner)
-        return vars(owner).setdefault(self._name, Hybrid(method))
+        if key not in own or own[key]._function != method:  # a copy of an object has its dict
+            own[key] = Hybrid(method)
+        return own[key]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, or issue what it did the last time on such arguments."""

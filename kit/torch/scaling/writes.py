@@ -7,12 +7,13 @@ the place of one.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from threading import get_ident
-from types import FunctionType, MethodType, NoneType
+from types import CellType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 from weakref import ref
 
@@ -20,13 +21,15 @@ import torch
 
 from kit.errors import SettingsError
 from kit.runtime.recording.bulk import Value
-from kit.runtime.steps.look import Look
 from kit.torch.scaling.fused import hooks_of, stepped
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, wrap
 
 __all__ = ["OtherWrites", "other_writes"]
 
+_MOST = 1000  # things to go through for the tensors that a hook or an optimizer reaches
+_OWN = "its"
+_PLAIN = (int, float, str, bytes, NoneType, type, ModuleType)
 _OF_EACH = {"defaults", "state", "param_groups"}  # attributes of every optimizer
 
 
@@ -99,10 +102,12 @@ class OtherWrites:
             is_new = id(buffer) not in before  # and gets the numbers of one only
             is_new &= given.setdefault(id(buffer), old.value) is old.value
             if not is_new or not old.is_like(_Shown(tensor)):
+                if place[0] != _OWN:  # as in a hook's log of norms, whose places shift
+                    continue
                 raise SettingsError(
-                    f"{type(self._optimizer).__name__}.step() or a hook of it replaces a tensor, "
-                    f"{place[0]}, by one that cannot be taken back on the device; write it in "
-                    "place, or use loss_scaling='dynamic, host check'"
+                    f"{type(self._optimizer).__name__}.step() replaces a tensor, {place[1]}, by "
+                    "one that cannot be taken back on the device; write it in place, or use "
+                    "loss_scaling='dynamic, host check'"
                 )
             yield buffer, self._tape.full(buffer.spec, 0) if old.value is None else old.value
 
@@ -130,21 +135,53 @@ class _Shown:
         return (self._aval, self._views) == (other._aval, other._views)
 
 
-def _held_by(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], KitTensor]:
-    """The tensors that its hooks reach, its own attributes, and its groups, by where they are."""
+def _held_by(optimizer: torch.optim.Optimizer) -> dict[tuple[str, str, int], KitTensor]:
+    """The tensors among its own attributes, in its groups, and that its hooks reach, by place."""
     hooks, own = hooks_of(optimizer), dict(vars(optimizer))
     for key in [key for key in own if key in _OF_EACH or key.startswith("_optimizer_")]:
         del own[key]  # torch's own
     of_groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     if not hooks and not any(map(_may_hold, [*own.values(), *of_groups])):
         return {}
-    found: dict[tuple[str, int], KitTensor] = {}
-    seen = Counter[str]()
-    for name, array in Look("its", {**own, "groups": of_groups}, also=hooks).arrays:
-        if isinstance(array, KitTensor):
-            found[name, seen[name]] = array
+    found: dict[tuple[str, str, int], KitTensor] = {}
+    for whose, things in ((_OWN, {**own, "groups": of_groups}), ("a hook's", hooks)):
+        seen = Counter[str]()
+        for name, tensor in _tensors_in(whose, things):
+            found[whose, name, seen[name]] = tensor
             seen[name] += 1
     return found
+
+
+def _tensors_in(name: str, thing: Any) -> Iterator[tuple[str, KitTensor]]:
+    """The tensors of device kit in there, the nearest first, as far as `_MOST` things go."""
+    waiting, seen = deque([(name, thing)]), set[int]()
+    while waiting and len(seen) < _MOST:
+        name, thing = waiting.popleft()
+        if isinstance(thing, KitTensor):
+            yield name, thing
+        elif id(thing) not in seen and not isinstance(thing, _PLAIN):
+            seen.add(id(thing))
+            waiting.extend(islice(_parts_of(name, thing), _MOST))
+
+
+def _parts_of(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    """What a container, a function or an object holds: in cells, defaults and attributes."""
+    if isinstance(thing, dict):
+        yield from ((f"{name}[{key!r}]", value) for key, value in list(thing.items()))
+    elif isinstance(thing, list | tuple):
+        yield from ((f"{name}[{i}]", value) for i, value in enumerate(thing))
+    elif isinstance(thing, FunctionType):
+        yield from ((name, part) for part in (thing.__closure__ or (), thing.__defaults__))
+    elif isinstance(thing, MethodType):
+        yield from ((name, part) for part in (thing.__self__, thing.__func__))
+    elif isinstance(thing, partial):
+        yield from ((name, part) for part in (thing.func, thing.args, thing.keywords))
+    elif isinstance(thing, CellType):
+        with suppress(ValueError):  # it is empty
+            yield name, thing.cell_contents
+    else:
+        own = getattr(thing, "__dict__", None) or {}
+        yield from ((f"{name}.{key}", value) for key, value in list(own.items()))
 
 
 def _may_hold(thing: Any) -> bool:

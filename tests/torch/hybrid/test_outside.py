@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 import types
@@ -200,3 +201,35 @@ def test_a_method_is_one_op_in_each_object() -> None:
             meter.scale([x])
         assert x.tolist() == [54.0] * 2
         assert not any(meter.scale.reasons for meter in meters)
+
+
+def test_a_copy_and_a_subclass_have_hybrid_methods_of_their_own() -> None:
+    class Twice(Meter):
+        @kit.hybridize
+        def scale(self, arrays: list[torch.Tensor]) -> None:
+            super().scale(arrays)
+            super().scale(arrays)
+
+    with kit.Session():
+        x, one = torch.ones(2, device="kit"), Twice(2.0)
+        one.scale([x])
+        other = copy.copy(one)
+        other.rate = 3.0
+        other.scale([x])
+        assert x.tolist() == [36.0] * 2
+
+
+def test_what_python_does_not_bind_is_no_method() -> None:
+    class Holds:
+        net, act = kit.hybridize(nn.Identity()), kit.hybridize(torch.neg)
+
+        @classmethod
+        @kit.hybridize
+        def doubled(cls, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    with kit.Session():
+        x = torch.ones(2, device="kit")
+        with pytest.warns(UserWarning, match="its arguments hold a type"):
+            assert Holds.doubled(x).tolist() == Holds().doubled(x).tolist() == [2.0] * 2
+        assert Holds().act(Holds().net(x)).tolist() == [-1.0] * 2

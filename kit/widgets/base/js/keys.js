@@ -6,13 +6,17 @@ export const WRITTEN = "textarea, [contenteditable], "
 
 /**
  * What is pressed in a view is no command of the notebook's, as `a` or `d d` are. JupyterLab asks the
- * element that has the focus for this attribute; with Ctrl or Cmd, as to save, keys stay JupyterLab's, but
- * for those of a text that one writes.
+ * element that has the focus for this attribute. Keys with Ctrl or Cmd, and those that run the cell, stay
+ * JupyterLab's; in a text that one writes, only those that save or run.
  * @param {KeyboardEvent} event on its way down, before JupyterLab looks at it
  */
 export function keepKeys(event) {
   const target = /** @type {Element} */ (event.target), inner = /** @type {Element} */ (event.composedPath()[0]);
-  if (!target.closest?.(".kit-view") || ((event.ctrlKey || event.metaKey) && !inner.matches(WRITTEN))) return;
+  if (!target.closest?.(".kit-view")) return;
+  const isAccel = event.ctrlKey || event.metaKey, isEnter = event.key === "Enter";
+  const isLabs = inner.matches(WRITTEN) ? isAccel && (isEnter || event.key.toLowerCase() === "s")
+    : isAccel || (isEnter && (event.shiftKey || event.altKey));
+  if (isLabs) return;
   target.setAttribute("data-lm-suppress-shortcuts", "true");
   setTimeout(() => target.removeAttribute("data-lm-suppress-shortcuts"));
 }
