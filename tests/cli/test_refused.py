@@ -40,6 +40,19 @@ def test_a_run_is_kept_under_any_name_without_a_suffix(kit: Kit) -> None:
         assert (out, "--save" in err) == ("ran\n", False)
 
 
+def test_a_run_is_kept_over_a_run_and_under_a_name_with_a_number(kit: Kit) -> None:
+    make_run().save("old.kitrun")
+    Path("old.kitrun").rename("old.run")
+    for name in ("old.run", "run_lr0.01", "a.KITRUN"):
+        _, out, err = kit("run", write("train.py", "print('ran')"), "--save", name)
+        assert (out, "--save" in err) == ("ran\n", False)
+
+
+def test_a_script_with_a_step_that_was_not_measured_is_told_why(kit: Kit) -> None:
+    *_, err = kit("run", write("train.py", "def step():\n    pass\n"))
+    assert "Its step() is measured by itself if it needs no argument, returns its loss" in err
+
+
 def test_a_page_that_cannot_be_written_is_said_before_a_trace_is_read(kit: Kit) -> None:
     make_run().save("a.kitrun")
     for verb in ("view", "report"):
@@ -63,5 +76,10 @@ def test_a_folder_without_saved_runs_says_where_some_are(kit: Kit, verb: str) ->
         return err
 
     assert "'empty' holds no saved run (*.kitrun), and no trace" in said("empty")
+    profile = Path("nest/plugins/profile/1/host.xplane.pb")
+    profile.parent.mkdir(parents=True)
+    profile.touch()
+    assert "its folders do" not in said("nest")
+    profile.unlink()
     where = f"{Path('nest/a')}, {Path('nest/b')}"
     assert f"'nest' holds no saved run (*.kitrun); its folders do: {where}" in said("nest")

@@ -79,6 +79,12 @@ def test_numbered_parts_whose_numbers_come_again_are_not_the_steps() -> None:
     assert "from one optimizer step to the next" in find_steps(layers + updates, (0, 360)).note
 
 
+def test_steps_whose_numbers_begin_anew_with_each_epoch_are_steps() -> None:
+    marked = [Annotation(f"step {i % 5}", 20 * i, 20 * i + 19) for i in range(10)]
+    updates = [Annotation("Optimizer.step#SGD.step", 20 * i + 15, 20 * i + 18) for i in range(10)]
+    assert len(find_steps(marked + updates, (0, 200)).steps) == 10
+
+
 @pytest.mark.parametrize(
     ("names", "note"),
     [

@@ -15,6 +15,7 @@ from torch import nn
 import kit
 from kit.errors import SettingsError
 from kit.measure.attached import later
+from kit.measure.attached.optimizers import Leader
 from kit.measure.base.loop import TRACED_STEPS
 from kit.text import format_ms
 from tests.measure.attached.loops import Loop
@@ -90,6 +91,17 @@ def test_the_many_steps_of_another_optimizer_in_each_step_replace_none() -> None
     phases = [s.name for s in watch.run.timeline.spans if s.kind == "record"]
     assert phases.count("backward") == 11 * TRACED_STEPS
     assert not any("left out" in note for note in watch.run.timeline.notes)
+
+
+def test_two_optimizers_that_lead_in_turns_do_not_replace_each_other_for_ever() -> None:
+    """A GAN whose recordings began once at one of them and once at the other."""
+    leader, both = Leader(), [Loop().optimizer for _ in range(2)]
+    for k in range(12):
+        first, second = both[k % 2], both[1 - k % 2]
+        leader.take(first)
+        for _ in range(5):
+            assert not leader.is_replaced(second, 100)
+            assert leader.ends_step(first)
 
 
 def test_a_watch_that_is_used_again_takes_the_next_loop_as_it_is() -> None:
