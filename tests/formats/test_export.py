@@ -25,7 +25,7 @@ from kit.runs.change import traced_text
 from kit.runs.conditions import Conditions
 from kit.runs.run import KNOWN_FRACTION, Fused, Run
 from kit.runs.settings import Settings
-from kit.text import safe_terminal
+from kit.text import format_ms, safe_terminal
 from kit.trace import KINDS, Span, SyncPoint, Timeline, headline
 from kit.trace.critical_path import critical_path
 from kit.trace.hta import hta_idle, hta_queue
@@ -347,7 +347,7 @@ def test_a_page_has_breakdown_kernels_and_sync_points(tmp_path):
     run = make_run(kernels=60)
     text = exported(run, tmp_path, "md").read_text()
     for row in run.breakdown():
-        assert f"| {row.category} | {row.exposed_ms:.3f} |" in text
+        assert f"| {row.category} | {format_ms(row.exposed_ms)} |" in text
     kernels = text.partition("## Kernels")[2].partition("## Sync points")[0]
     assert kernels.count("\n| fusion") == 20
     assert "| train.py:44 |" in text

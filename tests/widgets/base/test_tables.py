@@ -160,7 +160,7 @@ def test_a_card_without_a_number_says_why():
 
 def test_noise_is_neither_better_nor_worse():
     html = headline_html(long_run(5.2, noise=0.02), long_run(5.0, noise=0.02))
-    assert "no change beyond the spread (+4% ±" in str(Reader(html))
+    assert "no change beyond the spread (+4.0% ± 4.2%)" in str(Reader(html))
     assert BETTER not in html
     assert WORSE not in html
     wide = str(Reader(headline_html(run_with(6.0, noise=0.15), run_with(5.0, noise=0.15))))
