@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import linecache
 import os
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from kit.cli.module import run_in
 from kit.errors import RAISED_AT, SettingsError, words_of
@@ -78,9 +79,14 @@ def knows_kit(script: Path) -> bool:
 
 
 def has_step(script: Path) -> bool:
-    """Is there a function `step` in it?"""
-    body = ast.parse(script.read_bytes()).body
-    return any(isinstance(node, ast.FunctionDef) and node.name == "step" for node in body)
+    """Is there a function `step` in it? Not where it is no Python, or there no more."""
+    with contextlib.suppress(SyntaxError, ValueError, OSError):
+        return any(map(_is_called_step, ast.parse(script.read_bytes()).body))
+    return False
+
+
+def _is_called_step(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
+    return isinstance(node, ast.FunctionDef) and node.name == "step"
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -96,7 +102,7 @@ def _is_step(node: ast.stmt) -> bool:
     """A function `step` that is called without arguments and returns its loss; `step(batch)`, or
     one that returns nothing, is a program's own.
     """
-    if not isinstance(node, ast.FunctionDef) or node.name != "step":
+    if not _is_called_step(node):
         return False
     given = node.args
     needed = len(given.posonlyargs) + len(given.args) - len(given.defaults)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from threading import get_ident
-from types import CellType, FunctionType, MethodType, ModuleType, NoneType
+from types import FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 from weakref import ref
 
@@ -21,6 +21,8 @@ import torch
 
 from kit.errors import SettingsError
 from kit.runtime.recording.bulk import Value
+from kit.runtime.recording.sites import is_users
+from kit.runtime.steps.names import named, wrapped_by
 from kit.torch.scaling.fused import hooks_of, stepped
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, wrap
@@ -165,20 +167,20 @@ def _tensors_in(name: str, thing: Any) -> Iterator[tuple[str, KitTensor]]:
 
 
 def _parts_of(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    """What a container, a function or an object holds: in cells, defaults and attributes."""
+    """What a container, a function or an object holds, names or has as attributes."""
     if isinstance(thing, dict):
-        yield from ((f"{name}[{key!r}]", value) for key, value in list(thing.items()))
+        for key, value in list(thing.items()):  # the text of a tensor would be a sync point
+            yield f"{name}[{repr(key) if isinstance(key, str | int) else '...'}]", value
     elif isinstance(thing, list | tuple):
         yield from ((f"{name}[{i}]", value) for i, value in enumerate(thing))
+    elif isinstance(thing, FunctionType) and is_users(thing.__code__.co_filename):
+        yield from named(thing)
     elif isinstance(thing, FunctionType):
-        yield from ((name, part) for part in (thing.__closure__ or (), thing.__defaults__))
+        yield from ((name, part) for part in wrapped_by(thing))
     elif isinstance(thing, MethodType):
         yield from ((name, part) for part in (thing.__self__, thing.__func__))
     elif isinstance(thing, partial):
         yield from ((name, part) for part in (thing.func, thing.args, thing.keywords))
-    elif isinstance(thing, CellType):
-        with suppress(ValueError):  # it is empty
-            yield name, thing.cell_contents
     else:
         own = getattr(thing, "__dict__", None) or {}
         yield from ((f"{name}.{key}", value) for key, value in list(own.items()))

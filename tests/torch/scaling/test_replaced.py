@@ -118,3 +118,41 @@ def test_what_a_hook_reaches_far_away_is_not_gone_through(mode: str) -> None:
         task.optimizer.register_step_pre_hook(look)
         task.step(False)
     assert 0 < count[0] <= 4_000
+
+
+class Nameless:
+    def __repr__(self) -> str:
+        raise ValueError("a key without a text")
+
+
+@pytest.mark.parametrize("mode", DYNAMIC[1:])
+def test_the_keys_of_tables_that_a_hook_reaches_are_not_put_in_words(mode: str) -> None:
+    kept = {Nameless(): 1}
+
+    def look(*_: Any) -> None:
+        assert kept
+
+    with open_session(WAYS["lazy"], cache=CACHE):
+        task = Task(mode, "kit", torch.optim.Adam, {"lr": 0.1})
+        task.optimizer.register_step_pre_hook(look)
+        for _ in range(2):
+            task.step(False)
+
+
+AVERAGE: dict[str, Any] = {}  # as of a notebook's cell
+
+
+@pytest.mark.parametrize("mode", DYNAMIC[1:])
+def test_an_average_that_a_hook_replaces_in_a_global_is_taken_back(mode: str) -> None:
+    @torch.no_grad()
+    def average(optimizer: Any, *_: Any) -> None:
+        weight = optimizer.param_groups[0]["params"][0]
+        AVERAGE["weight"] = 0.9 * AVERAGE["weight"] + 0.1 * weight
+
+    with open_session(WAYS["lazy"], cache=CACHE):
+        task = Task(mode, "kit", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
+        AVERAGE["weight"] = task.optimizer.param_groups[0]["params"][0].detach().clone()
+        task.optimizer.register_step_post_hook(average)
+        for i in range(6):
+            task.step(i == 3)
+        assert torch.isfinite(AVERAGE.pop("weight").cpu()).all()
