@@ -131,9 +131,13 @@ def steps_difference(
 ) -> Difference:
     """The same where each side was measured several times: by turns, repeats make it surer."""
     turns = by_turns(*([run.environment.get(TIME, "") for run in runs] for runs in (old, new)))
-    sides = [_log_times(runs, by_sample=by_sample, took_turns=turns) for runs in (old, new)]
+    are_many = turns and min(len(old), len(new)) >= TURNS
+    sides = [
+        _log_times(runs, by_sample=by_sample, took_turns=turns, are_many=are_many)
+        for runs in (old, new)
+    ]
     found = _with_means(_ratio(*sides), _each(old, by_sample), _each(new, by_sample))
-    if turns and min(len(old), len(new)) >= TURNS:  # what others took is in the runs' own spread
+    if are_many:  # what others took is in the runs' own spread
         return found
     return replace(found, doubt=doubt_of(*old, *new))
 
@@ -309,8 +313,9 @@ def _log_times(
     *,
     by_sample: bool = False,
     took_turns: bool = True,
+    are_many: bool = False,
 ) -> LogTimes:
-    reruns = [learned or _rerun(_times(run)) for run in runs]
+    reruns = [learned or _rerun(_times(run), are_many=are_many) for run in runs]
     return LogTimes.of(_each(runs, by_sample), reruns, took_turns=took_turns)
 
 
@@ -346,9 +351,13 @@ def _with_means(found: Difference, *sides: Sequence[Times]) -> Difference:
     return replace(found, means=means)
 
 
-def _rerun(times_ms: NDArray[Any]) -> Rerun:
-    """What a run of these steps differs by from its next rerun."""
-    is_short = float(np.nansum(times_ms)) < SHORT_MS
+def _rerun(times_ms: NDArray[Any], *, are_many: bool = False) -> Rerun:
+    """What a run of these steps differs by from its next rerun.
+
+    Args:
+        are_many: enough runs took turns to show what reruns differ by, however short each is.
+    """
+    is_short = float(np.nansum(times_ms)) < SHORT_MS and not are_many
     return Rerun(RERUN_SHORT if is_short else RERUN, wanders=True)
 
 

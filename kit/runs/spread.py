@@ -221,7 +221,7 @@ class Side:
             least = sum(_median_error(run) ** 2 for run in runs)
             least += alike * sum(r.sd**2 for r in reruns) / 2
             seen = float(np.var([np.median(run) for run in runs], ddof=1))
-            own = seen / count, count - 1.0
+            own = seen / count * (_median_loss(count) if took_turns else 1), count - 1.0
             if took_turns and count >= TURNS:
                 error, freedom = max(own, (least / count**2, freedom))
             elif own[0] > error:  # what is assumed stays, and only what is beyond rests on few
@@ -270,6 +270,11 @@ def _parts(run: Values, rerun: Rerun) -> Iterator[tuple[float, float]]:
 def middle_of(runs: Sequence[Values]) -> float:
     """The median of the runs' medians."""
     return float(np.median([np.median(run) for run in runs])) if runs else math.nan
+
+
+def _median_loss(count: int) -> float:
+    """How many times the variance of so many numbers' mean their median has: of many, pi / 2."""
+    return count * math.pi / (2 * count + math.pi - 2) if count > 2 else 1.0
 
 
 def known(runs: Sequence[Sequence[float] | Values]) -> list[Values]:

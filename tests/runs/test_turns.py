@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kit.runs.change import by_turns, doubt_of, error_of, step_interval, steps_difference
+from kit.runs.change import SHORT_MS, by_turns, doubt_of, error_of, step_interval, steps_difference
 from kit.runs.conditions import Conditions
 from kit.runs.labels import TIME
 from kit.runs.run import Run
@@ -71,6 +71,30 @@ def test_the_interval_of_reruns_holds_nearly_all_reruns_also_of_many_repeats(
     assert held >= 92
 
 
+@pytest.mark.parametrize(("repeats", "sd"), [(3, 0.1), (9, 0.03)])
+def test_turns_of_runs_alike_are_called_changed_at_most_five_times_of_a_hundred(
+    repeats: int, sd: float
+) -> None:
+    """The median of nine runs is off by a fifth more than their mean, and was called as sure."""
+    rng, changed = np.random.default_rng(4), 0
+    for _ in range(200):
+        sides = ([replace(rerun(rng, sd), environment=at.environment) for at in turns]
+                 for turns in both_sides(repeats))  # fmt: skip
+        changed += steps_difference(*sides).is_changed
+    assert changed <= 10
+
+
+def test_turns_of_short_runs_show_what_reruns_differ_by_and_it_is_not_assumed() -> None:
+    rng = np.random.default_rng(5)
+    old, new = ([short(replace(rerun(rng, 0.01), environment=at.environment)) for at in turns]
+                for turns in both_sides(3))  # fmt: skip
+    assert sum(old[0].step_times_ns) < SHORT_MS * 1e6
+    assert steps_difference(old, [times(run, 1.1) for run in new]).kind == "more"
+    assert steps_difference(old, new).kind == "same"
+    apart = measured_at(new[0], 10, 11, 12)  # no turns: all may be of another phase
+    assert steps_difference(old, [times(run, 1.1) for run in apart]).kind == "unclear"
+
+
 def test_a_model_is_compared_with_the_median_of_repeats_which_is_surer_than_a_rerun() -> None:
     rng = np.random.default_rng(2)
     runs = [rerun(rng, 0.014) for _ in range(9)]
@@ -106,6 +130,18 @@ def test_the_spread_of_single_steps_is_not_known_from_two_runs_of_them() -> None
     old, new = sides
     found = steps_difference(old, [times(run, 1.01) for run in new])
     assert found.text().endswith("too few steps to know the spread")
+
+
+def both_sides(repeats: int) -> tuple[list[Run], ...]:
+    """Runs of two sides that took turns."""
+    first = make_run()
+    sides = (range(side, 2 * repeats, 2) for side in (0, 1))
+    return tuple(measured_at(first, *seconds) for seconds in sides)
+
+
+def short(run: Run) -> Run:
+    """The run without most of its steps."""
+    return replace(run, step_times_ns=run.step_times_ns[:12])
 
 
 def times(run: Run, factor: float) -> Run:
