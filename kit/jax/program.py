@@ -16,6 +16,7 @@ from jax.extend import core
 
 from kit.errors import LoweringError
 from kit.ir import Aval
+from kit.jax.callbacks import as_traced
 from kit.jax.places import frame_of, names_of, phases_of
 from kit.jax.text import body_of, context_of, literal, primitive_text, shown
 from kit.runtime.recording.bulk import Frame, Op, Value
@@ -172,6 +173,7 @@ class _Flattener:
             known.update(zip(equation.outvars, made, strict=True))
 
     def _append(self, equation: Any, atoms: list[Any], frame: Frame, names: str) -> list[Any]:
+        equation = as_traced(equation)
         avals = [v.aval for v in equation.invars]
         for aval in [*avals, *(v.aval for v in equation.outvars)]:
             _check(equation, aval, frame)
