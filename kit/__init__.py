@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -38,10 +40,22 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'kit' has no attribute {name!r}{_meant(name)}", name=name)
     if _HOMES[name] == "kit":
-        return importlib.import_module(f"kit.{name}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+        return _imported(f"kit.{name}")
+    value = getattr(_imported(_HOMES[name]), name)
     globals()[name] = value  # the next use finds it without coming here
     return value
+
+
+def _imported(name: str) -> ModuleType:
+    """A module; the program's random numbers stay, though jax draws some as it is imported."""
+    numbers = sys.modules.get("numpy.random")
+    if numbers is None or "jax" in sys.modules:
+        return importlib.import_module(name)
+    state = numbers.get_state()
+    try:
+        return importlib.import_module(name)
+    finally:
+        numbers.set_state(state)
 
 
 def _meant(name: str) -> str:

@@ -28,6 +28,7 @@ Each message says what is wrong, where in the user's code, and what to do about 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -238,6 +239,12 @@ def words_of(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001 - of a program's own class
         return ""
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a note to a program's error, which stays the one that is raised if it takes none."""
+    with suppress(Exception):  # a frozen dataclass, or a method of its own
+        error.add_note(text)
 
 
 def _cells(count: int) -> str:

@@ -27,6 +27,15 @@ def test_importing_kit_loads_no_heavy_package():
     assert fresh(f"import kit, sys; dir(kit); print(sorted({heavy} & set(sys.modules)))") == "[]"
 
 
+def test_the_programs_random_numbers_stay_though_a_name_loads_jax():
+    """Importing jax draws five of numpy's."""
+    code = (
+        "import sys, numpy, kit; numpy.random.seed(0); kit.watch, kit.Session\n"
+        "print('jax' in sys.modules, numpy.random.rand() == numpy.random.RandomState(0).rand())"
+    )
+    assert fresh(code) == "True True"
+
+
 def test_settings_and_run_need_neither_torch_nor_jax_nor_bokeh():
     code = (
         "import kit, sys; kit.Settings(), kit.Run, kit.errors\n"

@@ -63,7 +63,7 @@ def run_program(
     Wanted(steps, skip)  # what it cannot be is said before the script runs
 
     def begin() -> LoopWatch:
-        from kit.measure.attached.loop import watch
+        from kit import watch
 
         return watch(steps, skip=skip, name=options.script.name, when_complete=complete)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from kit.errors import note
 from kit.jax.arguments import Signature, difference, kind_of, paths_of, settings_of_jax
 from kit.jax.array import TRACING, Kind
 from kit.jax.places import caller, here
@@ -100,9 +101,10 @@ class TracedFunction:
         except Exception as error:
             code = getattr(self.function, "__code__", None)
             start = f", at {format_site((code.co_filename, code.co_firstlineno))}" if code else ""
-            error.add_note(
+            note(
+                error,
                 f"kit: while {self.name} was traced{line_of(error) or start}: {reason}. "
-                "A step is traced with arrays that have no numbers yet, as by jax.jit"
+                "A step is traced with arrays that have no numbers yet, as by jax.jit",
             )
             raise
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from kit.errors import Cancelled
+from kit.errors import Cancelled, note
 from kit.measure.base.context import as_workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.randomness import random_kept
@@ -51,5 +51,5 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
         raise
     except Exception as error:
         where = f"mode {settings.mode!r}{line_of(error)}"
-        error.add_note(f"kit: in the workload {chosen.name!r}, {where}")
+        note(error, f"kit: in the workload {chosen.name!r}, {where}")
         raise

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.errors import Cancelled, SettingsError, words_of
+from kit.errors import Cancelled, SettingsError, note, words_of
 from kit.measure.base.loss import check_loss, detached, no_loss
 from kit.measure.base.ready import ReadyBatches, used_up_text
 from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
@@ -243,7 +243,7 @@ def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:
     except Exception as error:
         warmup = _least_warmup(settings)
         what = f"warm-up step {i}" if i < warmup else f"step {i - warmup}"
-        error.add_note(f"kit: this was {what}, with {settings}")
+        note(error, f"kit: this was {what}, with {settings}")
         if "No inf checks were recorded" in words_of(error):  # torch says no more than that
-            error.add_note(_NO_GRADIENTS)
+            note(error, _NO_GRADIENTS)
         raise

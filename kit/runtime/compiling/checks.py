@@ -20,6 +20,7 @@ from kit.errors import BadNumberError, DeviceCheckError
 from kit.runs.settings import GPUS, Settings
 from kit.runtime.compiling.precision import XLAS, Precision
 from kit.runtime.compiling.probes import PROBES, Probe, ProbeOf
+from kit.runtime.rules.jax import Static
 
 __all__ = ["NO_CHECKS", "Asked", "Checks", "Probing", "findings"]
 
@@ -174,12 +175,13 @@ def _real(x: Array) -> Array:
 
 
 def flat_numbers(arguments: Any) -> list[Any]:
-    """The arrays and floats in lists, tuples and dicts."""
+    """The arrays and floats in lists, tuples and dicts; a literal of a jaxpr is one."""
     if isinstance(arguments, dict):
         arguments = list(arguments.values())
     if isinstance(arguments, list | tuple):
         return [x for item in arguments for x in flat_numbers(item)]
-    return [arguments] if isinstance(arguments, Array | float) else []
+    given = arguments.value if isinstance(arguments, Static) else arguments
+    return [given] if isinstance(given, Array | float | np.generic | np.ndarray) else []
 
 
 def findings(asked: Sequence[Asked], flags: Any) -> Iterator[tuple[Asked, int, int]]:

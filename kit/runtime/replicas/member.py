@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
+from kit.errors import note
 from kit.runtime.engine.operations import Operation
 from kit.runtime.recording.bulk import Bulk, Cell, Cut, Frame, Op, Origin, Task, Value
 from kit.runtime.session.issuer import Issuer
@@ -112,9 +113,9 @@ def note_replica(error: BaseException, rank: int, where: str = "") -> None:
 
     Every reader gets the same object.
     """
-    note = f"kit: this was in replica {rank}"
+    said = f"kit: this was in replica {rank}"
     notes: list[str] = getattr(error, "__notes__", [])
-    if where and note in notes:
-        notes[notes.index(note)] += where
+    if where and said in notes:
+        notes[notes.index(said)] += where
     elif not any(n.startswith("kit: this was in replica") for n in notes):
-        error.add_note(note + where)
+        note(error, said + where)

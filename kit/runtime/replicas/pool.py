@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from kit.errors import SessionError
+from kit.errors import SessionError, note
 from kit.runtime.recording.sites import line_of
 from kit.runtime.replicas.group import Group, replicas
 from kit.runtime.replicas.member import note_replica
@@ -159,8 +159,7 @@ class Pool:
             return None
         self._is_stuck = True
         stuck = [r for r in self.group.ranks if r not in self.group.ended]
-        note = f"kit: {replicas(stuck)} did not end within {grace:g} s after that"
-        error.add_note(note)
+        note(error, f"kit: {replicas(stuck)} did not end within {grace:g} s after that")
         return error
 
     def _live(self, rank: int, first: _Turn) -> None:
@@ -217,7 +216,7 @@ def _noted(rank: int, errors: dict[int, BaseException], group: Group) -> BaseExc
     failed = [r for r in sorted(errors) if r != rank and not isinstance(errors[r], SessionError)]
     if failed:
         kinds = ", ".join(f"replica {r}: {type(errors[r]).__name__}" for r in failed)
-        error.add_note(f"kit: others failed as well ({kinds})")
+        note(error, f"kit: others failed as well ({kinds})")
     return error
 
 

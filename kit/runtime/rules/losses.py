@@ -72,6 +72,18 @@ def _multilabel_margin(x: Array, target: Array, reduction: int, is_target: Array
     return _reduce(losses.reshape(x.shape[:-1]), reduction)
 
 
+def _multilabel_margin_forward(x: Array, target: Array, reduction: int) -> tuple[Array, Array]:
+    """The loss, and which classes are among the labels.
+
+    Torch's decomposition takes what stands after the first -1 for labels of class 0.
+    """
+    labels = jnp.atleast_2d(target)
+    real = jnp.cumprod((labels >= 0).astype(jnp.int32), 1) == 1
+    found = real[:, :, None] & (labels[:, :, None] == jnp.arange(labels.shape[1]))
+    is_target = jnp.any(found, 1).astype(x.dtype).reshape(target.shape)
+    return _multilabel_margin(x, target, reduction, is_target), is_target
+
+
 # -- connectionist temporal classification -----------------------------------------------------
 
 
@@ -279,6 +291,7 @@ LOSS_RULES = Rules({
     "aten.binary_cross_entropy.default": rounded_once(_cross_entropy),
     "aten.binary_cross_entropy_backward.default": rounded_once(_cross_entropy_backward),
     "aten.multi_margin_loss_backward.default": gradient_of(_multi_margin),
+    "aten.multilabel_margin_loss_forward.default": _multilabel_margin_forward,
     "aten.multilabel_margin_loss_backward.default": gradient_of(_multilabel_margin),
     "aten._ctc_loss.default": _ctc_loss, "aten._ctc_loss.Tensor": _ctc_loss,
     "aten._ctc_loss_backward.default": _ctc_loss_backward,

@@ -192,6 +192,9 @@ class Executor:
             jax.default_prng_impl("threefry2x32"),
             jax.threefry_partitionable(True),
             jax.disable_jit(False),
+            jax.debug_nans(False),
+            jax.debug_infs(False),
+            jax.debug_key_reuse(False),
             jax.transfer_guard("allow"),
             jax.default_device(self.device),
         ):

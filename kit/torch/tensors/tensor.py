@@ -233,7 +233,7 @@ class KitTensor(torch.Tensor):
                 "Can't call numpy() on Tensor that requires grad. "
                 "Use tensor.detach().numpy() instead."
             )
-        array = to_host(self, cause="numpy").numpy()
+        array = np.array(to_host(self, cause="numpy").numpy(), copy=force or None)
         array.setflags(write=force)
         return array
 

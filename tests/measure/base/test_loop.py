@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,18 @@ def test_an_error_whose_own_words_fail_comes_out_of_the_loop_as_it_is(timed: Any
     with pytest.raises(Mute) as raised:
         timed_steps(fails, kit.Settings(), Pace(finish=lambda: None))
     assert "warm-up step 0" in raised.value.__notes__[0]
+
+
+def test_an_error_that_takes_no_note_comes_out_of_the_loop_as_it_is(timed: Any) -> None:
+    @dataclass(frozen=True)
+    class Frozen(Exception):
+        code: int = 3
+
+    def fails() -> int:
+        raise Frozen
+
+    with pytest.raises(Frozen):
+        timed_steps(fails, kit.Settings(), Pace(finish=lambda: None))
 
 
 def test_enough_steps_is_the_default_and_has_a_word() -> None:

@@ -342,6 +342,7 @@ def test_two_threads_that_wait_for_one_check_take_back_its_write_alone() -> None
 @pytest.mark.parametrize(("setting", "value"), [
     ("jax_transfer_guard", "disallow"), ("jax_disable_jit", True),
     ("jax_threefry_partitionable", False), ("jax_default_prng_impl", "rbg"),
+    ("jax_debug_nans", True), ("jax_debug_infs", True),
 ])  # fmt: skip
 def test_the_users_own_settings_of_jax_change_no_step_of_torch(setting: str, value: Any) -> None:
     def step() -> list[float]:
@@ -349,7 +350,9 @@ def test_the_users_own_settings_of_jax_change_no_step_of_torch(setting: str, val
         with kit.Session(kit.Settings(mode="lazy"), rules=rules):
             torch.manual_seed(1)
             numbers: list[float] = (torch.rand(3, device="kit") * 1.5 + 0.3).tolist()
-            return numbers
+            bad = torch.tensor([-1.0, 0.0], device="kit").log()
+            assert bad.isnan().tolist() == [True, False]
+            return [*numbers, bad[1].item()]
 
     expected, before = step(), getattr(jax.config, setting)
     jax.config.update(setting, value)

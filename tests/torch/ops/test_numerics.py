@@ -51,6 +51,13 @@ CASES: dict[str, Callable[[str], Any]] = {
     "sums of complex exponentials": lambda d: [
         torch.logaddexp(*_phases(d)), torch.logcumsumexp(_phases(d), 1),
         torch.logaddexp(*torch.tensor([[-inf + 1j, nan, -inf], [-inf, 1, 2j]], device=d))],
+    "lists of labels that end in -1": lambda d: [
+        functional.multilabel_margin_loss(
+            torch.tensor([[0.1, 0.2, 0.4, 0.8]], device=d), torch.tensor([labels], device=d))
+        for labels in ([3, 0, -1, 1], [3, -1, 2, 2], [-1, 0, 1, 2], [0, 1, 2, 3])],
+    "numbers as an array that may be written": lambda d: torch.tensor(
+        torch.ones(3, device=d).numpy(force=True) + torch.nn.Parameter(
+            torch.ones(3, device=d)).numpy(force=True).__iadd__(1)),
     "median of nothing": lambda d: [
         median(torch.zeros(0, dtype=t, device=d)) for median in (torch.median, torch.nanmedian)
         for t in (torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8)],
