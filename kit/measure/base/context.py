@@ -235,8 +235,9 @@ class Context:
         "kit" copies them there too.
 
         Args:
-            dataset: a torch dataset with a length; or any iterable of batches, such as a DataLoader
-                of your own, which is taken as it is, and from the start when it ends.
+            dataset: a torch dataset with a length, or a list of items; or any other iterable, of
+                batches, such as a DataLoader of your own, which is taken as it is, and from the
+                start when it ends. Of ready batches: `DataLoader(batches, batch_size=None)`.
 
         Raises:
             SettingsError: the dataset is smaller than a batch, or the iterable ends for good.

@@ -14,6 +14,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.errors import SettingsError
 from kit.runs.device.shapes import call_cost
 from kit.runs.run import EXPORTED_AS, Run
 from kit.runs.sources import code_by_site
@@ -149,10 +150,10 @@ def caller_table(run: Run, by: str = "module") -> tuple[CallerRow, ...]:
             or "line".
 
     Raises:
-        ValueError: by is none of these.
+        SettingsError: by is none of these.
     """
     if by not in BY:
-        raise ValueError(f"by={by!r} must be one of {', '.join(BY)}")
+        raise SettingsError(f"by={by!r} must be one of {', '.join(BY)}")
     if not Run.checked(run).callers:
         return CallerRows(())
     return CallerRows(_Tree(run, BY[by], per_step(run.timeline)[0]).rows()).with_note(run.doubt)
