@@ -39,6 +39,7 @@ import kit
 from kit.measure.base.context import Context, Workload
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runtime.engine.engine import Engine
+from kit.runtime.engine.operations import Variable
 from kit.workloads import bert_of, flips, mlp
 
 SIZES = (1, 2, 5, 15, 50, 200, UNLIMITED)
@@ -82,8 +83,8 @@ def nothing() -> None:
 def engine_cost(rounds: int, ops: int) -> None:
     """No-ops: what the engine adds to a call."""
     engine = Engine(workers=1)
-    each = [engine.variable() for _ in range(ops + 1)]
-    one = engine.variable()
+    each = [Variable() for _ in range(ops + 1)]
+    one = Variable()
     push = engine.push
 
     def inline() -> None:

@@ -31,6 +31,7 @@ import torch
 import kit
 from kit.errors import ExecutionError, KitError
 from kit.runtime.engine.engine import Engine
+from kit.runtime.engine.operations import Variable
 from tests.reliability.growth import Held, grown
 from tests.reliability.interrupts import interrupt_at_random
 from tests.reliability.kinds import KINDS
@@ -44,7 +45,7 @@ class Log:
     """What happened to one variable, written by the operations themselves."""
 
     def __init__(self, engine: Engine) -> None:
-        self.variable = engine.variable()
+        self.variable = Variable()
         self.writers = self.readers = 0
         self.wrong = ""
 

@@ -205,9 +205,9 @@ def terminal_table(
     return "\n".join([shown[0], "-" * max(map(len, shown)), *shown[1:]])
 
 
-def format_ns(ns: float, unknown: str = UNKNOWN) -> str:
+def format_ns(ns: float) -> str:
     """A time with the unit that reads best: `850 ns`, `12.3 µs`, `4.56 ms`, `1.23 s`."""
-    return _with_unit(ns, _NS_UNITS, unknown)
+    return _with_unit(ns, _NS_UNITS, UNKNOWN)
 
 
 def format_ms(ms: float, unknown: str = UNKNOWN) -> str:
@@ -275,9 +275,9 @@ def format_percent(
     return f"{sign if size else ''}{shown}"
 
 
-def format_share(fraction: float, unknown: str = UNKNOWN) -> str:
+def format_share(fraction: float) -> str:
     """A fraction in a column of shares, which add up: `43.2%`."""
-    return format_percent(fraction, unknown, decimals=1)
+    return format_percent(fraction, decimals=1)
 
 
 def is_nothing(shown: str, form: Callable[[float], str]) -> bool:

@@ -1,5 +1,5 @@
 """Start a thread, or say clearly that there are too many; read another one's stack; time limits;
-how a forked child ends, in which there are none of its parent's threads.
+when no garbage is collected; how a forked child ends, which has none of its parent's threads.
 
 A thread that could not start must not be remembered as one that runs: whoever waits for its work
 would wait for ever. So threads are started here, and kept by their owner afterwards.
@@ -13,7 +13,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from numbers import Real
 from typing import Any, NoReturn, TypeVar
 
@@ -27,18 +27,54 @@ __all__ = [
     "read_stacks",
     "start_thread",
     "waits_for_the_end",
+    "without_collection",
 ]
 
 R = TypeVar("R")
 
 _MOST_S = 1e9  # seconds, 30 years: Python's locks take nine times as many, jax's runtime twice
 _COLLECTS_IN_FRAMES = sys.version_info < (3, 12)
-_ONE_READER = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a child must not begin with another thread's read
+
+
+class _Collector:
+    """Python's garbage collector: off as long as a block of any thread needs it off.
+
+    Each method may be called again for the same block, after an interrupt within the first call.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # an interrupt's handler may begin a block, too
+        self._blocks: set[object] = set()
+        self._was_on = False  # before the first of these
+
+    def stop(self, block: object) -> None:
+        """A block begins."""
+        with self.lock:
+            self._blocks.add(block)
+            self._was_on |= gc.isenabled()
+            gc.disable()
+
+    def resume(self, block: object) -> None:
+        """A block ends."""
+        with self.lock:
+            self._blocks.discard(block)
+            if self._was_on and not self._blocks:
+                gc.enable()
+                self._was_on = False
+
+    def begin_child(self) -> None:
+        """In a forked child: the blocks are its parent's, whose other threads are not here."""
+        self._blocks.clear()
+        self.resume(None)
+        self.lock.release()
+
+
+_COLLECTOR = _Collector()
+if hasattr(os, "register_at_fork"):  # not while another thread is within a method
     os.register_at_fork(
-        before=_ONE_READER.acquire,
-        after_in_parent=_ONE_READER.release,
-        after_in_child=_ONE_READER.release,
+        before=_COLLECTOR.lock.acquire,
+        after_in_parent=_COLLECTOR.lock.release,
+        after_in_child=_COLLECTOR.begin_child,
     )
 
 
@@ -119,20 +155,22 @@ def read_stacks(read: Callable[[], R]) -> R:
     it does. What that calls lets other threads run, and one that leaves the frame meanwhile makes
     the process crash, now or later. So nothing is collected here. Later Pythons collect elsewhere.
     """
-    if not _COLLECTS_IN_FRAMES:
+    with without_collection() if _COLLECTS_IN_FRAMES else contextlib.nullcontext():
         return read()
-    with _ONE_READER:  # or the first one that ends would have the others' frames collected
-        was_on = gc.isenabled()
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """No garbage is collected until the block has ended, and each that has begun meanwhile."""
+    block = object()
+    try:
         try:
-            try:
-                gc.disable()
-                return read()
-            finally:
-                if was_on:
-                    gc.enable()
-        finally:  # twice, as an interrupt may come before the first
-            if was_on:
-                gc.enable()
+            _COLLECTOR.stop(block)
+            yield
+        finally:
+            _COLLECTOR.resume(block)
+    finally:  # twice, as an interrupt may come before the first
+        _COLLECTOR.resume(block)
 
 
 def waits_for_the_end(thread: threading.Thread) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.threads import read_stacks
+from kit.threads import read_stacks, without_collection
 from tests.reliability.errors import interrupt, lines_of, run_with
 
 # One thread calls functions whose frames differ in size, another reads its stack. The collector
@@ -58,6 +58,21 @@ ended.set()
 reader.join()
 """
 
+FORKS = """
+import gc, os
+from kit.threads import without_collection
+
+with without_collection():
+    child = os.fork()
+    if not child:
+        was_on = gc.isenabled()
+        with without_collection():
+            is_on = gc.isenabled()
+        os._exit(0 if was_on and not is_on and gc.isenabled() else 1)
+    print(os.waitpid(child, 0)[1], gc.isenabled(), end=" ")
+print(gc.isenabled(), end="")
+"""
+
 
 @pytest.fixture(params=[True, False])
 def is_on(request: pytest.FixtureRequest) -> Iterator[bool]:
@@ -94,6 +109,38 @@ def test_an_interrupt_at_any_line_leaves_the_collector_as_it_was(is_on: bool) ->
             run_with(read, line, interrupt)
         assert gc.isenabled() is is_on, f"after an interrupt at {line}"
     assert len(lines) > (6 if sys.version_info < (3, 12) else 1)
+
+
+def test_an_interrupt_in_a_block_without_collection_leaves_it_as_it_was(is_on: bool) -> None:
+    def block() -> None:
+        with without_collection():
+            assert not gc.isenabled()
+
+    lines = lines_of(block)
+    for line in lines:
+        with contextlib.suppress(KeyboardInterrupt):
+            run_with(block, line, interrupt)
+        assert gc.isenabled() is is_on, f"after an interrupt at {line}"
+        block()
+        assert gc.isenabled() is is_on, f"in the block after an interrupt at {line}"
+    assert len(lines) > 6
+
+
+def test_the_last_block_that_ends_switches_the_collector_on(is_on: bool) -> None:
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(without_collection())
+        second.enter_context(without_collection())
+        first.close()
+        assert not gc.isenabled()
+    assert gc.isenabled() is is_on
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no forks")
+def test_a_forked_child_has_none_of_its_parents_blocks() -> None:
+    command = [sys.executable, "-c", FORKS]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 False True", "")
 
 
 def test_two_readers_at_once_leave_the_collector_as_it_was(is_on: bool) -> None:

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 
@@ -80,8 +81,9 @@ def findings(*, full: bool = False) -> list[Finding]:
     for name, bounds in sorted(needed().items()):
         found.append(_package(name, bounds))
     wheels = installed_wheels()
-    found += [_dot(), *(_front_end(name) for name in _FRONT_ENDS), _gpu(wheels)]
-    found += cuda_findings(wheels, _driver(), os.environ)
+    gpu, driver = _gpu(wheels)
+    found += [_dot(), *(_front_end(name) for name in _FRONT_ENDS), gpu]
+    found += cuda_findings(wheels, driver, os.environ)
     found.append(_cache())
     if full:
         found += [_devices(name) for name in _DEVICES]
@@ -146,27 +148,22 @@ def _jupyter_folders() -> list[str]:
     return [str(folder) for folder in jupyter_path()]
 
 
-def _gpu(wheels: Wheels) -> Finding:
+def _gpu(wheels: Wheels) -> tuple[Finding, str]:
+    """The GPUs, and the version of NVIDIA's driver; "" where nvidia-smi does not say."""
     path = shutil.which("nvidia-smi")
     if path is None and wheels.elsewhere:
         text = f"no nvidia-smi here; {', '.join(wheels.elsewhere)}: kit was never tried on such"
-        return Finding("gpu", ODD, text, "kit doctor --full lists the devices that jax finds")
+        return Finding("gpu", ODD, text, "kit doctor --full lists the devices that jax finds"), ""
     if path is None:
-        return Finding("gpu", ODD, "no nvidia-smi here: steps run on the CPU")
-    said, status = _ask([path, "--query-gpu=name,driver_version", "--format=csv,noheader"], QUICK_S)
+        return Finding("gpu", ODD, "no nvidia-smi here: steps run on the CPU"), ""
+    asked = [path, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    lines, status = _lines(asked, QUICK_S)
     if status:
-        return Finding("gpu", ODD, f"nvidia-smi fails: {said}")
+        return Finding("gpu", ODD, f"nvidia-smi fails: {lines[-1]}"), ""
+    text = "; ".join(f"{n} x {gpu}" if n > 1 else gpu for gpu, n in Counter(lines).items())
+    driver = re.search(r", ([\d.]+)$", lines[-1])
     cure = "" if wheels.of_jax else 'jax does not see it: pip install "overlap-kit[cuda]"'
-    return Finding("gpu", OK if wheels.of_jax else ODD, said, cure)
-
-
-def _driver() -> str:
-    """The version of NVIDIA's driver; "" where nvidia-smi does not say."""
-    path = shutil.which("nvidia-smi")
-    if path is None:
-        return ""
-    said, status = _ask([path, "--query-gpu=driver_version", "--format=csv,noheader"], QUICK_S)
-    return said if not status and re.fullmatch(r"[\d.]+", said) else ""
+    return Finding("gpu", OK if wheels.of_jax else ODD, text, cure), driver[1] if driver else ""
 
 
 def _cache() -> Finding:
@@ -209,14 +206,20 @@ def _devices(name: str) -> Finding:
 
 def _ask(command: list[str], limit_s: float) -> tuple[str, int]:
     """The last line that a program says, and its exit status; 1 if it cannot or does not end."""
+    lines, status = _lines(command, limit_s)
+    return lines[-1], status
+
+
+def _lines(command: list[str], limit_s: float) -> tuple[list[str], int]:
+    """All its lines, at least one; what `_ask` gives the last of."""
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace",
                               timeout=limit_s, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"no answer within {limit_s:.0f} s", 1
+        return [f"no answer within {limit_s:.0f} s"], 1
     except OSError as error:
-        return str(error), 1
+        return [str(error)], 1
     texts = [done.stdout, done.stderr] if not done.returncode else [done.stderr, done.stdout]
     lines = next((t.strip().splitlines() for t in texts if t.strip()), [])
-    last = lines[-1] if lines else f"exit status {done.returncode}"
-    return safe_terminal(last, 300), done.returncode
+    lines = lines or [f"exit status {done.returncode}"]
+    return [safe_terminal(line, 300) for line in lines], done.returncode

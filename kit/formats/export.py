@@ -32,9 +32,9 @@ from kit.runs.conditions import Conditions
 from kit.runs.run import KNOWN_FRACTION, Run
 from kit.text import no_formula
 from kit.trace import KINDS, SyncPoint, Timeline
-from kit.trace.active import grouped
+from kit.trace.active import by_segment
 from kit.trace.imported import MAX_SYNCS
-from kit.trace.intervals import Ints, Mask
+from kit.trace.intervals import Ints
 from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["SUFFIXES", "export_trace"]
@@ -264,8 +264,10 @@ def _flows(t: Timeline, track: Ints, tracks: Sequence[_Track]) -> Iterator[dict[
     before the segment is dispatched again.
     """
     number = 0
-    kernels = _by_segment(t, t.where(kind=ON_DEVICE))
-    for segment, from_ in _by_segment(t, t.where(kind="dispatch")).items():
+    is_known = t.segment >= 0
+    kernels = by_segment(t, np.flatnonzero(is_known & t.where(kind=ON_DEVICE)))
+    dispatches = np.flatnonzero(is_known & t.where(kind="dispatch"))
+    for segment, from_ in by_segment(t, dispatches).items():
         to = kernels.get(segment, from_[:0])
         first = np.searchsorted(t.start_ns[to], t.start_ns[from_], "left")
         until = np.append(first[1:], len(to))
@@ -278,15 +280,6 @@ def _flows(t: Timeline, track: Ints, tracks: Sequence[_Track]) -> Iterator[dict[
                          "pid": tracks[track[span]][1], "tid": int(track[span]) + 1,
                          "ts": int(t.start_ns[span]) / 1e3}  # fmt: skip
                 yield event | ({"bp": "e"} if phase == "f" else {})
-
-
-def _by_segment(t: Timeline, mask: Mask) -> dict[int, Ints]:
-    """Segment -> those of the spans that are of it, in order of time."""
-    spans = np.flatnonzero(mask & (t.segment >= 0))
-    if not len(spans):
-        return {}
-    segments, first, spans = grouped(t.segment[spans].astype(np.int64), spans)
-    return dict(zip(segments, np.split(spans, first[1:]), strict=True))
 
 
 def _csv(run: Run) -> str:

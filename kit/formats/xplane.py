@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,7 +31,7 @@ from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
 from kit.trace.host import busy_callers
 from kit.trace.imported import DAY_NS, MAX_SPAN_NAME, Imported, Spans, cut_name, naming, own_name
-from kit.trace.planes import HOST_PLANE, NOISE, TPU_PLANE, device_events
+from kit.trace.planes import HOST_PLANE, NOISE, TPU_PLANE, device_events, quiet_about_types
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "planes_imported", "read_xplane"]
 
@@ -115,10 +114,7 @@ def _read(file: Path, notes: list[str]) -> Imported:
         raise TraceFileError("it is empty: the program that wrote it may not have finished")
     _check_counts(file)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings(  # Python 3.12, of types of the profiler's
-                "ignore", "builtin type .* has no __module__", DeprecationWarning
-            )
+        with quiet_about_types():
             data = jax.profiler.ProfileData.from_file(str(file))
             return planes_imported(list(data.planes), notes)
     except UnicodeDecodeError:

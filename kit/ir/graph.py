@@ -37,6 +37,7 @@ __all__ = [
     "GraphDiff",
     "Node",
     "Segment",
+    "equal_ends",
     "is_view",
 ]
 
@@ -259,13 +260,22 @@ class GraphDiff:
         """The first row that differs."""
         return next((row for row in self.rows if row.kind != "same"), None)
 
-    def text(self, context: int = 2, width: int = 60, limit: int = 60) -> str:
-        """Two columns: old left, new right; `limit` rows at most, from the first divergence on."""
-        near: set[int] = set()
+    def is_op(self, row: DiffRow) -> bool:
+        """Is this row of an op, and not of a variable?"""
+        node = self.old.nodes[row.left] if row.left >= 0 else self.new.nodes[row.right]
+        return not node.is_variable
+
+    def near(self, context: int) -> list[int]:
+        """The places of the rows that differ, and of `context` rows before and after each."""
+        found: set[int] = set()
         for i, row in enumerate(self.rows):
             if row.kind != "same":
-                near.update(range(i - context, i + context + 1))
-        shown = sorted(near & set(range(len(self.rows))))
+                found.update(range(max(i - context, 0), min(i + context + 1, len(self.rows))))
+        return sorted(found)
+
+    def text(self, context: int = 2, width: int = 60, limit: int = 60) -> str:
+        """Two columns: old left, new right; `limit` rows at most, from the first divergence on."""
+        shown = self.near(context)
         lines: list[str] = []
         last = -1
         for k, i in enumerate(shown):
@@ -290,17 +300,22 @@ class GraphDiff:
 
 def _alike(old: Graph, new: Graph) -> list[tuple[int, int]]:
     """The pairs of nodes that are alike; most are where both graphs begin or end, found quickly."""
-    left, right = [_label(n) for n in old.nodes], [_label(n) for n in new.nodes]
+    start, stop = equal_ends(old, new)
+    left, right = ([_label(n) for n in g.nodes[start : len(g.nodes) - stop]] for g in (old, new))
+    pairs = [(i, i) for i in range(start)]
+    for a, b, n in SequenceMatcher(None, left, right, False).get_matching_blocks():
+        pairs += [(start + a + k, start + b + k) for k in range(n)]
+    pairs += [(len(old.nodes) - stop + k, len(new.nodes) - stop + k) for k in range(stop)]
+    return pairs
+
+
+def equal_ends(old: Graph, new: Graph) -> tuple[int, int]:
+    """How many nodes are alike from the beginning on, and how many of the others at the end."""
+    left, right = ([_label(n) for n in g.nodes] for g in (old, new))
     most = min(len(left), len(right))
     start = next((i for i in range(most) if left[i] != right[i]), most)
     most -= start
-    stop = next((i for i in range(most) if left[-1 - i] != right[-1 - i]), most)
-    pairs = [(i, i) for i in range(start)]
-    middle_left, middle_right = left[start : len(left) - stop], right[start : len(right) - stop]
-    for a, b, n in SequenceMatcher(None, middle_left, middle_right, False).get_matching_blocks():
-        pairs += [(start + a + k, start + b + k) for k in range(n)]
-    pairs += [(len(left) - stop + k, len(right) - stop + k) for k in range(stop)]
-    return pairs
+    return start, next((i for i in range(most) if left[-1 - i] != right[-1 - i]), most)
 
 
 def _rows(old: Graph, new: Graph, alike: list[tuple[int, int]]) -> list[DiffRow]:

@@ -67,6 +67,11 @@ class Compile:
     compile_ms: float = 0.0
     is_from_disk: bool = False
 
+    @property
+    def ms(self) -> float:
+        """How long it took."""
+        return self.lower_ms + self.compile_ms
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -88,7 +93,7 @@ class Measured:
         """How long those compiles took together."""
         if not self.compiles:
             return self.metrics.get(COMPILED_MS, 0.0)
-        return sum(note.lower_ms + note.compile_ms for note in self.compiles)
+        return sum(note.ms for note in self.compiles)
 
     @property
     def compiled_fraction(self) -> float:
@@ -154,7 +159,7 @@ class GraphChange:
 
 def change_of(compile: int, diff: GraphDiff) -> GraphChange:
     """The two graphs of a diff, cut to what differs first and what is around it."""
-    ops = [n for n, row in enumerate(diff.rows) if _is_op(diff, n)]
+    ops = [n for n, row in enumerate(diff.rows) if diff.is_op(row)]
     near = {
         ops[k]
         for at, n in enumerate(ops)
@@ -169,12 +174,6 @@ def change_of(compile: int, diff: GraphDiff) -> GraphChange:
         for keep in [{getattr(diff.rows[n], side) for n in shown}]
     ]
     return GraphChange(compile, sides[0], sides[1], len(ops) - len(shown))
-
-
-def _is_op(diff: GraphDiff, n: int) -> bool:
-    row = diff.rows[n]
-    node = diff.old.nodes[row.left] if row.left >= 0 else diff.new.nodes[row.right]
-    return not node.is_variable
 
 
 def _readers(diff: GraphDiff, shown: Iterable[int]) -> set[int]:
@@ -220,7 +219,7 @@ def worth_showing(notes: Sequence[Compile]) -> list[int]:
         for group in groups.values()
         if len(group) >= STORM or notes[group[0]].kind in _BY_USER
     ]
-    found.sort(key=lambda group: -sum(notes[i].lower_ms + notes[i].compile_ms for i in group))
+    found.sort(key=lambda group: -sum(notes[i].ms for i in group))
     return sorted(group[-1] for group in found[:MOST_CHANGES])
 
 
@@ -265,7 +264,7 @@ def _storm(group: Sequence[Compile]) -> str:
 
 
 def _ms(group: Sequence[Compile]) -> float:
-    return sum(note.lower_ms + note.compile_ms for note in group)
+    return sum(note.ms for note in group)
 
 
 def _cause(group: Sequence[Compile]) -> str:

@@ -47,7 +47,7 @@ class Knob:
         offered: the numbers that a slider stops at; others are added when they are set.
         words: names for people of values that need one; where values are numbers, words for those
             that are no such number, in the text form, too: {-1: "steady"}.
-        tips: what a value does, for a tooltip.
+        tips: what a value does, or costs, for a tooltip.
         phrase: how a value tells one run from another, with {} for it: "{} steps"; by default
             the label and the value.
         phrases: the same of single values that are said otherwise: {0: "no prefetch"}.

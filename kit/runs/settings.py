@@ -136,6 +136,7 @@ class Settings:
         "what the check for infinities costs",
         values=LOSS_SCALING,
         widget="menu",
+        tips={x: loss_scaling(x).costs for x in LOSS_SCALING},
         one_device_only=tuple(x for x in LOSS_SCALING if loss_scaling(x).takes_back),
         is_compiled=True,
         is_of_builders=True,

@@ -14,8 +14,8 @@ from kit.trace.intervals import Ints, Mask
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["LOADER", "Active", "Gaps", "Kernels", "Pieces", "grouped", "hull", "launches", "named",
-           "steps_of"]  # fmt: skip
+__all__ = ["LOADER", "Active", "Gaps", "Kernels", "Pieces", "by_segment", "grouped", "hull",
+           "launches", "named", "steps_of"]  # fmt: skip
 
 LOADER = "host/loader"  # its work is ahead of the step, which does not wait for it
 NONE = -1
@@ -162,6 +162,13 @@ def grouped(keys: Ints, values: Ints) -> tuple[list[int], Ints, Ints]:
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
     return found.tolist(), first, values[order]
+
+
+def by_segment(timeline: Timeline, spans: Ints) -> dict[int, Ints]:
+    """Segment -> those of some spans that are of it, in the order in which they are given."""
+    segments, first, spans = grouped(timeline.segment[spans].astype(np.int64), spans)
+    parts = np.split(spans, first[1:])  # one, which is empty, if there is no span
+    return dict(zip(segments, parts, strict=False))
 
 
 def hull(timeline: Timeline) -> tuple[int, int]:

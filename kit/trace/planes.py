@@ -10,11 +10,13 @@ docs/design/published_files.md.
 from __future__ import annotations
 
 import re
+import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["HOST_PLANE", "NOISE", "TPU_PLANE", "DeviceEvent", "device_events"]
+__all__ = ["HOST_PLANE", "NOISE", "TPU_PLANE", "DeviceEvent", "device_events", "quiet_about_types"]
 
 HOST_PLANE = "/host:CPU"
 TPU_PLANE = "/device:TPU:"  # and the number of the core
@@ -25,6 +27,14 @@ _STREAM = re.compile(r"^Stream ?#?")
 _INSTRUCTION = re.compile(r"%(\S+) = ")  # "%add.1 = f32[8] add(...)": an op of a TPU in full
 _CONTROL = re.compile(r"(while|cond|conditional|call)(\.|$)")  # names of ops that run others
 _OPS_OF_A_TPU = "XLA Ops"  # its other lines: programs, steps, what overlaps with these ops
+
+
+@contextmanager
+def quiet_about_types() -> Iterator[None]:
+    """Python 3.12 warns about types of the profiler's; as an error, that ends the process."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "builtin type .* has no __module__", DeprecationWarning)
+        yield
 
 
 class DeviceEvent:

@@ -31,11 +31,11 @@ from kit.widgets.base.tables import (
 from kit.widgets.graph.view import GraphView, graph_js_args, graph_model, graph_payload
 from kit.widgets.memory.tables import folded_memory_html, memory_picks
 from kit.widgets.numbers.advice import AdviceView, advice_html
-from kit.widgets.numbers.callers import callers_drawn, callers_html
+from kit.widgets.numbers.callers import callers_drawn
 from kit.widgets.numbers.compiles import changes_html, recompiles_html
 from kit.widgets.numbers.gaps import gaps_html
 from kit.widgets.numbers.headline import HeadlineView
-from kit.widgets.numbers.kernels import folded_kernels, folded_kernels_html
+from kit.widgets.numbers.kernels import folded_kernels
 from kit.widgets.numbers.segments import folded_segments_html
 from kit.widgets.numbers.source import source_drawn, source_html
 from kit.widgets.timeline.view import (
@@ -123,6 +123,7 @@ def _has_callers(run: Run) -> bool:
 
 
 def _callers(run: Run) -> Drawn:
+    """Nothing for a run whose launches no file names."""
     return callers_drawn(run) if run.callers else ("", [])
 
 
@@ -181,7 +182,7 @@ VIEWS: tuple[ViewRow, ...] = (
         "callers",
         "what launched the device's work",
         "left",
-        html=callers_html,
+        html=lambda run: _callers(run)[0],
         live=lambda _: Listing("what launched the work", _callers),
         applies=_has_callers,
     ),
@@ -213,7 +214,7 @@ VIEWS: tuple[ViewRow, ...] = (
         "kernels",
         "kernels",
         "below",
-        html=folded_kernels_html,
+        html=lambda run: folded_kernels(run)[0],
         live=lambda _: Listing("kernels", folded_kernels),
     ),
     ViewRow(

@@ -91,6 +91,27 @@ def test_a_dot_that_fails_is_not_taken_for_one(tmp_path: Path, monkeypatch):
     assert (found.state, found.text) == (BAD, "no libgvc")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
+def test_every_gpu_is_shown_and_nvidia_smi_is_asked_once(tmp_path: Path, monkeypatch):
+    """Only the last of its lines was shown, and the driver asked for by itself."""
+    said = ["NVIDIA A100, 580.95.05", "NVIDIA H100, 580.95.05", "NVIDIA H100, 580.95.05"]
+    (tmp_path / "nvidia-smi").write_text(
+        f"#!/bin/sh\necho asked >> {tmp_path}/calls\nprintf '%s\\n' '{said[0]}' '{said[1]}' "
+        f"'{said[2]}'\n"
+    )
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    drivers: list[str] = []
+    cuda = cli_doctor.cuda_findings
+    monkeypatch.setattr(
+        cli_doctor, "cuda_findings", lambda w, d, e: [drivers.append(d), *cuda(w, d, e)][1:]
+    )
+    found = next(f for f in findings() if f.what == "gpu")
+    assert found.text == "NVIDIA A100, 580.95.05; 2 x NVIDIA H100, 580.95.05"
+    assert drivers == ["580.95.05"]
+    assert (tmp_path / "calls").read_text() == "asked\n"
+
+
 def test_a_missing_front_end_is_named(monkeypatch, tmp_path: Path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -23,6 +23,7 @@ from kit.gpu_check.parts.native import debug_mode_waits
 from kit.gpu_check.parts.profiler import joined_ns
 from kit.measure.base.context import Context, workload
 from kit.measure.experiment import run as run_once
+from kit.runs.compiles import Compile
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.torch import device
@@ -168,6 +169,15 @@ def test_a_time_that_a_compile_is_in_says_so(journal: Journal, tmp_path: Path):
     why = {c["name"]: c["why"] for c in written(tmp_path, "check")}
     assert "compiles in the measured steps" in why["table: cold"]
     assert "compiles" not in why["table: warm"]
+
+
+def test_so_does_one_whose_number_of_steps_kit_chose() -> None:
+    """`Settings()` has -1 for both numbers: until the steps are steady, and enough of them."""
+    late = Compile(3, 0, "forward", "shape", "another shape", ops=1)
+    conditions = replace(make_run().conditions, warmup_steps=3)
+    run = replace(make_run(), settings=Settings(), compiles=(late,), conditions=conditions)
+    assert "1 compile in the measured steps" in cells_of._said(run)
+    assert "compile" not in cells_of._said(replace(run, compiles=(replace(late, step=2),)))
 
 
 def test_a_kind_that_is_new_needs_as_long_as_what_took_longest(

@@ -16,6 +16,7 @@ import kit
 from kit.errors import EngineError, SessionError
 from kit.measure.base.loading import prefetched
 from kit.runtime.engine.engine import Engine
+from kit.runtime.engine.operations import Variable
 from kit.runtime.session.session import Session, current_session
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.widgets.explorer.rerun import Newest, Reruns
@@ -174,7 +175,7 @@ def test_without_more_threads_each_part_says_so_and_works_once_there_are(
 def test_a_push_that_fails_leaves_the_engine_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(1)
     gate = threading.Event()
-    variable, other = engine.variable("x"), engine.variable("y")
+    variable, other = Variable("x"), Variable("y")
     engine.push(gate.wait, (), (variable,))
     real = engine._enter
 

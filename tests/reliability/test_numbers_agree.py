@@ -32,7 +32,7 @@ from kit.widgets.base.tables import breakdown_html, sync_table_html
 from kit.widgets.compare.view import comparison_markdown
 from kit.widgets.numbers.advice import advice_html
 from kit.widgets.numbers.gaps import gaps_html
-from kit.widgets.numbers.kernels import kernels_html
+from kit.widgets.numbers.kernels import kernels_drawn
 from kit.widgets.numbers.source import source_html
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.formats.chrome.traces import cuda_trace
@@ -317,7 +317,7 @@ def kernel_time(said: Said) -> Iterator[tuple[str, float]]:
     """All kernels together, and the share of the first one."""
     steps = max(int(said.run.timeline.where(kind="step").sum()), 1)
     asked = said.run.query("select charged_ms, share from kernels order by charged_ms desc").rows
-    heads, *rows = rows_of(kernels_html(said.run))
+    heads, *rows = rows_of(kernels_drawn(said.run)[0])
     yield rows[-1][3], sum(row[0] for row in asked) / steps
     yield rows[0][4], asked[0][1]
     table = said.markdown.split("## Kernels\n", 1)[1].strip().split("\n")[0]

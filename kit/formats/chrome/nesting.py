@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
+from kit.formats.chrome.phases import outermost
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.devices import is_compiled, is_librarys
 from kit.trace.intervals import Ints
@@ -216,15 +217,9 @@ def regions(
         known: of each event the number of its name; the names; the nearest aten op around, or -1.
         times: thread, start and stop of each event.
     """
-    (name, names, op), (thread, start, stop) = known, times
+    (name, names, op), (_, start, stop) = known, times
     others = called(calls, name, names, is_librarys)
     found = np.append(others, called(annotations, name, names, is_compiled))
     found = found[np.asarray(op, np.int64)[found] < 0]
-    found = found[np.lexsort((-stop[found], start[found]))]
-    ends: dict[int, int] = {}  # of each thread, the end of its latest one
-    kept = []
-    for i in found.tolist():
-        if start[i] >= ends.get(int(thread[i]), start[i]):
-            ends[int(thread[i])] = int(stop[i])
-            kept.append(i)
-    return np.array(kept, np.intp)
+    found = outermost(found, times)
+    return found[np.lexsort((-stop[found], start[found]))]

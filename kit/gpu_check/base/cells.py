@@ -152,9 +152,7 @@ def _said(run: Run) -> str:
     """What a check of a run is followed by: finite losses, and what had no rule."""
     bad = sum(not math.isfinite(loss) for loss in run.losses)
     texts = [f"{bad} of {len(run.losses)} losses are not finite"] if bad else []
-    first = run.settings.warmup
-    late = sum(first <= c.step < first + run.settings.steps for c in run.compiles)
-    if late:
+    if late := run.measured.count:
         texts.append(f"{format_count(late, 'compile')} in the measured steps: the time is too long")
     if run.unlowered:
         texts.append(f"ran on the host: {', '.join(sorted(run.unlowered)[:3])}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 import warnings
@@ -21,9 +20,9 @@ from kit.runs.device.callers import caller_table
 from kit.runs.loss_scaling import HOST_CHECK
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.recording.sites import format_site, is_kits
+from kit.runtime.recording.sites import format_site
+from kit.torch.tensors.places import outside_torch
 from kit.trace import sync_table
-from kit.trace.gaps import idle_table
 from kit.trace.metrics import breakdown_ns, union_ns, waits_of
 from kit.workloads.known_waits import known_waits, sites_that_wait
 from kit.workloads.masked_lm import bert_of
@@ -31,7 +30,6 @@ from kit.workloads.masked_lm import bert_of
 __all__ = ["debug_mode_waits", "run"]
 
 NO_CUDA = "torch sees no CUDA device: on a CPU a tensor is there when its op returns"
-_NOT_THE_STEP = (os.path.dirname(torch.__file__) + os.sep, warnings.__file__)
 UNKNOWN = 0.1  # of the idle time may have no cause
 KNOWN = 0.9  # of the kernels' time must have a line
 
@@ -88,7 +86,7 @@ def _bert(journal: Journal) -> None:
     took = time.monotonic() - start
     journal.keep(made, "native_eager")
     _tables(journal, made)
-    _sums(journal, made, "native")
+    _sums(journal, made)
     lines = caller_table(made, by="line")
     journal.check(
         "kernel time of a known line, native",
@@ -155,7 +153,7 @@ def _tables(journal: Journal, made: Run) -> None:
                 "ms": r.total_ms,
                 "share": r.share,
             }
-            for r in idle_table(made.timeline)
+            for r in made.idle
         ],
     )
     journal.table(
@@ -164,27 +162,26 @@ def _tables(journal: Journal, made: Run) -> None:
     )
 
 
-def _sums(journal: Journal, made: Run, what: str) -> None:
+def _sums(journal: Journal, made: Run) -> None:
     """The parts add up to the step, and nearly all idle time has a cause."""
     timeline = made.timeline
     exposed = sum(part for _, part in breakdown_ns(timeline).values())
     journal.check(
-        f"breakdown adds up to the steps, {what}",
+        "breakdown adds up to the steps, native",
         float(abs(exposed - union_ns(timeline.intervals(kind="step")))),
         at_most=0,
         unit="ns",
     )
     kernels = int(timeline.where(kind="kernel").sum())
     journal.check(
-        f"kernels in the timeline, {what}",
+        "kernels in the timeline, native",
         float(kernels),
         at_least=1,
         why="; ".join(timeline.notes),
     )
-    rows = idle_table(timeline)
-    unknown = sum(r.share for r in rows if r.cause == "unknown")
+    unknown = sum(r.share for r in made.idle if r.cause == "unknown")
     journal.check(
-        f"idle time without a cause, {what}",
+        "idle time without a cause, native",
         unknown,
         at_most=UNKNOWN,
         why="a fraction of all idle time",
@@ -215,20 +212,9 @@ def debug_mode_waits() -> Iterator[Counter[str]]:
 
     def note(message: Any, *_: Any, **__: Any) -> None:
         if "called a synchronizing CUDA operation" in str(message):
-            found[_line_outside(sys._getframe(1)) or "unknown"] += 1
+            found[format_site(outside_torch(sys._getframe(1))[0]) or "unknown"] += 1
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = note
         yield found
-
-
-def _is_between(path: str) -> bool:
-    return path.startswith(_NOT_THE_STEP) or (is_kits(path) and path != __file__)
-
-
-def _line_outside(frame: Any) -> str:
-    """The line that called torch, as the kit's own sync points of native torch name it."""
-    while frame is not None and _is_between(frame.f_code.co_filename):
-        frame = frame.f_back
-    return "" if frame is None else format_site((frame.f_code.co_filename, frame.f_lineno))

@@ -18,15 +18,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kit.ir import Aval
 from kit.measure.native.events import Place
 from kit.runtime.recording.bulk import Site
-from kit.runtime.recording.sites import format_site, is_kits, is_users
+from kit.runtime.recording.sites import format_site, is_users
 from kit.runtime.session.interrupts import postponed
+from kit.torch.tensors.places import outside_torch
 from kit.torch.tensors.private import private
 from kit.trace.imported import NOT_AN_ARRAY
 
 __all__ = ["NOWHERE", "Lines", "ModuleNames", "SeenNode", "SeenOp", "is_compiled_here"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 _MODULES = _TORCH + os.path.join("nn", "modules", "module.py")
 _CALL = "_call_impl"  # the function of a module's that runs its `forward`
 _AUTOGRAD = _TORCH + os.path.join("autograd", "graph.py")
@@ -110,7 +110,8 @@ class Lines(TorchDispatchMode):
         op = getattr(func, "overloadpacket", None)  # None: an op that takes functions
         if op is not None and func.namespace != "profiler":
             if cause := self._cause(op, args, result):
-                self.places.setdefault(cause, []).append(_place())
+                site, via = outside_torch(sys._getframe())
+                self.places.setdefault(cause, []).append((format_site(site), via))
             node = private("torch._C._current_autograd_node")()
             if self._left > 0:
                 ops = self.ops if node is None else self._node(node).ops
@@ -235,20 +236,6 @@ def _cause(op: Any, args: Any, result: Any) -> str:
 def _read(op: Any, args: Any, result: Any) -> str:
     """The same word where a number is read on the CPU."""
     return "item" if op is torch.ops.aten._local_scalar_dense else ""
-
-
-def _place() -> Place:
-    """The innermost line outside of torch, and the library line that it called."""
-    via = ""
-    frame: Any = sys._getframe()
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_TORCH) and not is_kits(name):
-            return format_site((name, frame.f_lineno)), via
-        if not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
-            via = f"torch/{name.removeprefix(_TORCH)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "", via
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks

@@ -104,7 +104,7 @@ class Programs:
 
     def learn(self, run: Run) -> None:
         """The first run compiles all of them, a later one what the first did not need."""
-        spent = sum(c.lower_ms + c.compile_ms for c in run.compiles)
+        spent = sum(c.ms for c in run.compiles)
         if spent > self.compile_ms:
             self.compile_ms, self.count = spent, len(run.compiles)
             self.from_disk = sum(c.is_from_disk for c in run.compiles)

@@ -287,7 +287,7 @@ def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
     late, steps = run.measured.compiles, max(len(run.step_times_ns), 1)
     if not late:
         return
-    ms = sum(c.lower_ms + c.compile_ms for c in late) / steps
+    ms = sum(c.ms for c in late) / steps
     said = (
         f"{len(late)} program{'s were' if len(late) > 1 else ' was'} compiled in the "
         f"{format_count(steps, 'measured step')} ({format_ms(ms)} a step on average)"

@@ -33,8 +33,8 @@ from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count
 
-__all__ = ["Holder", "MemoryReport", "OpMemory", "SegmentMemory", "VariantMemory",
-           "memory", "memory_by_op", "variant_memory"]  # fmt: skip
+__all__ = ["Holder", "MemoryReport", "OpMemory", "VariantMemory", "memory", "memory_by_op",
+           "variant_memory"]  # fmt: skip
 
 Value = tuple[int, int]  # node id, output index
 Bytes = NDArray[np.int64]  # at each place of the program order
@@ -56,22 +56,6 @@ class Holder:
     role: str = ""  # of a variable: one of `kit.ir.ROLES`, such as "parameter"
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentMemory:
-    """One segment: what is live around it and what it needs for itself.
-
-    Units:
-        bytes
-    """
-
-    index: int
-    kept_before: int  # variables, and values that earlier segments made
-    kept_after: int
-    temporary: int  # most that is live only inside it at once
-    peak: int  # most that is live at once while it runs
-    allocations: int  # values that it makes
-
-
 @dataclass(frozen=True)
 class MemoryReport:
     """The memory of one step, modelled; see `kit.runs.analysis.memory`.
@@ -91,7 +75,6 @@ class MemoryReport:
     peak_node: int  # -1 if nothing is executed
     holders: tuple[Holder, ...]  # of the peak, the largest first
     values: tuple[Holder, ...]  # all that have memory of their own, program order
-    segments: tuple[SegmentMemory, ...]
     allocations: int  # values that are made in a step
     allocated: int  # their bytes together
 
@@ -183,7 +166,6 @@ def memory(run: Run) -> MemoryReport:
             )
         ),
         values=tuple(holders),
-        segments=_segments(run, holders, variables, live, inside, buffers),
         allocations=len(made),
         allocated=sum(h.bytes for h in made),
     )
@@ -288,26 +270,3 @@ def _holders(graph: Graph, home: dict[int, tuple[int, int]]) -> list[Holder]:
                 )
             )  # fmt: skip
     return found
-
-
-def _segments(
-    run: Run, holders: list[Holder], variables: int, live: Bytes, inside: Bytes, buffers: Bytes
-) -> tuple[SegmentMemory, ...]:
-    kept = np.zeros(len(live) + 1, np.int64)
-    for h in holders:
-        if h.is_kept:
-            kept[h.first] += h.bytes
-            kept[h.last] -= h.bytes
-    kept = np.cumsum(kept)  # live after a node, and not only until it
-    rows = []
-    before = variables
-    for s in run.segments:
-        if not s.nodes:
-            continue
-        span, last = np.array(s.nodes), s.nodes[-1]
-        after = int(kept[last])
-        temporary, most = (int(line[span].max()) for line in (inside, live))
-        count = int(buffers[span].sum())
-        rows.append(SegmentMemory(s.index, before, after, temporary, most, count))
-        before = after
-    return tuple(rows)

@@ -12,6 +12,7 @@ from kit.ir import Graph, Segment
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_bytes, format_ns, format_number
 from kit.trace import Timeline
+from kit.trace.active import by_segment
 from kit.trace.devices import device_of
 from kit.trace.intervals import common
 from kit.trace.metrics import union_ns
@@ -101,10 +102,10 @@ class _Seen:
         names = dict.fromkeys(map(device_of, timeline.lanes))
         place = {name: i for i, name in enumerate(names)}
         self.device = np.array([place[device_of(x)] for x in timeline.lanes])[timeline.lane]
-        self.dispatches = _by_segment(timeline, _ordered(timeline, "dispatch"))
+        self.dispatches = by_segment(timeline, _ordered(timeline, "dispatch"))
         kernels = _ordered(timeline, "kernel")
         kernels = kernels[np.argsort(self.device[kernels], kind="stable")]
-        self.kernels = _by_segment(timeline, kernels)
+        self.kernels = by_segment(timeline, kernels)
         self.stretch = np.full(len(timeline), -1)  # of each kernel; 0 is the first in the window
         self.idle: list[float] = []  # of the device, before each stretch
         if len(kernels):
@@ -131,13 +132,6 @@ def _ordered(timeline: Timeline, kind: str) -> Indices:
     """The spans of this kind by their start."""
     chosen = np.flatnonzero(timeline.where(kind=kind))
     return chosen[np.argsort(timeline.start_ns[chosen], kind="stable")]
-
-
-def _by_segment(timeline: Timeline, spans: Indices) -> dict[int, Indices]:
-    """Segment -> its spans, in the order in which they were given."""
-    spans = spans[np.argsort(timeline.segment[spans], kind="stable")]
-    segments, first = np.unique(timeline.segment[spans], return_index=True)
-    return dict(zip(segments.tolist(), np.split(spans, first[1:]), strict=False))
 
 
 def _cost(graph: Graph, segment: Segment, seen: _Seen) -> SegmentCost:

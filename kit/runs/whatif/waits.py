@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.trace import SyncPoint, Timeline
+from kit.trace import SyncPoint
 from kit.trace.syncs import SyncRow
 
 __all__ = [
@@ -73,7 +72,8 @@ def waits_of(run: Run) -> Waits:
     if not len(steps):
         return {}
     begin, end = steps[0]
-    is_cut = timeline.where(kind="plan") & _is_named(timeline, "cut: ")
+    named = [i for i, name in enumerate(timeline.names) if name.startswith("cut: ")]
+    is_cut = timeline.where(kind="plan") & np.isin(timeline.name, named)
     cuts = timeline.start_ns[is_cut & (timeline.start_ns >= begin) & (timeline.start_ns < end)]
     found: dict[int, tuple[SyncPoint, ...]] = {}
     for sync in timeline.syncs:
@@ -81,13 +81,6 @@ def waits_of(run: Run) -> Waits:
         if begin <= sync.at_ns < end and 0 <= place < len(run.segments):
             index = run.segments[place].index
             found[index] = (*found.get(index, ()), sync)
-    return found
-
-
-def _is_named(timeline: Timeline, start: str) -> NDArray[np.bool_]:
-    """The spans whose names begin so."""
-    names = [i for i, name in enumerate(timeline.names) if name.startswith(start)]
-    found: NDArray[np.bool_] = np.isin(timeline.name, names)
     return found
 
 

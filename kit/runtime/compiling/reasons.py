@@ -141,7 +141,7 @@ class CompileLog:
         for note, _, _ in again[-20:]:
             lines.append(
                 f"  step {note.step}, segment {note.segment} ({note.phase}): "
-                f"{note.sentence}, {note.lower_ms + note.compile_ms:.0f} ms"
+                f"{note.sentence}, {note.ms:.0f} ms"
             )
         if again:
             shown = str(_diff(again[-1])).splitlines()

@@ -83,10 +83,6 @@ class Engine:
 
     # -- pushing ---------------------------------------------------------------------------------
 
-    def variable(self, name: str = "") -> Variable:
-        """A new variable; nothing has written it."""
-        return Variable(name)
-
     def push(
         self,
         function: Callable[[], object],

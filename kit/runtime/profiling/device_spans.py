@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import jax
 
+from kit.errors import words_of
 from kit.runtime.profiling.clocks import DayClock
 from kit.runtime.profiling.cupti import TAKEN, is_taken
 from kit.runtime.profiling.launches import Issue, issues_of, number_runs
@@ -25,7 +25,7 @@ from kit.runtime.recording.bulk import Task
 from kit.text import format_count
 from kit.trace import Span
 from kit.trace.communication import kind_on_device
-from kit.trace.planes import DeviceEvent, device_events
+from kit.trace.planes import DeviceEvent, device_events, quiet_about_types
 
 __all__ = ["Profile", "profiled"]
 
@@ -57,11 +57,7 @@ class Profile:
         for task in tasks:
             for executable, offset in task.seen.issued:
                 by_module[f"jit_{executable.name}"].append((task, executable, offset))
-        with warnings.catch_warnings():
-            # Python 3.12 warns about types of the profiler's; as an error, that ends the process
-            warnings.filterwarnings(
-                "ignore", "builtin type .* has no __module__", DeprecationWarning
-            )
+        with quiet_about_types():
             events = self._module_events({name: len(issues) for name, issues in by_module.items()})
         issued_by, foreign = issues_of(events, by_module)
         if foreign:
@@ -119,7 +115,7 @@ def profiled() -> Iterator[Profile]:
         profile._clock = DayClock()
         yield profile
     except Exception as error:
-        if _IS_TAKEN in str(error):
+        if _IS_TAKEN in words_of(error):
             error.add_note(_KITS)
         raise
     finally:

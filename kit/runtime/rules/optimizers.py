@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from kit.runtime.rules.math import BINARY, TERNARY, UNARY, vector_norm
+from kit.runtime.rules.math import BINARY, TERNARY, UNARY, vector_norm, wide
 from kit.runtime.rules.special_functions import SPECIAL_RULES
 from kit.runtime.rules.table import Rule, Rules
 
@@ -26,20 +26,18 @@ def _kept(found_inf: Array | None, old: Array, new: Array) -> Array:
     return new if found_inf is None else jnp.where(found_inf > 0, old, new)
 
 
-def _wide(x: Array) -> Array:
-    """At least float32: in float16 a scale of 65,520 is infinite, and `eps` is 0."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
 def _computed_wide(rule: Rule) -> Rule:
-    """As torch's fused kernels: they compute in float32 what they read and write in less."""
+    """As torch's fused kernels: they compute in float32 what they read and write in less.
 
-    def wide(*lists: Any, **options: Any) -> list[Array]:
-        made = rule(*([_wide(x) for x in each] for each in lists), **options)
+    In float16 a scale of 65,520 is infinite, and `eps` is 0.
+    """
+
+    def computed(*lists: Any, **options: Any) -> list[Array]:
+        made = rule(*([wide(x) for x in each] for each in lists), **options)
         given = [x for each in lists for x in each]  # a result for each of them, in this order
         return [new.astype(old.dtype) for new, old in zip(made, given, strict=False)]
 
-    return wide
+    return computed
 
 
 def _unscaled(grad: Array, grad_scale: Array | None) -> Array:
@@ -121,7 +119,7 @@ def _unscale(grads: Any, found_inf: Array, inv_scale: Array) -> list[Array]:
     bad = jnp.stack([jnp.any(~jnp.isfinite(g)) for g in grads]).any() if grads else False
     # The inverse of 2^127 is 0 on a CPU: the gradients are lost, so the scale is too large.
     bad |= (inv_scale == 0).any()
-    unscaled = ((_wide(g) * inv_scale).astype(g.dtype) for g in grads)
+    unscaled = ((wide(g) * inv_scale).astype(g.dtype) for g in grads)
     return [*unscaled, jnp.where(bad, 1.0, found_inf)]
 
 

@@ -142,7 +142,7 @@ RESIZE_RULES = _resizing()
 
 
 _NEAREST, _CUBIC = 1, 2  # 0: linear
-_BORDER, _REFLECTION = 1, 2  # 0: zeros
+_REFLECTION = 2  # 0: zeros, 1: border
 
 
 def _reflected(at: Array, size: int, align: bool) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.reads import Reads
 from kit.runtime.session.streams import ThreadStreams
 from kit.runtime.steps.stepper import Stepper
+from kit.threads import without_collection
 
 __all__ = ["Tracer", "Tracing"]
 
@@ -67,7 +67,8 @@ class Tracer:
             executor.is_tracing = self._policy.is_tracing = True
             syncs = reads.follow()
             tracing = Tracing(spans.end_step)
-            with profiled() as profile, _no_collection():
+            # What a trace keeps makes the garbage collector stop everything for 0.2 s.
+            with profiled() as profile, without_collection():
                 with looks() as seen:
                     yield tracing
                 spans.stop()
@@ -137,19 +138,3 @@ class Tracer:
             for s in syncs
         )
         return OpStream.of(graph, segments, calls=calls, views=views, notes=notes)
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """What a trace keeps makes Python's garbage collector stop everything for 0.2 s; not now."""
-    was_enabled = gc.isenabled()
-    try:
-        try:
-            gc.disable()
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()
-    finally:  # twice, as an interrupt may come before the first
-        if was_enabled:
-            gc.enable()

@@ -24,7 +24,7 @@ from kit.torch.tensors.tensor import Buffer, KitTensor
 __all__ = ["all_finite", "clip_by_global_norm", "global_norm", "multi_adamw", "multi_lamb",
            "multi_sgd", "reset_arrays"]  # fmt: skip
 
-_ref, _spec = attrgetter("ref"), attrgetter("spec")
+_ref = attrgetter("ref")
 _ALL_BUFFERS, _ALL_KIT = {Buffer}, {KitTensor}
 
 

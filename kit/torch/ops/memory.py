@@ -343,11 +343,9 @@ def _arange(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     meta = torch.arange(start, end, step, dtype=out.dtype, device="meta")
     if not (out.is_floating_point() or out.is_complex()):
         start, step = int(start), int(step)
-    return _refill(tape, out, tape.spec_of(meta), "kit.arange", (start, meta.numel(), step))
-
-
-def _refill(tape: Tape, out: KitTensor, spec: Spec, name: str, args: tuple[Any, ...]) -> Any:
-    (fresh,) = recorded(tape, name, (args, {"dtype": spec.aval.dtype}), [], [], [spec])
+    spec = tape.spec_of(meta)
+    given = (start, meta.numel(), step), {"dtype": spec.aval.dtype}
+    (fresh,) = recorded(tape, "kit.arange", given, [], [], [spec])
     if out.spec is spec:
         out.ref.write(tape, fresh.ref.read(tape))
     elif out.numel() == fresh.numel():

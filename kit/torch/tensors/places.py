@@ -20,7 +20,7 @@ from kit.runtime.recording.bulk import Frame, Site
 from kit.runtime.recording.sites import is_kits, is_shipped_step, is_standard
 from kit.torch.tensors.private import private
 
-__all__ = ["ProgramPlace"]
+__all__ = ["ProgramPlace", "outside_torch"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STANDARD = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib")})
@@ -47,7 +47,6 @@ class ProgramPlace:
         self._made_before: dict[int, Frame] = {}
         self._number = -1
         self._last: Frame = (_NOWHERE, "", "")
-        self._is_user: dict[str, bool] = {}
         self._records: dict[str, bool] = {}  # whether an op may be said to be in this file
         self.caller: Site = _NOWHERE  # the line in another thread that this one works for
 
@@ -82,7 +81,7 @@ class ProgramPlace:
             name = frame.f_code.co_filename
             user = known.get(name)
             if user is None:
-                user = known[name] = self._belongs_to_user(name) and not is_standard(name)
+                user = known[name] = _is_outside(name) and not is_standard(name)
             if user:
                 site = (name, frame.f_lineno)
                 break
@@ -99,27 +98,8 @@ class ProgramPlace:
         return found
 
     def sync_frame(self) -> Frame:
-        """The user's line, and the line of a library that it called, if that did it.
-
-        A library is what is installed, torch and Python's own modules among it: a metric or a
-        logger that reads a number is not where the user can do something.
-        """
-        site, via, library = _NOWHERE, "", _NOWHERE
-        frame: Any = sys._getframe(1)
-        while frame is not None:
-            name, line = frame.f_code.co_filename, frame.f_lineno
-            if self._belongs_to_user(name):
-                path = _installed(name)
-                if not path:
-                    site = (name, line)
-                    break
-                if library is _NOWHERE:
-                    library, via = (name, line), via or f"{path}:{line}"
-            elif not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
-                via = f"torch/{name.removeprefix(_TORCH).replace(os.sep, '/')}:{line}"
-            frame = frame.f_back
-        if site is _NOWHERE and library is not _NOWHERE:
-            site, via = library, ""
+        """The user's line, and the line of a library that it called, if that did it."""
+        site, via = outside_torch(sys._getframe(1))
         return self.caller if site is _NOWHERE else site, via, self.scope
 
     def _backward_frame(self) -> Frame:
@@ -129,13 +109,6 @@ class ProgramPlace:
         if found is None:
             found = (self._last[0], "", "")
         return found
-
-    def _belongs_to_user(self, name: str) -> bool:
-        if name not in self._is_user:
-            library = name.startswith(_TORCH) or is_kits(name)
-            frozen = name.startswith("<frozen") or "contextlib" in name
-            self._is_user[name] = not (library or frozen or name in ("<string>", _THREADS))
-        return self._is_user[name]
 
     def enter(self, module: Any) -> None:
         """A module's forward pass begins in this thread."""
@@ -167,6 +140,33 @@ class ProgramPlace:
                 name = path
         self._names[key] = ref(parent[0]), ref(module), name
         return name
+
+
+def outside_torch(frame: Any) -> tuple[Site, str]:
+    """The user's line that a frame was called from, and a library's line between the two, or "".
+
+    A library is what is installed, torch and Python's own modules among it: a metric or a logger
+    that reads a number is not where the user can do something.
+    """
+    via, library = "", _NOWHERE
+    while frame is not None:
+        name, line = frame.f_code.co_filename, frame.f_lineno
+        if _is_outside(name):
+            path = _installed(name)
+            if not path:
+                return (name, line), via
+            if library is _NOWHERE:
+                library, via = (name, line), via or f"{path}:{line}"
+        elif not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
+            via = f"torch/{name.removeprefix(_TORCH).replace(os.sep, '/')}:{line}"
+        frame = frame.f_back
+    return (_NOWHERE, via) if library is _NOWHERE else (library, "")
+
+
+def _is_outside(name: str) -> bool:
+    """False for the files of torch and kit, and for what Python puts between two others."""
+    inside = name.startswith((_TORCH, "<frozen")) or is_kits(name) or "contextlib" in name
+    return not (inside or name in ("<string>", _THREADS))
 
 
 def _installed(path: str) -> str:

@@ -24,7 +24,7 @@ from kit.trace.metrics import waits_of
 from kit.widgets.base.change import MUTED, WORSE, change_html
 from kit.widgets.base.tables import FONT, INK, LINE, PANEL, sentence
 
-__all__ = ["headline_changes", "headline_html"]
+__all__ = ["headline_changes", "headline_html", "note_box"]
 
 _FEW_STEPS = 10  # below, a spread of deciles would be made up between two of them
 
@@ -73,12 +73,22 @@ def _doubt(run: Run) -> str:
     said = " ".join(safe_html(n[:1].upper() + n[1:], 300) + "." for n in time_notes(run))
     if not doubt:
         return f'<div style="margin-bottom:8px">{sentence(said)}</div>' if said else ""
+    more = f"The numbers may be off; what limits the step is not said. {said}"
+    return note_box(safe_html(doubt[:1].upper() + doubt[1:], 300), more)
+
+
+def note_box(what: str, more: str, *, line: str = "solid") -> str:
+    """A box above the numbers of a run that says what is amiss with them.
+
+    Args:
+        what: a sentence without its period, as HTML.
+        line: of the border, "solid" or "dashed".
+    """
     return (
         f'<div role="note" style="font:13px/1.45 {FONT};color:{INK};background:{PANEL};'
-        f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"
-        f'padding:6px 10px;margin-bottom:8px"><b>{safe_html(doubt[:1].upper() + doubt[1:], 300)}'
-        f'.</b> <span style="color:{MUTED}">The numbers may be off; what limits the step is not '
-        f"said. {said}</span></div>"
+        f"border:1px {line} {LINE};border-left:4px solid {WORSE};border-radius:6px;"
+        f'padding:6px 10px;margin-bottom:8px;overflow-wrap:anywhere"><b>{what}.</b> '
+        f'<span style="color:{MUTED}">{more}</span></div>'
     )
 
 

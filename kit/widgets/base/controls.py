@@ -49,7 +49,7 @@ _FIRST = {
     "width": "auto",
 }
 
-__all__ = ["Controls", "FittedSettings", "bulk_slider", "labelled"]
+__all__ = ["Controls", "FittedSettings", "bulk_slider", "labelled", "slider_grid"]
 
 Options = list[tuple[str, Any]]  # (what is shown, value)
 
@@ -165,13 +165,15 @@ class Controls(VBox):
                     _offer(control, _stops(knob, value))
                 control.value = min(value, UNLIMITED) if knob.is_bulk_size else value
                 control.disabled = not knob.has_effect(settings.mode)
-                self._labels[name].value = _label_html(knob.label, _tip(knob), _why(knob, settings))
+                tip, why = _tip(knob, value), _why(knob, settings)
+                self._labels[name].value = _label_html(knob.label, tip, why)
 
 
-def _tip(knob: Knob) -> str:
+def _tip(knob: Knob, value: Any) -> str:
     """What stands over a control under the pointer: what one learns by turning it."""
     if knob.asks:
-        return f"{knob.label}: {knob.asks}"
+        now = f" ({value}: {knob.tips[value]})" if value in knob.tips else ""
+        return f"{knob.label}: {knob.asks}{now}"
     return f"{knob.name}: a parameter of {knob.where}" if knob.is_own else knob.label
 
 
@@ -254,6 +256,13 @@ def bulk_slider(value: int) -> SelectionSlider:
     return SelectionSlider(
         options=_bulk_stops(value), value=min(value, UNLIMITED), layout=Layout(width="auto")
     )
+
+
+def slider_grid(sliders: Sequence[Any], *, least_px: int = 220) -> GridBox:
+    """Labelled sliders, as many beside each other as have room."""
+    columns = f"repeat(auto-fit, minmax({least_px}px, 1fr))"
+    layout = Layout(grid_template_columns=columns, grid_gap="4px 18px", width="auto")
+    return GridBox(sliders, layout=layout)
 
 
 def labelled(label: str, control: Any, tip: str = "", *, is_said: bool = True) -> Labelled:

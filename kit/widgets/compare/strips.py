@@ -45,7 +45,6 @@ _NOTE_PX = 14  # a line of it
 _FRAME_PX = 132  # title, note, axis and legend
 _STEP, _DEVICE_STEP = KINDS.index("step"), KINDS.index("device step")
 Columns = dict[str, Any]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

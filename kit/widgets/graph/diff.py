@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from kit.errors import GraphError
 from kit.ir import Graph
-from kit.ir.graph import GraphDiff
+from kit.ir.graph import GraphDiff, equal_ends
 
 __all__ = ["CHANGES", "Merged", "Side", "merge", "sides"]
 
@@ -77,11 +77,7 @@ def merge(old: Graph, new: Graph) -> Merged:
 
 
 def _check_size(old: Graph, new: Graph) -> None:
-    left, right = [[(n.op, n.attrs, n.avals) for n in g.nodes] for g in (old, new)]
-    least = min(len(left), len(right))
-    start = next((i for i in range(least) if left[i] != right[i]), least)
-    stop = next((i for i in range(least - start) if left[-1 - i] != right[-1 - i]), least - start)
-    size = max(len(left), len(right)) - start - stop
+    size = max(len(old.nodes), len(new.nodes)) - sum(equal_ends(old, new))
     if size > _MAX_DIFFERENT:
         raise GraphError(
             f"{size:,} nodes lie between the first and the last that differ: more than "

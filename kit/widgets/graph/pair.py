@@ -25,7 +25,8 @@ _MOST_TEXT = 34  # characters of a line in a box
 
 def pair_html(before: Graph, now: Graph) -> str:
     """The picture, with one line below it that says what its colours mean."""
-    ops = [row for row in before.diff(now).rows if _is_op(before, now, row)]
+    diff = before.diff(now)
+    ops = [row for row in diff.rows if diff.is_op(row)]
     kinds = [kind for kind in _COLORS if any(row.kind == kind for row in ops)]
     first = next((n for n, row in enumerate(ops) if row.kind != "same"), -1)
     left = _column(
@@ -50,11 +51,6 @@ def pair_html(before: Graph, now: Graph) -> str:
         f'<div style="font:12px/1.5 {FONT};color:{MUTED}">{legend}'
         f"{'filled: where they differ first' if kinds else ''}</div>"
     )
-
-
-def _is_op(before: Graph, now: Graph, row: DiffRow) -> bool:
-    node = before.nodes[row.left] if row.left >= 0 else now.nodes[row.right]
-    return not node.is_variable
 
 
 def _column(

@@ -148,7 +148,7 @@ def _count(n: float) -> str:
     return "–" if math.isnan(n) else f"{n:,.0f}"
 
 
-def by_op_html(run: Run, *, first: int = 0, limit: int = MAX_ROWS) -> str:
+def by_op_html(run: Run, *, first: int = 0) -> str:
     """What each op of each phase writes beside the device's time for it, behind a line.
 
     Args:
@@ -160,15 +160,15 @@ def by_op_html(run: Run, *, first: int = 0, limit: int = MAX_ROWS) -> str:
     rows = memory_by_op(run)
     total = sum(r.written for r in rows)
     line = f"What writes: {format_bytes(total)} a step, by op"
-    shown = [_op(r, rows) for r in rows[:limit]]
+    shown = [_op(r, rows) for r in rows[:MAX_ROWS]]
     shown.append(["<b>all</b>", "", f"<b>{sum(len(r.nodes) for r in rows):,}</b>",
                   f"<b>{sum(r.buffers for r in rows):,}</b>", f"<b>{format_bytes(total)}</b>",
                   f"<b>{_time(sum(r.device_ns for r in rows))}</b>"])  # fmt: skip
     heads = ("op", "phase", "nodes", "buffers", "written", "device")
     picks = [row_attributes(first + i, picked) for i, picked in enumerate(op_picks(run, rows))]
     body = table(heads, shown, "llrrrr", widths=(36, 14, 10, 10, 15, 15), has_total=True,
-                 attributes=picks[:limit], least_px=_LEAST_PX)  # fmt: skip
-    rest = len(rows) - limit
+                 attributes=picks, least_px=_LEAST_PX)  # fmt: skip
+    rest = len(rows) - MAX_ROWS
     more = f"The sum has {format_count(rest, 'more op')}. " if rest > 0 else ""
     note = (
         f"{more}Views write nothing and are left out. Device: the ops' shares of the kernels "

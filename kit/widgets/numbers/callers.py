@@ -30,7 +30,7 @@ from kit.widgets.base.theme import COLORS
 from kit.widgets.compare.data import amount
 from kit.widgets.numbers.kernels import name_html
 
-__all__ = ["CallerView", "callers_drawn", "callers_html"]
+__all__ = ["CallerView", "callers_drawn"]
 
 MAX_ROWS = 24
 _FEW = 6
@@ -45,11 +45,6 @@ _WORDS = {
     "op": "op",
     "line": "line",
 }
-
-
-def callers_html(run: Run) -> str:
-    """The tables of `callers_drawn` alone; "" for a run whose launches no file names."""
-    return callers_drawn(run)[0] if run.callers else ""
 
 
 def callers_drawn(run: Run, by: str = "") -> tuple[str, list[Selection]]:

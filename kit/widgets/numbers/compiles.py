@@ -64,7 +64,7 @@ def compiles_html(compiles: Sequence[Compile]) -> str:
     rows = [_row(c) for c in compiles[-MAX_ROWS:]]
     heads = ["step", "phase", "why", "where", "ms"]
     body = table(heads, rows, "rlllr", widths=(8, 16, 44, 20, 12), least_px=520)
-    spent = sum(c.lower_ms + c.compile_ms for c in compiles)
+    spent = sum(c.ms for c in compiles)
     note = f"{format_count(len(compiles), 'compile')} took {format_ms(spent)}."
     if not found and (within := dearest(compiles)):
         note += f" {safe_html(within, 400)}."
@@ -84,7 +84,7 @@ def changes_html(run: Run) -> str:
     drawn = [change for change in run.changes if change.compile < len(run.compiles)]
     if not drawn:
         return ""
-    cost = [_cost(run.compiles[change.compile]) for change in drawn]
+    cost = [run.compiles[change.compile].ms for change in drawn]
     parts = []
     for change, ms in zip(drawn, cost, strict=True):
         c = run.compiles[change.compile]
@@ -101,10 +101,6 @@ def changes_html(run: Run) -> str:
     return section("Compiled again: the graph before and now", "".join(parts))
 
 
-def _cost(c: Compile) -> float:
-    return c.lower_ms + c.compile_ms
-
-
 def _row(c: Compile) -> list[str]:
     word = _WORD.get(c.kind, c.kind)
     change = ""
@@ -119,7 +115,7 @@ def _row(c: Compile) -> list[str]:
         safe_html(c.phase),
         why,
         where,
-        f"{c.lower_ms + c.compile_ms:,.0f}{disk}",
+        f"{c.ms:,.0f}{disk}",
     ]
 
 
@@ -127,11 +123,7 @@ def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
     """Two aligned columns, old left and new right, around what differs."""
     if diff.is_empty:
         return sentence("The two graphs are the same.")
-    near: set[int] = set()
-    for i, row in enumerate(diff.rows):
-        if row.kind != "same":
-            near.update(range(i - context, i + context + 1))
-    shown = sorted(near & set(range(len(diff.rows))))[:limit]
+    shown = diff.near(context)[:limit]
     cell = f"padding:2px 6px;vertical-align:top;font:12px/1.4 {MONO};overflow-wrap:anywhere"
     body, last = "", -1
     for i in shown:

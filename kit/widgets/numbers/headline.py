@@ -9,9 +9,9 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction
 from kit.text import safe_html
-from kit.widgets.base.cards import headline_html
+from kit.widgets.base.cards import headline_html, note_box
 from kit.widgets.base.html_view import HtmlView
-from kit.widgets.base.tables import FONT, INK, LINE, MUTED, PANEL, WORSE
+from kit.widgets.base.tables import FONT, INK, MUTED
 from kit.widgets.base.theme import BACKGROUND, MODEL, MODEL_EDGE
 
 __all__ = ["HeadlineView", "changed_html", "modelled_html", "still_html"]
@@ -98,12 +98,8 @@ def still_html(run: Run, asked: Settings, what: str) -> str:
     wanted = ", ".join(f"{label} {then}" for label, _, then in moved)
     these = f"Still the run with {shown}" if shown else "Still the run before"
     other = f"The one with {wanted}" if wanted else "The newer one"
-    return (
-        f'<div role="note" style="font:13px/1.45 {FONT};color:{INK};background:{PANEL};'
-        f"border:1px dashed {LINE};border-left:4px solid {WORSE};border-radius:6px;"
-        f'padding:6px 10px;margin-bottom:8px;overflow-wrap:anywhere"><b>{safe_html(these, 300)}.'
-        f'</b> <span style="color:{MUTED}">{safe_html(f"{other} {what}", 300)}.</span></div>'
-    )
+    more = f"{safe_html(f'{other} {what}', 300)}."
+    return note_box(safe_html(these, 300), more, line="dashed")
 
 
 def modelled_html(prediction: Prediction) -> str:

@@ -29,19 +29,13 @@ from kit.widgets.base.tables import (
 from kit.widgets.base.theme import COLORS
 from kit.widgets.compare.data import amount
 
-__all__ = ["KernelView", "folded_kernels", "folded_kernels_html", "kernels_drawn", "kernels_html",
-           "name_html"]  # fmt: skip
+__all__ = ["KernelView", "folded_kernels", "kernels_drawn", "name_html"]
 
 MAX_ROWS = 20
 _WIDTHS = (20, 24, 8, 9, 9, 10, 10, 10)
 _BEST_WIDTHS = (17, 21, 8, 9, 9, 9, 9, 10, 8)  # with the column of ceilings
 _PARTS = re.compile(r"(?<=::|[a-z]_)(?=\w)")  # where a long name of a kernel goes on
 _LEAST_PX = 700  # with less, a cell's text would lie over the next cell
-
-
-def kernels_html(run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX_ROWS) -> str:
-    """The table of `kernels_drawn` alone."""
-    return kernels_drawn(run, ceilings, limit=limit)[0]
 
 
 def kernels_drawn(
@@ -91,13 +85,8 @@ def kernels_drawn(
     return section("Kernels", body + sentence(note)), picks
 
 
-def folded_kernels_html(run: Run) -> str:
-    """The table behind a line that a click opens; "" where no kernel was seen."""
-    return folded_kernels(run)[0]
-
-
 def folded_kernels(run: Run) -> tuple[str, list[Selection]]:
-    """`folded_kernels_html`, and what each row of it stands for."""
+    """The same behind a line that a click opens; "" where no kernel was seen."""
     if not run.timeline.where(kind="kernel").any():
         return "", []
     body, picks = kernels_drawn(run)
@@ -165,9 +154,12 @@ def _scope(text: str) -> str:
 def _total(rows: Sequence[KernelCost], steps: int) -> list[str]:
     busy = sum(row.kernel.charged_ms for row in rows) / steps
     runs = sum(row.kernel.count for row in rows) / steps
-    moved = sum(row.bytes_read + row.bytes_written for row in rows if row.nodes)
+    each = [row.bytes_read + row.bytes_written for row in rows]
+    known = [moved for moved in each if not math.isnan(moved)]
+    moved = format_bytes(sum(known) if known else math.nan, "?")
+    least = "at least " if 0 < len(known) < len(each) else ""
     return ["<b>all kernels</b>", "", f"<b>{amount(runs)}</b>", f"<b>{amount(busy)}</b>",
-            "<b>100%</b>", f"<b>{format_bytes(moved, '?')}</b>", "", "", ""]  # fmt: skip
+            "<b>100%</b>", f"<b>{least}{moved}</b>", "", "", ""]  # fmt: skip
 
 
 class KernelView(Listing):

@@ -14,12 +14,12 @@ import numpy as np
 import traitlets
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Legend, Span
 from bokeh.plotting import figure
-from ipywidgets import HTML, GridBox, Layout, SelectionSlider
+from ipywidgets import HTML, Layout, SelectionSlider
 
 from kit.errors import SettingsError
 from kit.runs.gradients import Backward, Link, ParallelStep, best_buckets, predict_parallel
 from kit.text import check_number, check_whole_number, format_bytes, format_count
-from kit.widgets.base.controls import labelled
+from kit.widgets.base.controls import labelled, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
@@ -147,9 +147,7 @@ class ParallelView(View):
             labelled("link: speed", self.speed),
             labelled("devices", self.devices),
         ]
-        grid = GridBox(controls, layout=Layout(
-            grid_template_columns="repeat(auto-fit, minmax(180px, 1fr))", grid_gap="4px 18px",
-            width="auto"))  # fmt: skip
+        grid = slider_grid(controls, least_px=180)
         super().__init__([grid, self.text, LivePlot(self._draw_curve()),
                           LivePlot(self._draw_lanes()), self.error])  # fmt: skip
         for control in (self.bulk, self.bucket, self.latency, self.speed, self.devices):

@@ -17,14 +17,14 @@ import traitlets
 from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, CustomJS, HoverTool, Legend, LegendItem, Range1d
 from bokeh.plotting import figure
-from ipywidgets import HTML, GridBox, Layout
+from ipywidgets import HTML
 
 from kit.errors import SettingsError
 from kit.ir import Segment
 from kit.ir.plan import OpStream, plan
 from kit.text import format_count, safe_html, safe_label
 from kit.widgets.base import tables
-from kit.widgets.base.controls import bulk_slider, labelled
+from kit.widgets.base.controls import bulk_slider, labelled, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
@@ -269,13 +269,11 @@ class PlanView(View):
         self.figure, self.sources = _model(payload)
         self.forward, self.backward = bulk_slider(forward), bulk_slider(backward)
         self.text, self.error = HTML(), HTML()
-        grid = GridBox(
-            [labelled("bulk size, forward", self.forward),
-             labelled("bulk size, backward and update", self.backward)],
-            layout=Layout(grid_template_columns="repeat(auto-fit, minmax(220px, 1fr))",
-                          grid_gap="4px 18px", width="auto"),
-        )  # fmt: skip
-        super().__init__([grid, self.text, LivePlot(self.figure), self.error])
+        sliders = [
+            labelled("bulk size, forward", self.forward),
+            labelled("bulk size, backward and update", self.backward),
+        ]
+        super().__init__([slider_grid(sliders), self.text, LivePlot(self.figure), self.error])
         self._say()
         for slider in (self.forward, self.backward):
             slider.observe(self._moved, "value")

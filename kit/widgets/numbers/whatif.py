@@ -15,7 +15,7 @@ from typing import Any
 
 import traitlets
 from bokeh.plotting import figure
-from ipywidgets import HTML, Checkbox, GridBox, Layout, SelectionSlider
+from ipywidgets import HTML, Checkbox, Layout, SelectionSlider
 
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, error_of, step_text
@@ -26,7 +26,7 @@ from kit.runs.whatif.question import Question
 from kit.text import format_ms, format_percent, safe_html, safe_label, safe_terminal
 from kit.trace import SyncPoint
 from kit.widgets.base import tables
-from kit.widgets.base.controls import bulk_slider, labelled
+from kit.widgets.base.controls import bulk_slider, labelled, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
@@ -194,10 +194,8 @@ class WhatIfView(View):
             labelled("device speed", self.speed),
             labelled("host speed", self.host_speed),
         ]
-        grid = GridBox(controls, layout=Layout(
-            grid_template_columns="repeat(auto-fit, minmax(220px, 1fr))", grid_gap="4px 18px",
-            width="auto"))  # fmt: skip
         boxes = (self.is_loading_ahead, *self.without)
+        grid = slider_grid(controls)
         super().__init__([grid, *boxes, self.text, LivePlot(self.figure), self.error])
         self._say()
         for control in (self.forward, self.backward, self.speed, self.host_speed, *boxes):

@@ -13,7 +13,7 @@ from kit.trace.intervals import Ints, joined
 from kit.trace.ranks.one import NAMES, RankTrace, coarse
 from kit.trace.ranks.ranks import Ranks
 from kit.trace.ranks.tables import RankRow
-from kit.widgets.base.tables import LINE, MUTED, TRACK
+from kit.widgets.base.tables import LINE, MUTED, TRACK, swatch
 from kit.widgets.base.theme import COLORS
 
 __all__ = ["KEYS", "lanes_html", "placed"]
@@ -56,9 +56,7 @@ def lanes_html(ranks: Ranks, attributes: list[str]) -> str:
         for i, (trace, row) in enumerate(zip(ranks.traces, ranks.ranks, strict=True))
     )
     keys = "".join(
-        f'<span style="margin-right:14px;white-space:nowrap"><span style="display:inline-block;'
-        f"width:11px;height:11px;border-radius:2px;margin-right:5px;background:{COLOR[key]};"
-        f'border:1px solid #8886"></span>{said}</span>'
+        f'<span style="margin-right:14px;white-space:nowrap">{swatch(COLOR[key])}{said}</span>'
         for key, said in KEYS.items()
     )
     return (

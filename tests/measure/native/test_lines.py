@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,35 @@ from kit.measure.native.lines import Lines, ModuleNames
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
-from kit.widgets.numbers.callers import callers_html
+from kit.widgets.numbers.callers import callers_drawn
 from tests.measure.native.looked_at import Step, profiled
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 HERE = Path(__file__).name
+
+
+@pytest.fixture
+def metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An installed package that reads a number."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "made_metric.py").write_text("def read(x):\n    return x.item()\n")
+    monkeypatch.syspath_prepend(str(folder))
+    yield importlib.import_module("made_metric")
+    del sys.modules["made_metric"]
+
+
+def test_a_wait_in_a_package_is_the_users_line_as_on_device_kit(metric: Any) -> None:
+    """It was the package's line, and a diff with device kit had one line gone and one new."""
+    with Lines("cpu", ModuleNames()) as lines:
+        metric.read(torch.ones(()))
+        here = sys._getframe().f_lineno - 1
+    assert lines.places == {"item": [(f"{HERE}:{here}", "made_metric.py:2")]}
+    with kit.Session() as session:
+        metric.read(torch.ones((), device="kit"))
+        here = sys._getframe().f_lineno - 1
+        (sync,) = session.syncs
+    assert (sync.site, sync.via) == (f"{HERE}:{here}", "made_metric.py:2")
 
 
 class Marked:
@@ -362,7 +388,7 @@ def test_a_native_run_says_its_lines_in_every_form(tmp_path: Path) -> None:
     assert {row.site: row.device_ms for row in line_costs(made)}[site] == pytest.approx(
         rows[site].total_ms
     )
-    assert "line where its function begins" not in callers_html(made)
+    assert "line where its function begins" not in callers_drawn(made)[0]
     assert any(row.name == "Sequential" for row in kit.caller_table(made, by="kind"))
 
 

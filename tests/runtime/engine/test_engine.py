@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from kit.errors import Cancelled, EngineError, ExecutionError
 from kit.runtime.engine.engine import Engine
+from kit.runtime.engine.operations import Variable
 from tests.runtime.engine.oracle import NaiveEngine
 from tests.waiting import leaves_no_thread
 
@@ -59,7 +60,7 @@ steps = st.builds(
 
 def play(engine: Any, program: list[Step], seed: int) -> list[Any]:
     """What the program sees: each error that a wait raises, and the values at the end."""
-    variables = [engine.variable(f"v{i}") for i in range(VARIABLES)]
+    variables = [Variable(f"v{i}") for i in range(VARIABLES)]
     memory = [float(i) for i in range(VARIABLES)]
     chance = random.Random(seed)
     seen: list[Any] = []
@@ -119,10 +120,10 @@ def test_random_programs_mean_what_they_mean_run_at_once(
 
 def test_several_threads_may_push_at_once(engine: Engine) -> None:
     total, mine = [0], [0] * 4
-    shared = engine.variable("shared")
+    shared = Variable("shared")
 
     def push(k: int) -> None:
-        own = engine.variable()
+        own = Variable()
 
         def add() -> None:
             total[0] += 1  # alone: it writes `shared`
@@ -151,7 +152,7 @@ def test_several_threads_may_push_at_once(engine: Engine) -> None:
 
 def test_readers_run_together_and_a_writer_alone() -> None:
     engine = Engine(3)
-    x = engine.variable("x")
+    x = Variable("x")
     together = threading.Barrier(2, timeout=10)
     running: list[str] = []
 
@@ -174,7 +175,7 @@ def test_readers_run_together_and_a_writer_alone() -> None:
 
 
 def test_an_operation_that_names_a_variable_twice_does_not_wait_for_itself(engine: Engine) -> None:
-    x, y = engine.variable(), engine.variable()
+    x, y = Variable(), Variable()
     ran: list[int] = []
     engine.push(lambda: ran.append(1), (x, x, y), (x, x))
     engine.push(lambda: ran.append(2), (x, x), (y, y))
@@ -201,7 +202,7 @@ def test_each_device_has_its_own_workers() -> None:
     engine.push(meet.wait, device="a")
     engine.push(meet.wait, device="b")
     engine.wait_all()
-    x = engine.variable()
+    x = Variable()
     order: list[str] = []
     engine.push(lambda: (time.sleep(0.01), order.append("a")), (), (x,), device="a")
     engine.push(lambda: order.append("b"), (x,), (), device="b")
@@ -235,7 +236,7 @@ def fail() -> None:
 def test_an_error_names_the_operation_and_the_line_and_stays_on_what_it_poisoned(
     engine: Engine,
 ) -> None:
-    a, b, c = (engine.variable(n) for n in "abc")
+    a, b, c = (Variable(n) for n in "abc")
     ran: list[str] = []
     engine.push(fail, (), (a,), name="aten.bad", site="train.py:41")
     engine.push(lambda: ran.append("b"), (a,), (b,), name="aten.next", site="train.py:42")
@@ -255,7 +256,7 @@ def test_an_error_names_the_operation_and_the_line_and_stays_on_what_it_poisoned
 def test_wait_all_raises_the_first_failure_in_program_order_and_names_the_rest(
     engine: Engine,
 ) -> None:
-    x, y = engine.variable(), engine.variable()
+    x, y = Variable(), Variable()
     engine.push(lambda: (time.sleep(0.02), fail()), (), (x,), name="slow")
     engine.push(fail, (), (y,), name="quick")
     with pytest.raises(ExecutionError, match="slow failed") as caught:
@@ -267,7 +268,7 @@ def test_wait_all_raises_the_first_failure_in_program_order_and_names_the_rest(
 
 
 def test_a_whole_overwrite_heals_and_a_change_in_place_does_not(engine: Engine) -> None:
-    x = engine.variable("x")
+    x = Variable("x")
     memory = {"x": 0}
     engine.push(fail, (), (x,))
     engine.push(lambda: memory.update(x=memory["x"] + 1), (x,), (x,))
@@ -279,7 +280,7 @@ def test_a_whole_overwrite_heals_and_a_change_in_place_does_not(engine: Engine) 
 
 
 def test_errors_do_not_grow_when_they_are_raised_again(engine: Engine) -> None:
-    x = engine.variable()
+    x = Variable()
     engine.push(fail, (), (x,))
     lengths = []
     for _ in range(5):
@@ -301,7 +302,7 @@ def test_errors_do_not_grow_when_they_are_raised_again(engine: Engine) -> None:
 def test_cancelled_operations_do_not_run_and_say_so_where_they_are_read() -> None:
     engine = Engine(1)
     gate, ran = threading.Event(), []
-    x = engine.variable("x")
+    x = Variable("x")
     first = engine.push(gate.wait)
     second = engine.push(lambda: ran.append(2), (), (x,), name="guess")
     assert engine.cancel(second)
@@ -350,7 +351,7 @@ def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
 
 
 def test_an_operation_that_waits_for_its_own_engine_is_told_so(engine: Engine) -> None:
-    x = engine.variable()
+    x = Variable()
     own: list[Any] = []
     own.append(engine.push(lambda: (time.sleep(0.02), engine.wait(own[0])), (), (x,)))
     with pytest.raises(EngineError, match="waits for the engine that runs it"):
@@ -371,7 +372,7 @@ def test_an_interrupt_of_wait_all_loses_nothing(engine: Engine) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork")  # of jax, and of Python 3.12: that is the point
 def test_a_forked_child_fails_loudly(engine: Engine) -> None:
-    x = engine.variable()
+    x = Variable()
     gate = threading.Event()
     engine.push(gate.wait, (), (x,))
     reader, writer = os.pipe()
@@ -397,7 +398,7 @@ def test_a_forked_child_fails_loudly(engine: Engine) -> None:
 
 def test_a_variable_of_two_engines_ends_with_an_error_and_not_in_a_wait_for_ever() -> None:
     one, other = Engine(1), Engine(1)
-    x = one.variable("x")
+    x = Variable("x")
     gate = threading.Event()
     one.push(gate.wait, (), (x,))
     stray = other.push(lambda: None, (x,))  # `one` will let it through, for `other` to complete

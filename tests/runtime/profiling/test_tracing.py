@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import torch
 import kit
 from kit.runtime.profiling.device_spans import profiled
 from kit.runtime.session.issuer import MAX_AHEAD
+from kit.threads import read_stacks
 from kit.trace import kernel_table
 from kit.widgets.numbers.segments import segments_html
 from kit.workloads import mlp
@@ -119,6 +121,43 @@ def test_a_trace_is_not_stopped_by_the_garbage_collector() -> None:
         session.trace(steps)
         assert collected == []
         assert gc.isenabled()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="these collect elsewhere")
+@pytest.mark.parametrize("ends_first", ["trace", "read"])
+def test_a_trace_and_a_read_of_stacks_leave_the_collector_off_for_each_other(
+    ends_first: str,
+) -> None:
+    """The one that ended first had switched it on, though the other still needed it off."""
+    reads, ended, is_on = threading.Event(), threading.Event(), []
+
+    def read() -> None:
+        reads.set()
+        ended.wait(30)
+        is_on.append(gc.isenabled())
+
+    reader = threading.Thread(target=lambda: read_stacks(read))
+
+    def steps(end_step: Callable[[], None]) -> None:
+        if ends_first == "trace":  # it has begun first, too
+            reader.start()
+            reads.wait(30)
+        else:
+            ended.set()
+            reader.join()
+            is_on.append(gc.isenabled())
+        end_step()
+
+    with kit.Session(kit.Settings(bulk_forward=1)) as session:
+        if ends_first == "read":
+            reader.start()
+            reads.wait(30)
+        session.trace(steps)
+        if ends_first == "trace":
+            ended.set()
+            reader.join()
+    assert not any(is_on)
+    assert gc.isenabled()
 
 
 def test_a_program_that_runs_ahead_waits_for_the_device_now_and_then() -> None:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from kit.errors import EngineError, SessionError, SettingsError
 from kit.runtime.engine.engine import Engine
+from kit.runtime.engine.operations import Variable
 from kit.runtime.replicas.devices import pick_devices
 from kit.runtime.replicas.group import Group
 from kit.runtime.replicas.member import note_replica
@@ -392,7 +393,7 @@ def test_a_timeout_is_more_than_nothing(timeout_s: Any) -> None:
 
 def test_a_held_operation_runs_once_it_is_released_and_keeps_no_thread_busy() -> None:
     engine = Engine()
-    x, y = engine.variable("x"), engine.variable("y")
+    x, y = Variable("x"), Variable("y")
     log: list[str] = []
     held = engine.push(lambda: log.append("held"), (), (x,), is_held=True)
     reader = engine.push(lambda: log.append("reader"), (x,), (y,))

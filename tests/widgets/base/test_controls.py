@@ -56,6 +56,14 @@ def test_each_control_says_what_it_asks():
     assert 'title="width: a parameter of mine (test_controls.py:' in label(controls, "width")
 
 
+def test_the_tip_of_loss_scaling_says_what_the_chosen_one_costs():
+    controls = controls_of(Settings(loss_scaling="static"))
+    cost = "(static: a multiplication of the loss and of each gradient)"
+    assert f"infinities costs {cost}" in label(controls, "loss_scaling")
+    controls.settings = controls.settings.replace(loss_scaling="dynamic, on device")
+    assert "(dynamic, on device: a few ops: the device itself" in label(controls, "loss_scaling")
+
+
 def test_kits_controls_fill_their_rows_and_the_builders_stand_below():
     grids = [x for x in controls_of(mine.settings()).children if isinstance(x, GridBox)]
     assert [len(grid.children) for grid in grids] == [8, 2]

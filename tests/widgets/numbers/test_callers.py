@@ -12,8 +12,9 @@ from kit.runs.device.callers import callers_text
 from kit.runs.run import Run
 from kit.trace.imported import Caller
 from kit.trace.timeline import COLUMNS
-from kit.widgets.numbers.callers import CallerView, callers_drawn, callers_html
+from kit.widgets.numbers.callers import CallerView, callers_drawn
 from kit.widgets.timeline.view import TimelineView
+from kit.widgets.views import VIEWS
 from tests.factories import HOSTILE, empty_run, make_run
 
 BERT = Path(__file__).parents[2] / "data" / "published" / "h100_bert.json.gz"
@@ -28,7 +29,7 @@ def hostile_run() -> Run:
 
 
 def test_modules_stand_under_those_they_are_in_and_lines_below() -> None:
-    text = callers_html(kit.open_trace(BERT))
+    text = callers_drawn(kit.open_trace(BERT))[0]
     assert text.index("BertLayer") < text.index("BertAttention") < text.index("BertSdpaSelf")
     assert "text_base_model.py:28" in text
     assert "aten::addmm" in text
@@ -42,7 +43,8 @@ def test_a_strangers_names_are_text() -> None:
 
 
 def test_runs_without_callers_say_so_and_have_no_section() -> None:
-    assert callers_html(empty_run()) == ""
+    (row,) = (row for row in VIEWS if row.key == "callers")
+    assert row.text(empty_run()) == ""
     bare = replace(make_run(), graphs=())
     for run, cure in ((make_run(), "kit.KernelView(run)"), (bare, "with_stack=True")):
         assert "Nothing says what launched" in callers_drawn(run)[0]
@@ -57,12 +59,12 @@ def test_a_run_without_kernels_blames_no_profiler() -> None:
 
 def test_times_are_of_a_step_only_where_there_are_steps() -> None:
     run = hostile_run()
-    assert ">ms a step</th>" in callers_html(run)
+    assert ">ms a step</th>" in callers_drawn(run)[0]
     bare = run.timeline.where(kind="kernel")
     columns = {name: getattr(run.timeline, name)[bare] for name in COLUMNS}
     stepless = replace(run, timeline=replace(run.timeline, syncs=(), **columns))
-    assert ">ms</th>" in callers_html(stepless)
-    assert "a step" not in callers_html(stepless)
+    assert ">ms</th>" in callers_drawn(stepless)[0]
+    assert "a step" not in callers_drawn(stepless)[0]
 
 
 def test_a_row_lights_up_its_kernels_and_a_kernel_its_rows() -> None:
