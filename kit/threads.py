@@ -87,16 +87,16 @@ def start_thread(
         is_daemon: Python does not wait for it where the program ends.
 
     Raises:
-        EngineError: the system gives no more threads.
+        EngineError: the system gives no more threads, or Python is ending.
     """
     thread = threading.Thread(target=work, name=name, args=args, daemon=is_daemon)
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
-        raise EngineError(
-            f"no thread for {name!r} could be started ({error}): end other threads or raise the "
-            "limit (ulimit -u), and try again"
-        ) from error
+        cure = "end other threads or raise the limit (ulimit -u), and try again"
+        if "shutdown" in str(error):
+            cure = "Python is ending; join the thread that still trains before the main one ends"
+        raise EngineError(f"no thread for {name!r} could be started ({error}): {cure}") from error
     return thread
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.threads import read_stacks, without_collection
+from kit.errors import EngineError
+from kit.threads import read_stacks, start_thread, without_collection
 from tests.reliability.errors import interrupt, lines_of, run_with
 
 # One thread calls functions whose frames differ in size, another reads its stack. The collector
@@ -154,3 +155,14 @@ def test_two_readers_at_once_leave_the_collector_as_it_was(is_on: bool) -> None:
     for reader in readers:
         reader.join()
     assert gc.isenabled() is is_on
+
+
+def test_at_pythons_end_no_limit_is_blamed_for_a_thread_that_cannot_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(EngineError, match="Python is ending; join the thread that still trains"):
+        start_thread(lambda: None, "kit prefetch")
