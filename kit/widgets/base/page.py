@@ -268,14 +268,15 @@ class View(VBox):
 
     def close(self) -> None:
         """Remove the view and the widgets in it."""
-        if self._follower is not None:
-            self._follower.rest()
+        follower, self._follower = self._follower, None  # what closing changes is not stored
         for part in (*self.children, self.layout):
             close_widget(part)
         if self._root is not None:  # BokehJS is for other views, too
             self._root.children = ()
             close_widget(self._root)
         super().close()
+        if follower is not None:
+            follower.rest()
 
     def store(self) -> None:
         """Have the notebook keep what is shown now, if a cell shows this view."""

@@ -90,6 +90,11 @@ for _ in range(200):
 del what_if._publish_stored
 published
 """
+SHOWN = """
+gone = Explorer(step, Settings(batch_size=3))
+display(gone)
+gone.wait(60)
+"""
 PROGRESS = """
 from kit.widgets.base.progress import progress_bar
 with progress_bar("sweep") as report:
@@ -114,7 +119,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
              "diffed": DIFFED, "what if": WHAT_IF, "asked": ASKED, "plan": PLAN,
              "planned": PLANNED, "parallel": PARALLEL, "travelled": TRAVELLED,
              "outlined": OUTLINED, "dragged": DRAGGED, "rested": RESTED,
-             "progress": PROGRESS, "failed": FAILED}  # fmt: skip
+             "progress": PROGRESS, "failed": FAILED, "shown": SHOWN,
+             "closed": "gone.close()", "after": "1"}  # fmt: skip
     book = new_notebook(cells=[new_code_cell(source) for source in cells.values()])
     folder = tmp_path_factory.mktemp("stored")
     with pytest.MonkeyPatch.context() as patch:
@@ -158,7 +164,8 @@ def test_bokehjs_is_stored_once(outputs: dict[str, list[Any]]):
     )
     scripts = [o for o in outputs["explorer"] if "application/javascript" in o.data]
     assert len(scripts) == 1
-    others = [o for name, cell in outputs.items() if name != "explorer" for o in cell]
+    others = [o for name, cell in outputs.items() if name not in ("explorer", "shown")
+              for o in cell]  # fmt: skip
     assert all(len(json.dumps(output)) < 200_000 for output in others)
     for name in ("timeline", "comparison"):
         assert 'id="models"' in unescape(stored(outputs[name]))
@@ -205,3 +212,8 @@ def test_no_progress_bar_is_left_as_text(outputs: dict[str, list[Any]]):
     assert re.fullmatch(r"sweep: MemoryError: no room \[after \d+ s\]", failed)
     texts = [stored(cell, "text/plain") for cell in outputs.values()]
     assert not [text for text in texts if "Box(" in text]
+
+
+def test_a_view_that_is_closed_is_not_stored_and_says_nothing(outputs: dict[str, list[Any]]):
+    assert [output.output_type for output in outputs["closed"]] == []
+    assert [output.data["text/plain"] for output in outputs["after"]] == ["1"]
