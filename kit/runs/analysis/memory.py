@@ -130,7 +130,8 @@ def memory(run: Run) -> MemoryReport:
     """What is live over the program order of a step, where the peak is, and which values make it.
 
     Raises:
-        GraphError: the run has no graph: mode "torch", or nothing was recorded.
+        GraphError: the run has no graph: mode "torch", or nothing was recorded; or another one than
+            its segments are of.
     """
     if not Run.checked(run).graphs:
         raise GraphError(
@@ -138,7 +139,10 @@ def memory(run: Run) -> MemoryReport:
             "in mode 'lazy', 'bulked' or 'imperative'."
         )
     graph = run.graphs[0]
-    holders = _holders(graph, _segment_of(run, graph))
+    home = _segment_of(run, graph)
+    if max(home, default=0) >= len(graph):
+        raise GraphError("the segments of this run name nodes that its graph does not have")
+    holders = _holders(graph, home)
     size = len(graph) + 1
     live = _live(holders, size)
     inside = _live([h for h in holders if not h.is_kept], size)

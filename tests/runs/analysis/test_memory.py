@@ -176,3 +176,9 @@ def test_traced_steps_that_differ_have_the_rows_of_the_first() -> None:
     longer = chain("relu", "relu", "relu")
     more = replace(run, graphs=(chain("relu"), longer, *run.graphs), segments=())
     assert variant_memory(more).ops == 1
+
+
+def test_segments_of_another_graph_are_refused() -> None:
+    run = run_of(chain("exp", "exp", "exp"))
+    with pytest.raises(GraphError, match="name nodes that its graph does not have"):
+        memory(replace(run, graphs=(chain("exp"),)))
