@@ -68,7 +68,7 @@ class GapCause:
     """Why a device may be idle: one row for each cause that a gap can have."""
 
     name: str
-    color: str  # its key in the theme's colours
+    color: str  # its key in the theme's colours; "" for a grey
     limit: str  # one of `kit.trace.LIMITS`: what bounds a step with such gaps
     said: str  # a clause for people
 
@@ -101,7 +101,7 @@ CAUSES = (
         "unknown",
         "the device had been given work and did not begin: what it did is not in the file",
     ),
-    GapCause("unknown", "ahead", "unknown", "no work of the host or of a device was seen"),
+    GapCause("unknown", "", "unknown", "no work of the host or of a device was seen"),
 )
 GAP_CAUSES = tuple(row.name for row in CAUSES)
 

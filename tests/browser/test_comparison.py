@@ -72,6 +72,21 @@ def test_the_names_of_steps_are_shown_where_they_have_room(offline: Browser, tmp
     assert offline.errors() == []
 
 
+def test_the_axis_is_written_as_a_timelines_is_and_without_powers_of_ten(
+    offline: Browser, tmp_path: Path
+):
+    _open(offline, tmp_path / "compared.html", 900)
+    for ticks, texts in (
+        ([0, 5e6, 1e7], ["0 s", "5,000 s", "10,000 s"]),
+        ([0, 0.001, 0.002], ["0 µs", "1 µs", "2 µs"]),
+        ([0, 0.5, 1], ["0.0 ms", "0.5 ms", "1.0 ms"]),
+        ([7], ["7 ms"]),
+        ([0], ["0 ns"]),
+    ):
+        asked = f"{FIGURE}.below[0].formatter.doFormat({ticks}, {{}})"
+        assert offline.page.evaluate(asked) == texts
+
+
 def test_zooming_in_shows_a_name_that_had_no_room(offline: Browser, tmp_path: Path):
     _open(offline, tmp_path / "compared.html", 420)
     before, _ = offline.page.evaluate(CLASHING)

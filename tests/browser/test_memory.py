@@ -37,6 +37,36 @@ view
 """
 
 
+# Of each figure with a legend: how far its legend ends from its lower edge, in pixels.
+LEGENDS = """() => {
+  const all = (root) => [...root.querySelectorAll("*")].flatMap(
+    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  return all(document).filter((e) => e.classList.contains("bk-Legend")).map((legend) =>
+    Math.round(legend.getRootNode().host.getBoundingClientRect().bottom
+      - legend.getBoundingClientRect().bottom));
+}"""
+THEME = """(name) => window.jupyterapp.commands.execute(
+  "apputils:change-theme", {theme: `JupyterLab ${name}`})"""
+
+
+def test_the_legend_stays_in_its_figure_when_the_theme_changes(lab: Lab, browser: Browser) -> None:
+    page = browser.page
+    page.set_viewport_size({"width": 1200, "height": 1500})
+    write_notebook(lab.root / "memory.ipynb", VIEW)
+    assert lab.open_and_run(browser, "memory.ipynb") == []
+    browser.wait_for_canvases(2)
+    try:
+        for name in ("Dark", "Light"):
+            page.evaluate(THEME, name)
+            light = str(name == "Light").lower()
+            page.wait_for_function(f"document.body.dataset.jpThemeLight === '{light}'")
+            page.wait_for_timeout(1000)
+            assert all(0 <= room < 10 for room in page.evaluate(LEGENDS)), name
+            assert page.evaluate(LEGENDS)
+    finally:
+        page.evaluate(THEME, "Light")
+
+
 def test_clicks_on_the_area_a_holder_and_a_row_select_nodes(lab: Lab, browser: Browser) -> None:
     page = browser.page
     page.set_viewport_size({"width": 1200, "height": 1500})

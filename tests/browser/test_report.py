@@ -17,7 +17,7 @@ from kit.runs.settings import Settings
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.browser.labserver import Browser
 from tests.browser.test_timeline import PLOT, state
-from tests.factories import make_run
+from tests.factories import make_run, one_span_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -271,6 +271,36 @@ def test_a_chart_has_numbers_up_to_the_top_of_its_band(offline: Browser, tmp_pat
     offline.page.wait_for_timeout(500)
     width = "document.querySelector('#sweep figure > svg').viewBox.baseVal.width"
     assert offline.page.evaluate(width) == 800
+
+
+def test_the_keys_of_a_timeline_are_all_seen_also_over_few_lanes(offline: Browser, tmp_path: Path):
+    open_report(offline, write_report([one_span_run()], tmp_path / "one.html"))
+    offline.page.locator(".kit-timeline .buttons button").last.click()
+    offline.page.wait_for_timeout(300)
+    card, plot, hidden = offline.page.evaluate("""() => {
+      const all = (root) => [...root.querySelectorAll("*")].flatMap(
+        (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+      const card = all(document).find((e) => e.classList.contains("help"));
+      const plot = document.querySelector(".plot");
+      return [card.getBoundingClientRect().bottom, plot.getBoundingClientRect().bottom,
+        card.scrollHeight - card.clientHeight];
+    }""")
+    assert card <= plot
+    assert hidden == 0
+
+
+def test_the_numbers_of_a_chart_have_room_also_where_steps_take_hours(
+    offline: Browser, tmp_path: Path
+):
+    times = (10_800 * 10**9, 11_000 * 10**9) * 3
+    runs = [replace(make_run(Settings(batch_size=n)), step_times_ns=times) for n in (2, 4)]
+    open_report(offline, write_report(runs, tmp_path / "hours.html"))
+    left, texts = offline.page.evaluate("""() => {
+      const texts = [...document.querySelectorAll("#sweep figure > svg > text")];
+      return [Math.min(...texts.map((text) => text.getBBox().x)), texts.map((t) => t.textContent)];
+    }""")
+    assert left >= 0
+    assert texts[:3] == ["0 s", "5,000 s", "10,000 s"]
 
 
 def test_hostile_text_is_shown_and_never_run(offline: Browser, tmp_path: Path):

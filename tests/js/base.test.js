@@ -28,6 +28,7 @@ test("times and sizes have three digits and the unit that reads best", () => {
 test("a colour is mixed with white, and gets a text that can be read", () => {
   assert.deepEqual([tint("#204060", 0), tint("#204060", 1)], ["#204060", "#ffffff"]);
   assert.deepEqual([inkOn("#ffffff"), inkOn("#204060")], ["#1f2933", "#ffffff"]);
+  assert.deepEqual(["#2f9e8f", "#db57ba", "#dd5a3c"].map(inkOn), Array(3).fill("#1f2933"));
 });
 
 test("pale colours have dark twins, strong and kept ones stay", () => {

@@ -121,6 +121,13 @@ test("an exported picture says what it is, what is left out, and what its colour
   picture.colorBy = "memory";
   assert.ok(texts(svgOf(picture)).includes(`${keysOf(picture)[0].text}`));
   assert.match(svgOf(picture), /fill="url\(#key0\)"/);
+  const ramp = keysOf(picture)[0].stops ?? [];
+  for (const [share, color] of ramp) { // a box of this share has the colour that stands there in the legend
+    picture.scene.rows.bytes[1] = share * picture.most.bytes; // of the closed group
+    assert.equal(columnsOf(picture).boxes.color[1], color);
+    assert.ok(svgOf(picture).includes(`<stop offset="${share}" stop-color="${color}"/>`));
+  }
+  assert.equal(ramp.length, 5);
 });
 
 test("a box is in sight if a part of it is, and held if all of it is", () => {

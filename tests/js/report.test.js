@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {missingText, movedText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
-import {apart, lookOf, reasons, spreads, ticksIn} from "../../kit/reports/js/sweep.js";
+import {apart, lookOf, reasons, spreads, textsIn, ticksIn} from "../../kit/reports/js/sweep.js";
 import {readAddress, writeAddress} from "../../kit/reports/js/link.js";
 import {readLooked, writeLooked} from "../../kit/widgets/base/js/link.js";
 import {numbersIn} from "../../kit/widgets/base/js/listing.js";
@@ -59,6 +59,14 @@ test("a line of a chart stands at the number that is written at it", () => {
   const found = [137, 104.9, 1, 0.034, 0.001, 12_345, 61_000].map(ticksIn);
   assert.deepEqual(found, [[0, 50, 100], [0, 50, 100], [0, 0.5, 1], [0, 0.01, 0.02, 0.03], [0, 0.0005, 0.001],
     [0, 5000, 10_000], [0, 20_000, 40_000, 60_000]]);
+});
+
+test("what is written at the lines of a chart differs, has a unit, and has room", () => {
+  assert.deepEqual(textsIn(137).texts, ["0 ms", "50 ms", "100 ms"]);
+  assert.deepEqual(textsIn(129_600).texts, ["0 s", "50 s", "100 s"]);
+  const {texts, left} = textsIn(11_664_000);
+  assert.deepEqual(texts, ["0 s", "5,000 s", "10,000 s"]);
+  assert.ok(left > "10,000 s".length * 6.6);
 });
 
 test("what made a run of a sweep doubtful is said with its settings", () => {

@@ -16,7 +16,7 @@ import {firstShown, isShown, neighbour} from "../../kit/widgets/timeline/js/data
 import {inRange} from "../../kit/widgets/timeline/js/data/table.js";
 import {describe, inOneLine} from "../../kit/widgets/timeline/js/describe.js";
 import {inWords} from "../../kit/widgets/timeline/js/finder.js";
-import {saidOf} from "../../kit/widgets/timeline/js/legend.js";
+import {causesOf, saidOf} from "../../kit/widgets/timeline/js/legend.js";
 import {rowsOf} from "../../kit/widgets/timeline/js/measure.js";
 import {COLUMNS, noteOf} from "../../kit/widgets/timeline/js/names.js";
 import {clipApart, clipText, ticksOf} from "../../kit/widgets/timeline/js/paint/axis.js";
@@ -189,6 +189,7 @@ test("a gap is picked in its row of causes", () => {
   assert.deepEqual(hitAt(idle, 15, idle.idle[0].top + 4, 1), {kind: "gap", i: 0, near: 1});
   assert.equal(hitAt(idle, 35, idle.idle[0].top + 4, 1), null);
   assert.match(describe(idle, "gap", 0).head, /was idle: late dispatch/);
+  assert.deepEqual([causesOf(table), causesOf(idle)], [[], [["#dd5a3c", "idle: late dispatch"]]]);
 });
 
 /** A row of causes: a gap of `length` at each multiple of `every`. @param {number} many
@@ -370,6 +371,14 @@ test("a range is measured: busy devices, hidden recording, waits, idle time", ()
     ["recording hidden", "57% of 35 ns"], ["sync points", "1, 10 ns waited"], ["idle: late dispatch", "20 ns"]]);
   const two = {...table, gaps: {start: [0, 0], length: [9, 9], part: [0, 0], cause: [0, 0], device: ["device/0", "device/1"]}};
   assert.deepEqual(rowsOf(two, 0, 9, 0, "").at(-1), ["idle, all devices: late dispatch", "18 ns"]);
+});
+
+test("where torch computes in the calls themselves, no recording is hidden", () => {
+  const spans = [[[0, 50, "record"]], kernels([0, 49])];
+  const native = tableOf(spans, {"keys.where": [["host/main", "device/0 torch cpu"]]});
+  assert.ok(Number.isNaN(rangeMetrics(native, 0, 50).hidden));
+  assert.deepEqual(rowsOf(native, 0, 50, 0, "").map(([name]) => name), ["lane 1 busy", "sync points"]);
+  assert.equal(rangeMetrics(tableOf(spans), 0, 50).hidden, 49);
 });
 
 test("what is shown stays inside of what there is, whatever is asked", () => {

@@ -5,8 +5,8 @@ import {ticksOf} from "../../widgets/timeline/js/paint/axis.js";
 import {sweepLines} from "./grid.js";
 
 const SERIES = ["#2f6db5", "#d1701f", "#2a9d6f", "#a3479b", "#7a6a2f", "#c23b4b"];
-const BOX = {height: 170, left: 46, right: 14, top: 12, bottom: 26};
-const LETTER = 6.6; // of a text under the axis
+const BOX = {height: 170, gap: 11, right: 14, top: 12, bottom: 26};
+const LETTER = 6.6; // of a text at an axis
 const NARROW = 360;
 // Of one chart alone, of each of two: so they fill a page of this width. On a narrower one their
 // letters would be too small.
@@ -26,7 +26,7 @@ export function sweepCharts(index, shown) {
   const width = WIDE[others] && matchMedia(WIDE[others]).matches ? WIDTHS[others] : NARROW;
   return axes.flatMap((axis, k) => {
     if (!axis.number) return [];
-    const caption = element("figcaption", {}, `step time (ms) by ${axis.label}; band: what a rerun may take`);
+    const caption = element("figcaption", {}, `step time by ${axis.label}; band: what a rerun may take`);
     const lines = sweepLines(index, k, split, shown.at);
     const parts = [caption, chart(axis, lines, shown, {k, width})];
     if (split >= 0) parts.push(key(axes[split].values, lines, shown.at[k]));
@@ -62,6 +62,14 @@ export function spreads(line) {
  * @param {number} most milliseconds @returns {number[]} */
 export function ticksIn(most) {
   return ticksOf(0, most * 1e6, 4).ticks.map((ns) => ns / 1e6);
+}
+
+/** What stands at those lines, in one unit, and the pixels that it takes.
+ * @param {number} most milliseconds @returns {{texts: string[], left: number}} */
+export function textsIn(most) {
+  const {ticks, write} = ticksOf(0, most * 1e6, 4);
+  const texts = ticks.map(write);
+  return {texts, left: BOX.gap + Math.ceil(Math.max(...texts.map((text) => text.length)) * LETTER)};
 }
 
 /** Places whose texts stand apart under an axis; the last one always does.
@@ -102,18 +110,19 @@ function note(text) {
 /** @param {import("./grid.js").Axis} axis @param {import("./grid.js").Point[][]} lines
  * @param {import("./grid.js").Cell} shown @param {{k: number, width: number}} size k: number of the axis */
 function chart(axis, lines, shown, {k, width}) {
-  const {height, left, right, top, bottom} = BOX;
+  const {height, gap, right, top, bottom} = BOX;
   const all = lines.flat();
   const longest = Math.max(...all.map(({ms}) => ms), 0.001);
   const most = Math.max(...all.map(({high}) => Math.min(high, 2 * longest)), longest * 1.08);
+  const {texts, left} = textsIn(most);
   const count = axis.values.length;
   const x = (/** @type {number} */ v) => left + (width - left - right) * (count > 1 ? v / (count - 1) : 0.5);
   const y = (/** @type {number} */ ms) => Math.max(height - bottom - (height - top - bottom) * (ms / most), 0);
   const root = svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `step time by ${axis.label}`});
-  for (const ms of ticksIn(most)) {
+  ticksIn(most).forEach((ms, n) => {
     root.append(svg("line", {class: "axis", x1: left, x2: width - right, y1: y(ms), y2: y(ms)}),
-      svg("text", {x: left - 11, y: y(ms) + 4, "text-anchor": "end"}, String(ms)));
-  }
+      svg("text", {x: left - gap, y: y(ms) + 4, "text-anchor": "end"}, texts[n]));
+  });
   for (const n of apart(axis.values, x)) {
     root.append(svg("text", {x: x(n), y: height - 8, "text-anchor": "middle"}, axis.values[n]));
   }

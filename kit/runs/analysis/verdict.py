@@ -185,7 +185,7 @@ LIMIT_ROWS = {
         "larger batch, or fewer small ops in a row",
     ),
     "unknown": LimitRow(
-        "Most of the step is neither the device's nor known work of the host",
+        "What the device waits for is not known: no work of the host was seen there",
         _OUTSIDE,
         f"{_OUTSIDE}; a trace with CPU and device activities shows more",
     ),

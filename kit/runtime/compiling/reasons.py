@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from kit.errors import GraphError
 from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile, GraphChange, change_of, dearest, storms, worth_showing
@@ -27,7 +28,9 @@ _EVICTED = (
     "fewer if they are large; {} from {}"
 )
 _MOST_OPS = 2_000  # of a program whose graph is compared for a run: more takes seconds
-KEPT = 256  # compiles that are remembered, and with which a new one is compared
+KEPT = 256  # programs that are remembered, and with which a new one is compared
+MOST_NOTES = 10_000  # compiles of which the reason is remembered
+_LISTED = 20  # compiles in an explanation
 
 
 @dataclass(eq=False)
@@ -59,7 +62,8 @@ class CompiledProgram:
         return Graph(tuple(nodes))
 
 
-_Noted = tuple[Compile, CompiledProgram | None, CompiledProgram]  # a compile, what is old and new
+# A compile, the old program and the new one; the latest `KEPT` have a new one.
+_Noted = tuple[Compile, CompiledProgram | None, CompiledProgram | None]
 
 
 class CompileLog:
@@ -67,10 +71,11 @@ class CompileLog:
 
     def __init__(self) -> None:
         self._noted: tuple[_Noted, ...] = ()
+        self._count = 0
 
     @property
     def notes(self) -> tuple[Compile, ...]:
-        """The latest compiles."""
+        """The latest compiles, up to `MOST_NOTES`."""
         return tuple(note for note, _, _ in self._noted)
 
     def add(
@@ -102,17 +107,30 @@ class CompileLog:
             lower_ms=_ms(executable.lower_ns), compile_ms=_ms(executable.compile_ns),
             is_from_disk=is_from_disk,
         )  # fmt: skip
-        self._noted = (*self._noted, (note, old, new))[-KEPT:]
+        earlier = self._noted[1 - MOST_NOTES :]
+        if len(earlier) >= KEPT:
+            at = len(earlier) - KEPT
+            earlier = (*earlier[:at], (earlier[at][0], None, None), *earlier[at + 1 :])
+        self._noted = (*earlier, (note, old, new))
+        self._count += 1
 
     def diff(self, i: int = -1) -> GraphDiff:
-        """The graph diff behind a compile (the last one unless told), old left and new right."""
-        return _diff(self._noted[i])
+        """The graph diff behind a compile (the last one unless told), old left and new right.
+
+        Raises:
+            GraphError: `KEPT` compiles have come since.
+        """
+        _, _, new = noted = self._noted[i]
+        if new is None:
+            raise GraphError(f"the graphs of compile {i} are gone: the latest {KEPT} are kept")
+        return _diff(noted)
 
     def changes(self) -> tuple[GraphChange, ...]:
         """The graphs behind the recompiles that are worth showing; no program of thousands."""
         noted = self._noted
         shown = worth_showing([note for note, _, _ in noted])
-        found = (change_of(i, _diff(noted[i])) for i in shown if noted[i][0].ops <= _MOST_OPS)
+        shown = [i for i in shown if noted[i][0].ops <= _MOST_OPS and noted[i][2] is not None]
+        found = (change_of(i, _diff(noted[i])) for i in shown)
         return tuple(change for change in found if change.is_small)
 
     def _most_similar(self, new: CompiledProgram) -> CompiledProgram | None:
@@ -122,7 +140,8 @@ class CompileLog:
             is_same_type = list(old.source.leaves) == list(new.source.leaves)
             return common / size, old.position == new.position, is_same_type
 
-        rivals = [p for _, _, p in reversed(self._noted) if p.phase == new.phase]
+        latest = reversed(self._noted[-KEPT:])
+        rivals = [p for _, _, p in latest if p is not None and p.phase == new.phase]
         best = max(rivals, key=likeness, default=None)  # the latest of equally similar ones
         return best if best is not None and likeness(best)[0] >= 0.5 else None
 
@@ -136,9 +155,15 @@ class CompileLog:
         within = "" if lines else dearest(notes)
         again = [one for one in noted if one[0].kind != "first"]
         firsts = len(noted) - len(again)
-        lines.append(f"compiled for the first time: {firsts}; compiled again: {len(again)}")
+        left_out = self._count - len(noted)
+        lines.append(
+            f"compiled for the first time: {firsts}; compiled again: {len(again)}"
+            + (f"; of {left_out:,} before these no reason is kept" if left_out > 0 else "")
+        )
         lines += filter(None, [within])
-        for note, _, _ in again[-20:]:
+        if len(again) > _LISTED:
+            lines.append(f"  the last {_LISTED} of these {len(again):,}:")
+        for note, _, _ in again[-_LISTED:]:
             lines.append(
                 f"  step {note.step}, segment {note.segment} ({note.phase}): "
                 f"{note.sentence}, {note.ms:.0f} ms"
@@ -150,8 +175,8 @@ class CompileLog:
 
 
 def _diff(noted: _Noted) -> GraphDiff:
-    _, old, new = noted
-    return (Graph(()) if old is None else old.graph()).diff(new.graph())
+    before, now = (Graph(()) if one is None else one.graph() for one in noted[1:])
+    return before.diff(now)
 
 
 def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str, str]:

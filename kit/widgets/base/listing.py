@@ -34,13 +34,14 @@ LISTING_CSS = f"""
 """
 
 # In a notebook the number of the row goes through a hidden text field to the kernel, and with it
-# that of the drawing that it is a row of, as another one may have been drawn by then.
+# that of the drawing that it is a row of, as another one may have been drawn by then. The time
+# makes each pick a change, also in another copy of the listing, and after a reload of the page.
 _HANDLER = (
     f"const picked = {script('widgets/base/js/listing.js')}.pickedIn(event);"
     "if (!picked) return;"
     "const view = this.closest('.kit-listing');"
     "const field = view && view.querySelector('.kit-listing-pick input'); if (!field) return;"
-    "view.dataset.picks = Number(view.dataset.picks || 0) + 1;"
+    "view.dataset.picks = Math.max(Number(view.dataset.picks || 0) + 1, Date.now());"
     "const row = event.target.closest('[data-row]').dataset.row;"
     "field.value = [row, view.dataset.picks, this.dataset.drawing].join(' ');"
     "for (const name of ['input', 'change']) field.dispatchEvent(new Event(name, {bubbles: true}));"
@@ -125,7 +126,7 @@ class Listing(View):
         self._marks.value = _marks(self._class, rows) if rows else ""
 
     def _picked(self, change: dict[str, Any]) -> None:
-        said = re.fullmatch(r"(\d{1,9}) \d{1,9} (\d{1,9})", change["new"])
+        said = re.fullmatch(r"(\d{1,9}) \d{1,13} (\d{1,9})", change["new"])
         if said is None or int(said[2]) != self._drawing or int(said[1]) >= len(self._rows):
             return
         picked = self._rows[int(said[1])]

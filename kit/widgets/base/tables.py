@@ -85,8 +85,9 @@ def sync_table_html(run: Run) -> str:
     note += not_shown(len(rows) - _MAX_ROWS, "place", f", together {format_number(rest)} ms a step")
     heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
     picks = [*starmap(row_attributes, enumerate(sync_picks(run)))]
+    letters = longest_number(cells)
     rows_html = table(heads, cells, "llrrr", widths=(43, 18, 11, 14, 14), attributes=picks,
-                      least_px=480 * are_long(cells))  # fmt: skip
+                      least_px=(95 + 55 * letters) * (letters > 6))  # fmt: skip
     return section("Sync points", rows_html + sentence(note))
 
 
@@ -334,10 +335,13 @@ def scrolling(made: str, least_px: int, what: str = "more columns") -> str:
     )
 
 
-def are_long(rows: Iterable[Sequence[str]]) -> bool:
-    """Is a number of these rows, behind two texts, too long for five columns on a phone?"""
+def longest_number(rows: Iterable[Sequence[str]]) -> int:
+    """Letters of the longest number of these rows, behind two texts.
+
+    With more than 6, five columns are too narrow on a phone.
+    """
     shown = (cell.replace("<b>", "b").partition("<")[0] for row in rows for cell in row[2:])
-    return any(len(number) > 6 for number in shown)  # a bold one is wider
+    return max(map(len, shown), default=0)  # a bold one is wider
 
 
 def _tags(count: int) -> list[tuple[str, str]]:

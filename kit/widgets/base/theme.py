@@ -129,9 +129,19 @@ def tint(color: str, amount: float) -> str:
 
 
 def on_color(color: str) -> str:
-    """A text colour that can be read on this background."""
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else BACKGROUND
+    """The text colour, dark or white, with the larger contrast on this background.
+
+    Source:
+        https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
+    """
+    ground, dark, white = (_luminance(x) + 0.05 for x in (color, INK, BACKGROUND))
+    return INK if ground / dark > white / ground else BACKGROUND
+
+
+def _luminance(color: str) -> float:
+    parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "") -> str:
@@ -163,7 +173,7 @@ def page_js() -> str:
     """A script for a page with views: it follows the theme, names controls, and knows undo's keys.
 
     It does its work once in a page, however often it runs. `window.kitPage` is what it offers:
-    `isDark()`, `twin(color)`, the colour as the page's theme wants it, `paint(figure)`, and
+    `isDark()`, `twin(color)`, the colour as the page's theme wants it, `paint(figure, index)`, and
     `watch(views)`, which keeps a figure's canvases as wide as it is. The window gets a "kit-theme"
     event when the theme changes.
     """
@@ -179,8 +189,8 @@ def page_js() -> str:
 def style_figure(plot: Plot) -> Plot:
     """Give a bokeh figure kit's look, light or dark as its page is, and return it."""
     code = (
-        f"{page_js()}\nwindow.kitPage.paint(figure);"
-        "window.kitPage.watch(cb_context.index.find(figure));"
+        f"{page_js()}\nconst {{index}} = cb_context;"
+        "window.kitPage.paint(figure, index); window.kitPage.watch(index.find(figure));"
     )
     plot.js_on_change("inner_width", CustomJS(args={"figure": plot}, code=code))
     plot.background_fill_color = BACKGROUND

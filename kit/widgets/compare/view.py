@@ -15,6 +15,7 @@ from bokeh.models import (
     BoxZoomTool,
     ColumnDataSource,
     CustomJS,
+    CustomJSTickFormatter,
     FixedTicker,
     HoverTool,
     LabelSet,
@@ -195,11 +196,12 @@ def comparison_figure(
         min_width=300,
         tools=[],
         title=columns["title"],
-        x_axis_label="ms since the first traced step - drag, ctrl + wheel; ← → + − . ,",
+        x_axis_label="since the first traced step - drag, ctrl + wheel; ← → + − . ,",
         name="comparison",
     )
     plot.add_layout(Title(text=columns["note"], text_font=FONT, text_font_size="11px",
                           text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
+    plot.xaxis[0].formatter = CustomJSTickFormatter(code=_tick_js())
     plot.yaxis[0].ticker = FixedTicker(ticks=axis["ticks"])
     plot.yaxis[0].major_label_overrides = dict(zip(axis["ticks"], axis["labels"], strict=True))
     source = {name: ColumnDataSource(columns[name]) for name in SOURCES}
@@ -213,6 +215,18 @@ def comparison_figure(
     prepare = CustomJS(args={"figure": plot, **named}, code=_prepare_js())
     plot.js_on_change("inner_width", prepare)
     return plot
+
+
+def _tick_js() -> str:
+    """Writes a tick of the axis, which is in milliseconds, as the timeline of one run does."""
+    return f"""
+if (!this.write) {{
+  const largest = 1e6 * Math.max(...ticks.map(Math.abs));
+  const step = ticks.length > 1 ? 1e6 * (ticks[1] - ticks[0]) : largest || 1;
+  this.write = {script("widgets/base/js/format.js")}.writerOf(largest, step);
+}}
+return this.write(1e6 * tick);
+"""
 
 
 def _prepare_js() -> str:
@@ -244,7 +258,7 @@ def _draw(plot: figure, source: dict[str, ColumnDataSource]) -> tuple[Any, Any]:
                  line_dash="dashed", line_width=1.3)  # fmt: skip
     plot.text(x="x", y="y", text="text", source=source["texts"], text_align="center",
               text_baseline="middle", text_font=value(FONT), text_font_size="10px",
-              text_color=MUTED, text_alpha="alpha")  # fmt: skip
+              text_color=INK, text_alpha="alpha")  # fmt: skip
     marks = plot.scatter(x="x", y="top", source=syncs, marker="inverted_triangle", size=9,
                          fill_color=red, line_color=BACKGROUND, name="syncs")  # fmt: skip
     plot.add_layout(LabelSet(x=2, y="y", text="text", x_units="screen", source=source["titles"],

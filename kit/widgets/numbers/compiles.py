@@ -36,6 +36,7 @@ from kit.widgets.graph.view import GraphView
 __all__ = ["CompileView", "changes_html", "compiles_html", "diff_html", "recompiles_html"]
 
 MAX_ROWS = 20
+_MAX_CHOICES = 256  # a session keeps the graphs of as many compiles
 _BACKGROUND = {
     "changed": "#f2c14e33",
     "rewired": "#8a63d233",
@@ -214,7 +215,8 @@ class CompileView(View):
         compiles = tuple(self._source.compiles)
         self.table.value = compiles_html(compiles)
         can_diff = hasattr(self._source, "compile_diff")
-        again = [i for i, c in enumerate(compiles) if c.kind != "first"] if can_diff else []
+        latest = range(max(len(compiles) - _MAX_CHOICES, 0), len(compiles)) if can_diff else ()
+        again = [i for i in latest if compiles[i].kind != "first"]
         self.choice.options = [
             (f"step {compiles[i].step}: {compiles[i].sentence[:110]}", i) for i in again[::-1]
         ]

@@ -14,22 +14,22 @@ from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import (
     MONO,
     MUTED,
-    are_long,
     bar_html,
     doubt_html,
+    longest_number,
     place_html,
     section,
     sentence,
     swatch,
     table,
 )
-from kit.widgets.base.theme import COLORS
+from kit.widgets.base.theme import COLORS, FAINT
 from kit.widgets.compare.data import amount
 
 __all__ = ["CAUSE_COLORS", "GapView", "gaps_html"]
 
 MAX_ROWS = 12
-CAUSE_COLORS = {row.name: COLORS[row.color] for row in CAUSES}
+CAUSE_COLORS = {row.name: COLORS.get(row.color, FAINT) for row in CAUSES}
 _SAID = {row.name: row.said for row in CAUSES}
 
 
@@ -55,7 +55,7 @@ def gaps_html(run: Run) -> str:
         note = f"The sum has {format_count(len(rows) - MAX_ROWS, 'more place')}. {note}"
     heads = ("cause and line", f"pieces{each}", f"ms{each}", "share")
     body = table(heads, shown, "lrrr", widths=(46, 18, 18, 18), has_total=True,
-                 least_px=520 if are_long(["", *row] for row in shown) else 360)  # fmt: skip
+                 least_px=520 if longest_number(["", *r] for r in shown) > 6 else 360)  # fmt: skip
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
 
 

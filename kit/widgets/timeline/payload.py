@@ -19,7 +19,7 @@ from kit.runs.settings import Settings
 from kit.text import format_count, format_ns, format_percent, safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, headline
 from kit.trace.gaps import CAUSES
-from kit.widgets.base.theme import COLORS, LABELS
+from kit.widgets.base.theme import COLORS, FAINT, LABELS
 from kit.widgets.timeline.columns import (
     Columns,
     end_ns,
@@ -92,7 +92,7 @@ def timeline_payload(
         "colors": {"kind": list(COLORS), "color": list(COLORS.values()),
                    "label": [LABELS[k] for k in COLORS], "causes": list(GAP_CAUSES),
                    "said": [row.said for row in CAUSES],
-                   "cause_color": [COLORS[row.color] for row in CAUSES]},
+                   "cause_color": [COLORS.get(row.color, FAINT) for row in CAUSES]},
         "title": timeline_title(None if run is None else first),
         "note": "  ·  ".join(safe_label(x) for x in dict.fromkeys(notes) if x),
         "summary": _summary(first),
@@ -145,7 +145,8 @@ def _heading(run: Run, label: str, asked: Run) -> str:
         asked: the run whose settings these are; a timeline alone has none, and so no mode.
     """
     mode = asked.settings.mode if asked.step_times_ns else ""
-    names = [label or safe_label(run.name, 40), mode, run.timeline.origin]
+    named = [label] if label else [safe_label(x, 40) for x in (run.label, run.name)]
+    names = [*dict.fromkeys(named), mode, run.timeline.origin]
     return "  ·  ".join(x for x in names if x)
 
 

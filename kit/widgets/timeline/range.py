@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from kit.errors import TimelineError
 from kit.trace import KINDS, Timeline, idle_gaps, union_ns
 from kit.trace.active import LOADER
+from kit.trace.devices import TORCH_CPU
 from kit.trace.kinds import AWAY
 from kit.trace.timeline import COLUMNS
 from kit.widgets.timeline.lanes import group_of
@@ -33,7 +35,7 @@ class RangeMetrics:
     length_ns: int
     busy_ns: dict[str, int]  # device -> time in which one of its lanes ran a kernel
     recording_ns: int  # the host recorded: not waiting, not copying
-    hidden_ns: int  # of that, while a device was busy
+    hidden_ns: float  # of that, while a device was busy; nan where torch computed in the calls
     waits: int  # sync points whose wait reaches into the range
     waited_ns: int
     idle_ns: dict[str, int]  # cause -> idle time of all devices, the longest first
@@ -63,6 +65,7 @@ def range_metrics(timeline: Timeline, start_ns: int, stop_ns: int) -> RangeMetri
         for name, lanes in devices.items()
     }
     busy = _clip(timeline, kernel, low, high)
+    can_hide = not (kernel & timeline.where(lane=TORCH_CPU)).any()  # as in kit/trace/metrics.py
     record = _clip(timeline, host & timeline.where(kind="record"), low, high)
     kinds = [KINDS.index(kind) for kind in AWAY]
     away = _clip(timeline, host & np.isin(timeline.kind, kinds), low, high)
@@ -77,11 +80,12 @@ def range_metrics(timeline: Timeline, start_ns: int, stop_ns: int) -> RangeMetri
         ns = min(gap.stop_ns, high) - max(gap.start_ns, low)
         if ns > 0:
             idle[gap.cause] = idle.get(gap.cause, 0) + ns
+    recorded = _alone(record, away)
     return RangeMetrics(
         length_ns=stop_ns - start_ns,
         busy_ns={name: union_ns(x) for name, x in pieces.items() if len(x)},
-        recording_ns=_alone(record, away),
-        hidden_ns=_alone(record, away) - _alone(record, np.concatenate([away, busy])),
+        recording_ns=recorded,
+        hidden_ns=recorded - _alone(record, np.concatenate([away, busy])) if can_hide else math.nan,
         waits=len(waits),
         waited_ns=sum(b - a for a, b in waits),
         idle_ns=dict(sorted(idle.items(), key=lambda item: (-item[1], item[0]))),

@@ -313,3 +313,14 @@ MODE_OF = {"native": "torch", "device kit": "lazy", "disturbed": "lazy"}
 def _letters(text: str) -> str:
     """Its letters and figures, without markup."""
     return re.sub(r"[^a-z0-9]", "", html.unescape(re.sub(r"<[^>]*>", "", text)).lower())
+
+
+def test_a_device_that_pauses_for_an_unknown_reason_is_not_said_to_do_so_for_most_of_the_step():
+    """A trace of a GPU alone: busy for 65% of its step."""
+    kernels = [Span("device/0", f"k{i}", "kernel", i * MS, i * MS + 650_000) for i in range(10)]
+    step = Span("host/main", "step", "step", 0, 10 * MS)
+    run = replace(make_run(), timeline=Timeline.of([step, *kernels], (), "imported"))
+    found = verdict(replace(run, graphs=(), segments=(), sync_points=(), metrics={}))
+    assert found is not None
+    assert (found.limit.what, round(found.limit.share, 2)) == ("unknown", 0.35)
+    assert found.said.startswith("What the device waits for is not known")

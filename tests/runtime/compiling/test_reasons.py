@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from kit.errors import GraphError
 from kit.runs.compiles import Compile, storms, worth_showing
 from kit.runs.settings import Settings
 from kit.runtime.compiling import reasons
@@ -84,9 +85,30 @@ def test_a_compile_that_comes_while_a_run_is_made_changes_no_graph_of_another(
             return found
 
         monkeypatch.setattr(reasons, "KEPT", 5)
+        monkeypatch.setattr(reasons, "MOST_NOTES", 5)
         monkeypatch.setattr(reasons, "worth_showing", compiles_more)
         assert session.report.log.changes() == before != ()
         assert len(session.compiles) == 5
+
+
+def test_the_reasons_of_more_compiles_are_kept_than_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reasons, "KEPT", 4)
+    session = session_of(lambda i: ones(3) + (i + 2), 30)
+    assert len(session.compiles) == 30
+    text = session.explain()
+    assert "29 compiles in 29 steps" in text
+    assert "compiled for the first time: 1; compiled again: 29\n" in text
+    assert "the last 20 of these 29:" in text
+    assert session.compile_diff(26).rows
+    with pytest.raises(GraphError, match="graphs of compile 25 are gone: the latest 4 are kept"):
+        session.compile_diff(25)
+    assert [change.compile for change in session.report.log.changes()] == [29]
+    monkeypatch.setattr(reasons, "MOST_NOTES", 6)
+    fewer = session_of(lambda i: ones(3) + (i + 2), 9)
+    assert len(fewer.compiles) == 6
+    assert "compiled again: 6; of 3 before these no reason is kept" in fewer.explain()
 
 
 def test_a_storm_is_named_with_its_cure() -> None:

@@ -67,6 +67,14 @@ def test_the_same_row_again_picks_nothing():
     assert view.selection == NOTHING
 
 
+def test_each_copy_of_a_listing_counts_its_picks_by_the_clock():
+    view = KernelView(RUN)
+    drawing = view.value.split('data-drawing="')[1].split('"')[0]
+    view._field.value = f"0 1764000000000 {drawing}"
+    assert view.selection == kernel_picks(RUN)[0]
+    assert "Date.now()" in view.value
+
+
 @pytest.mark.parametrize(
     "message", ["", "x", "-1 1 1", "999999 1 1", "0", "0 1", "9" * 20 + " 1 1", "0 1 <b>", "0 1 1"]
 )

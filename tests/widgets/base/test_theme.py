@@ -98,6 +98,7 @@ def test_the_devices_steps_are_seen_on_a_dark_page_and_apart_from_each_other():
     assert _contrast(DARK[even], DARK[BACKGROUND]) > 1.5
     assert _contrast(DARK[odd], DARK[even]) > 1.25
     assert _contrast(DARK[INK], DARK[odd]) > 4.5
+    assert _contrast(INK, odd) > 4.5
 
 
 def test_every_kind_has_a_colour_and_recording_has_the_one_of_its_phase():
@@ -116,6 +117,10 @@ def test_an_unknown_kind_or_phase_still_has_a_colour():
 def test_text_on_a_bar_contrasts_with_it():
     assert on_color(COLORS["kernel"]) == BACKGROUND
     assert on_color(COLORS["backward"]) != BACKGROUND
+    for color in COLORS.values():
+        other = BACKGROUND if on_color(color) == INK else INK
+        assert _contrast(on_color(color), color) >= _contrast(other, color)
+        assert _contrast(on_color(color), color) > 3.9
 
 
 def test_tint_goes_from_the_colour_to_white():

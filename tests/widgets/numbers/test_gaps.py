@@ -12,6 +12,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline, idle_gaps
 from kit.trace.gaps import GAP_CAUSES
+from kit.widgets.base.theme import FAINT
 from kit.widgets.numbers.gaps import CAUSE_COLORS, GapView, bar_html, gaps_html
 from tests.factories import empty_run, make_run, one_span_run
 
@@ -67,6 +68,7 @@ def test_a_kernel_of_a_node_that_the_run_does_not_hold_waits_for_no_line() -> No
 def test_every_cause_has_a_colour_of_its_own() -> None:
     assert set(CAUSE_COLORS) == set(GAP_CAUSES)
     assert len(set(CAUSE_COLORS.values())) == len(GAP_CAUSES)
+    assert CAUSE_COLORS["unknown"] == FAINT  # as in the breakdown
 
 
 @pytest.mark.parametrize("site", ["<img src=x onerror=alert(1)>", "</div><script>x</script>"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kit.widgets.timeline.payload import timeline_payload
+from tests.factories import make_run
 from tests.widgets.timeline.test_columns import _timeline, drawn
 
 
@@ -29,6 +32,17 @@ def test_a_second_run_lies_below_and_their_first_steps_begin_together():
     assert lane == payload["rows"]["part"].tolist()
     names = [payload["keys"]["name"][k] for *_, k in drawn(payload)]
     assert names == ["prepare", "x", "y", "y"]
+
+
+def test_each_half_is_called_by_its_runs_label():
+    run = make_run()
+    before, after = (replace(run, label=label) for label in ("before", "after"))
+    shown = timeline_payload(before, below=after, outline=run)["parts"]["label"]
+    assert shown == [
+        "before  ·  synthetic  ·  bulked  ·  profiled",
+        "predicted  ·  bulked  ·  profiled",
+        "after  ·  synthetic  ·  bulked  ·  profiled",
+    ]
 
 
 def test_a_second_run_with_very_many_names_keeps_its_own():

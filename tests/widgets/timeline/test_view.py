@@ -28,7 +28,7 @@ from kit.widgets.timeline.range import around, range_metrics
 from kit.widgets.timeline.view import (
     TimelineView,
 )
-from tests.factories import empty_run, make_run
+from tests.factories import empty_run, make_run, native_run
 from tests.formats.chrome.traces import cuda_trace
 from tests.reliability.growth import alive
 from tests.widgets.timeline.test_columns import _timeline, pick
@@ -262,6 +262,13 @@ def test_near_a_range_the_causes_are_those_of_the_whole_run(monkeypatch):
     assert range_metrics(t, low, high) == whole
     alone = replace(t, **{c: getattr(t, c)[t.where(kind="kernel")] for c in COLUMNS})
     assert 0 < len(around(alone, low, low + 100_000)) < len(alone)
+
+
+def test_where_torch_computes_in_the_calls_nothing_is_hidden():
+    t = native_run().timeline
+    found = range_metrics(t, 0, t.duration_ns)
+    assert (found.recording_ns, str(found.hidden_ns)) == (80_000_000, "nan")
+    assert range_metrics(native_run(lane="device/0 stream 7").timeline, 0, 9**9).hidden_ns > 0
 
 
 def test_a_range_that_ends_before_it_begins_is_an_error():

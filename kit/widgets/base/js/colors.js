@@ -24,10 +24,17 @@ export function hexOf(color) {
   return rgb && asked.style.color ? hex(rgb.slice(1).map(Number)) : null;
 }
 
-/** @param {string} color @returns {number} 0 to 255 */
-function brightness(color) {
-  const [red, green, blue] = channels(color);
-  return 0.299 * red + 0.587 * green + 0.114 * blue;
+/** @param {string} color @returns {number} 0 to 1, as WCAG defines it */
+function luminance(color) {
+  const [red, green, blue] = channels(color).map((x) => x / 255)
+    .map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+/** @param {string} one @param {string} other @returns {number} 1 to 21 */
+function contrast(one, other) {
+  const [dark, light] = [luminance(one), luminance(other)].sort((x, y) => x - y);
+  return (light + 0.05) / (dark + 0.05);
 }
 
 /**
@@ -42,7 +49,7 @@ export function tint(color, amount) {
 
 /** @param {string} color @returns {string} a text colour that can be read on this one */
 export function inkOn(color) {
-  return brightness(color) > 140 ? DARK_INK : LIGHT_INK;
+  return contrast(color, DARK_INK) > contrast(color, LIGHT_INK) ? DARK_INK : LIGHT_INK;
 }
 
 /**
@@ -90,8 +97,8 @@ export class DarkTwins {
 
   /** @param {string} fill @returns {string} the text colour on a fill, once that is dark */
   inkOn(fill) {
-    const isDarkFill = !HEX.test(fill) || brightness(this.of(fill)) < 0.55 * 255;
-    return isDarkFill ? this.of(this.twins.ink) : this.twins.ink;
+    const {ink} = this.twins, pale = this.of(ink), ground = this.of(fill);
+    return HEX.test(ground) && contrast(ground, ink) > contrast(ground, pale) ? ink : pale;
   }
 
   /** @param {any} color @returns {any} of texts in columns only the muted ones stand on the ground */

@@ -35,14 +35,14 @@ export class FigurePainter {
   constructor(twins, isDark) {
     this.twins = twins;
     this.isDark = isDark;
-    /** @type {Set<any>} */
-    this.figures = new Set();
+    /** @type {Map<any, any>} */
+    this.figures = new Map(); // figure -> the index of bokeh's views that has its views
     this.painted = new WeakMap(); // model -> {property: [light, dark]}
   }
 
-  /** @param {any} figure */
-  paint(figure) {
-    this.figures.add(figure);
+  /** @param {any} figure @param {any} index of bokeh's views */
+  paint(figure, index) {
+    this.figures.set(figure, index);
     const toDark = this.isDark(), sources = new Map();
     for (const {glyph, data_source} of figure.renderers) sources.set(glyph, data_source);
     for (const model of figure.references()) this.paintModel(model, toDark, sources.get(model));
@@ -58,9 +58,13 @@ export class FigurePainter {
   }
 
   paintAll() {
-    for (const figure of this.figures) {
+    for (const [figure, index] of this.figures) {
       if (figure.document === null) this.figures.delete(figure);
-      else this.paint(figure);
+      else {
+        this.paint(figure, index);
+        // A legend in other colours is made anew, and had no height when bokeh laid the figure out.
+        requestAnimationFrame(() => { for (const view of index.find(figure)) view.invalidate_layout(); });
+      }
     }
   }
 

@@ -21,6 +21,16 @@ export function formatNs(ns) {
   return withUnit(ns, TIMES, "ns");
 }
 
+/** Writes times along an axis: all in one unit, with the digits in which neighbours differ.
+ * @param {number} largest nanoseconds @param {number} step from one to the next
+ * @returns {(ns: number) => string} */
+export function writerOf(largest, step) {
+  const [scale, unit] = TIMES.find(([size]) => largest >= Number(size) * 0.9995) ?? [1, "ns"];
+  const digits = Math.max(0, Math.ceil(Math.log10(Number(scale) / step) - 1e-9));
+  const format = new Intl.NumberFormat("en", {minimumFractionDigits: digits, maximumFractionDigits: digits});
+  return (ns) => `${format.format(ns / Number(scale))} ${unit}`;
+}
+
 /** @param {number} size @returns {string} */
 export function formatBytes(size) {
   return withUnit(size, SIZES, "B");

@@ -7,7 +7,7 @@ declare module "*.css" {
 
 interface KitPage {
   isDark(): boolean;
-  paint(figure: any): void;
+  paint(figure: any, index: any): void;
   twin(color: string): string;
 }
 

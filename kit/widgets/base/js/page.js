@@ -74,7 +74,7 @@ export function makePage(colors) {
   paintAll();
   return {
     isDark,
-    paint: (/** @type {any} */ figure) => painter.paint(figure),
+    paint: (/** @type {any} */ figure, /** @type {any} */ index) => painter.paint(figure, index),
     watch: (/** @type {Iterable<any>} */ views) => canvases.watch(views),
     twin: (/** @type {string} */ color) => (isDark() ? twins.of(color) : color),
   };

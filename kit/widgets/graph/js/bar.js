@@ -117,11 +117,12 @@ export class Bar {
 /** What the colours mean. @param {import("./columns.js").Picture} picture */
 function legendOf(picture) {
   const twin = (/** @type {string} */ color) => window.kitPage?.twin(color) ?? color;
-  const keys = keysOf(picture).map(({color, text, from}) => {
+  const keys = keysOf(picture).map(({color, text, stops}) => {
     if (!color) return text;
-    if (!from) return element("span", {class: "kit-graph-key"}, element("i", {style: `background:${twin(color)}`}), text);
+    if (!stops) return element("span", {class: "kit-graph-key"}, element("i", {style: `background:${twin(color)}`}), text);
+    const places = stops.map(([at, shade]) => `${twin(shade)} ${100 * at}%`).join();
     return element("span", {class: "kit-graph-key"}, "0", element("i", {class: "kit-graph-ramp",
-      style: `background:linear-gradient(90deg,${twin(from)},${twin(color)})`}), text);
+      style: `background:linear-gradient(90deg,${places})`}), text);
   });
   return element("span", {style: "display:inline-flex;gap:10px;flex-wrap:wrap"}, ...keys);
 }

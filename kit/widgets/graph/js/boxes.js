@@ -1,6 +1,7 @@
 // The boxes of a picture: their colours, texts and hover cards.
 import {inkOn, tint} from "../../base/js/colors.js";
 import {formatBytes, formatCount, formatNs, plural} from "../../base/js/format.js";
+import {shade} from "./legend.js";
 import {LABEL_PX} from "./place.js";
 import {CHANGES, GROUP, OP, PHASE, SAME} from "./scene.js";
 
@@ -94,8 +95,7 @@ function colorsOf({scene, colorBy, most}, i) {
   }
   if (colorBy === "time" || colorBy === "memory") {
     const [value, top] = colorBy === "time" ? [rows.time[i], most.time] : [rows.bytes[i], most.bytes];
-    const share = top > 0 ? Math.sqrt(value / top) : 0;
-    return [tint(theme.ramps[colorBy], 1 - 0.9 * share), theme.ramps[colorBy]];
+    return [shade(theme.ramps[colorBy], top > 0 ? value / top : 0), theme.ramps[colorBy]];
   }
   if (colorBy === "dtype") {
     const color = theme.dtypes[scene.text("dtype", i)] || theme.faint;

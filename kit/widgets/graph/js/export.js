@@ -61,18 +61,18 @@ function keyOf(picture, room, top, hasBars) {
   const look = `font-size="12" fill="${INK}"`, /** @type {string[]} */ out = [];
   const keys = [...keysOf(picture), ...(hasBars ? [{color: TIME, text: "bar: device time"}] : [])];
   let x = 0, row = 0;
-  keys.forEach(({color, text, from}, n) => {
-    const zero = from ? 12 : 0, swatch = from ? 60 : color ? 11 : 0, gap = swatch && 5;
+  keys.forEach(({color, text, stops}, n) => {
+    const zero = stops ? 12 : 0, swatch = stops ? 60 : color ? 11 : 0, gap = swatch && 5;
     const wide = zero + swatch + gap + text.length * LETTER;
     if (x > 0 && x + wide > room) [x, row] = [0, row + 1];
     const y = top + row * LINE;
-    if (from) {
-      out.push(`<defs><linearGradient id="key${n}"><stop stop-color="${from}"/><stop offset="1" `
-        + `stop-color="${color}"/></linearGradient></defs>`, say("0", x, y, look));
+    if (stops) {
+      const places = stops.map(([at, shade]) => `<stop offset="${at}" stop-color="${shade}"/>`).join("");
+      out.push(`<defs><linearGradient id="key${n}">${places}</linearGradient></defs>`, say("0", x, y, look));
     }
     if (color) {
       out.push(`<rect x="${round(x + zero)}" y="${round(y - 5.5)}" width="${swatch}" height="11" `
-        + `fill="${from ? `url(#key${n})` : color}" stroke="${GREY}" stroke-width="0.5"/>`);
+        + `fill="${stops ? `url(#key${n})` : color}" stroke="${GREY}" stroke-width="0.5"/>`);
     }
     out.push(say(text, x + zero + swatch + gap, y, look));
     x += wide + 14;

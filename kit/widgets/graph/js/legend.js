@@ -4,16 +4,26 @@ import {formatBytes, formatNs} from "../../base/js/format.js";
 import {CHANGES} from "./scene.js";
 
 /**
- * `color`: of its swatch, "" for none; `from`: the colour of 0, where a swatch goes from one to the other.
- * @typedef {{color: string, text: string, from?: string}} Key
+ * `color`: of its swatch, "" for none; `stops`: colours along a swatch that goes from 0 to the most, each
+ * with the share of the most that it stands for.
+ * @typedef {{color: string, text: string, stops?: [number, string][]}} Key
  */
+
+const STOPS = [0, 1 / 16, 1 / 4, 9 / 16, 1]; // between them the root is nearly a line
+
+/** The fill of a box that has a share of the most; by its root, so that small shares differ, too.
+ * @param {string} color of the most @param {number} share @returns {string} */
+export function shade(color, share) {
+  return tint(color, 1 - 0.9 * Math.sqrt(share));
+}
 
 /** @param {Pick<import("./columns.js").Picture, "scene" | "colorBy" | "most">} picture @returns {Key[]} */
 export function keysOf({scene, colorBy, most}) {
   const {theme, rows, strings} = scene;
   const key = (/** @type {string} */ color, /** @type {string} */ text) => ({color, text});
   const ramp = (/** @type {string} */ color, /** @type {string} */ text) =>
-    ({color: tint(color, 0.1), text, from: "#ffffff"});
+    ({color: shade(color, 1), text,
+      stops: STOPS.map((share) => /** @type {[number, string]} */ ([share, shade(color, share)]))});
   const keys = /** @type {Record<string, () => Key[]>} */ ({
     phase: () => Object.entries(theme.phases).map(([name, color]) => key(tint(String(color), 0.45), name)),
     segment: () => [key("#dfe4ea", "in several segments"), key("", "other colours: one segment")],

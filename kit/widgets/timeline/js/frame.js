@@ -92,7 +92,7 @@ export class Frame {
 }
 
 function helpCard() {
-  return element("div", {class: "card help", hidden: ""},
+  return element("div", {class: "card help", hidden: "", tabindex: "0"},
     ...KEYS.map(([keys, what]) => element("div", {}, element("kbd", {}, keys), ` ${what}`)),
     element("div", {}, element("kbd", {}, "drag, Shift + wheel"), " move; ",
       element("kbd", {}, "Ctrl + wheel"), " zoom"),

@@ -2,6 +2,7 @@
 import {closeByEscape, element, refill} from "../../base/js/dom.js";
 import {formatNs, plural} from "../../base/js/format.js";
 import {legendKind, nameOf} from "./data/arrange.js";
+import {tone} from "./paint/tones.js";
 
 /** @typedef {import("./data/table.js").Table} Table */
 
@@ -56,6 +57,10 @@ export class Legend {
       swatch.style.background = color;
       return element("button", {type: "button", "aria-pressed": String(!filter.hidden.has(kind)),
         "data-act": kind, title: "hide or show", onclick: () => this.act.kind(kind)}, swatch, label);
+    }), ...causesOf(table).map(([color, label]) => {
+      const swatch = element("i");
+      swatch.style.backgroundColor = tone(color);
+      return element("span", {class: "idle"}, swatch, label);
     }), ...(ghost ? [ghostLegend(ghost)] : []));
     press(this.idle, filter.showsIdle, table.gaps.start.length ? "" : "no idle time is known here");
     press(this.path, showsPath, table.path.start?.length ? ""
@@ -103,13 +108,17 @@ function ghostInWords({name, missing}) {
  */
 export function saidOf(table, filter, ghost, showsPath) {
   const [shown, hidden] = [false, true].map((is) => kindsOf(table).filter(([kind]) => filter.hidden.has(kind) === is));
-  const {colors, gaps} = table, causes = table.idle.length ? [...new Set(Array.from(gaps.cause, Number))] : [];
-  const keys = [...shown.map(([, color, label]) => [color, label]),
-    ...causes.map((cause) => [colors.cause_color[cause], `idle: ${colors.causes[cause]}`]),
+  const keys = [...shown.map(([, color, label]) => [color, label]), ...causesOf(table),
     ...(ghost ? [["", ghostInWords(ghost)]] : [])];
   const left = [...hidden.map(([, , label]) => label), ...(table.leftOut ? [plural(table.leftOut, "lane")] : [])];
   const notes = [table.note, showsPath ? pathInWords(table) : "", left.length ? `Not shown: ${left.join(", ")}.` : ""];
   return {title: table.title, notes: notes.filter(Boolean), keys};
+}
+
+/** The causes of idle time, while rows say it: [colour, label]. @param {Table} table @returns {string[][]} */
+export function causesOf({colors, gaps, idle}) {
+  const causes = idle.length ? [...new Set(Array.from(gaps.cause, Number))] : [];
+  return causes.map((cause) => [colors.cause_color[cause], `idle: ${colors.causes[cause]}`]);
 }
 
 /** The kinds of span that there are: [kind, colour, label]. @param {Table} table @returns {string[][]} */

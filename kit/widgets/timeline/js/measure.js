@@ -139,9 +139,9 @@ export function rowsOf(table, from, to, part, told) {
     rows.push([`${plural(rest.length, "more device")} busy`,
       `${most}${percent(least, to - from)} to ${percent(longest, to - from)} each`]);
   }
-  if (metrics.recording > 0 && metrics.devices.length && table.count === null) {
-    rows.push(["recording hidden",
-      `${percent(metrics.hidden, metrics.recording)} of ${formatNs(metrics.recording)}`]);
+  const {recording, hidden} = metrics;
+  if (recording > 0 && metrics.devices.length && table.count === null && !Number.isNaN(hidden)) {
+    rows.push(["recording hidden", `${percent(hidden, recording)} of ${formatNs(recording)}`]);
   }
   rows.push(["sync points", metrics.waits ? `${metrics.waits}, ${formatNs(metrics.waited)} waited` : "none"]);
   const idle = metrics.isOfMany ? "idle, all devices" : "idle";

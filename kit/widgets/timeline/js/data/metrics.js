@@ -3,6 +3,8 @@ import {inRange} from "./table.js";
 
 // As in kit/trace/kinds.py: while one of these goes on a thread records nothing.
 const AWAY = ["wait", "input", "ahead", "elsewhere", "own"];
+// As in kit/trace/devices.py: what native torch computes in the calls themselves hides nothing.
+const TORCH_CPU = "device/0 torch cpu";
 
 /** A set of time: sorted [start, stop] that do not touch. @typedef {number[][]} Pieces */
 
@@ -52,11 +54,18 @@ export function rangeMetrics(table, from, to, part = 0) {
   return {length: to - from,
     devices: devices.map(([name, own]) => [name, total(/** @type {Pieces} */ (own))]),
     recording: total(record) - total(away),
-    hidden: total(intersection(record, busy)) - total(intersection(away, busy)),
+    hidden: canHide(table, part) ? total(intersection(record, busy)) - total(intersection(away, busy)) : NaN,
     ...waitsIn(table, from, to, part),
     idle: idleIn(table, from, to, part),
     isOfMany: devices.length > 1 || devicesOf(table, part) > 1,
     knowsIdle: Boolean(table.parts.gaps_known[part])};
+}
+
+/** @param {import("./table.js").Table} table @param {number} part */
+function canHide({keys}, part) {
+  const {kind, where} = keys;
+  return !kind.some((/** @type {string} */ name, /** @type {number} */ k) =>
+    name === "kernel" && where[k] === TORCH_CPU && keys.part[k] === part);
 }
 
 /** The spans that lie in a range, cut to it: recording, time away from recording, each device.

@@ -1,4 +1,5 @@
 // The axis of time: where its ticks are and how they read; texts that fit into a width.
+import {writerOf} from "../../../base/js/format.js";
 
 /**
  * Times of the ticks between two times, and how to write them.
@@ -12,13 +13,9 @@ export function ticksOf(from, to, most) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough) ?? 10 * power);
   const largest = Math.max(Math.abs(from), Math.abs(to));
-  const units = /** @type {[number, string][]} */ ([[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]]);
-  const [scale, unit] = units.find(([size]) => largest >= size * 0.9995) || [1, "ns"];
-  const digits = Math.max(0, Math.ceil(Math.log10(scale / step) - 1e-9));
   const ticks = [];
   for (let time = Math.ceil(from / step) * step; time <= to; time += step) ticks.push(time + 0); // no "-0"
-  const format = new Intl.NumberFormat("en", {minimumFractionDigits: digits, maximumFractionDigits: digits});
-  return {ticks, write: (time) => `${format.format(time / scale)} ${unit}`};
+  return {ticks, write: writerOf(largest, step)};
 }
 
 /**

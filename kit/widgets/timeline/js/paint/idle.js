@@ -26,6 +26,7 @@ export function paintIdle(ctx, picture) {
  * of one row @param {number} y */
 function paintGaps(ctx, {table, view, tones, causes}, gaps, y) {
   const width = Math.max(1, Math.round(view.right - view.gutter)), {cause} = table.gaps;
+  const hatch = hatchIn(ctx, tones.ground);
   const pixels = idlePixels(gaps, cause, view.shownFrom, view.shownTo, width);
   for (let p = 0; p < width; p++) {
     if (pixels.causes[p] < 0) continue;
@@ -39,11 +40,29 @@ function paintGaps(ctx, {table, view, tones, causes}, gaps, y) {
     ctx.fillStyle = causes[own];
     ctx.globalAlpha = IDLE_ALPHA;
     ctx.fillRect(from, y, to - from, IDLE_PX);
+    ctx.fillStyle = hatch;
+    ctx.fillRect(from, y, to - from, IDLE_PX);
     if (to - from < 30) continue;
     ctx.fillStyle = tones.ink;
     ctx.globalAlpha = 1;
     ctx.fillText(clipText(table.colors.causes[own], to - from - 6), from + 3, y + IDLE_PX / 2 + 0.5);
   }
+}
+
+/** Idle time is hatched: its colours are those of kinds of work, too. @param {CanvasRenderingContext2D} ctx
+ * @param {string} color @returns {CanvasPattern} */
+function hatchIn(ctx, color) {
+  const tile = document.createElement("canvas"), size = 6;
+  tile.width = tile.height = size;
+  const inTile = /** @type {CanvasRenderingContext2D} */ (tile.getContext("2d"));
+  inTile.strokeStyle = color;
+  inTile.beginPath();
+  for (const x of [-size, 0, size]) {
+    inTile.moveTo(x - 1, size + 1);
+    inTile.lineTo(x + size + 1, -1);
+  }
+  inTile.stroke();
+  return /** @type {CanvasPattern} */ (ctx.createPattern(tile, "repeat"));
 }
 
 /** A line through the lanes, along what each step had to wait for. @param {CanvasRenderingContext2D} ctx

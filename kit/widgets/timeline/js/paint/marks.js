@@ -25,7 +25,7 @@ export function paintSteps(ctx, {table, view, tones}) {
     if (to - from > 4) for (const x of [from, to]) ctx.fillRect(x - 0.5, top, 1, bottom - top);
     const left = Math.max(from, view.gutter) + 5;
     const text = `${steps.name[i]} · ${formatNs(steps.length[i])}`;
-    ctx.fillStyle = tones.muted;
+    ctx.fillStyle = tones.ink;
     ctx.fillText(clipText(text, Math.min(to, view.right) - left - 3), left, top + 9.5);
   }
   const left = Math.max(view.x(table.end), view.gutter) + 5, text = "room for the longest run";
