@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import signal
+import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +75,10 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.on or options.stop:
         name = "--on" if options.on else "--stop"
-        raise SettingsError(f"{name} is for scripts without a step for kit; this one has a builder")
+        raise SettingsError(
+            f"{name} is for scripts without a step for kit; this one has a builder, or imports "
+            "kit: one that opens a kit.Session itself is run by python"
+        )
     return _run_step(options)
 
 
@@ -203,7 +207,10 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
     import kit
     from kit.widgets.base.progress import progress_bar
 
-    workload = kit.Workload("step", lambda ctx: step, "") if is_plain else step
+    # The script has run: a step of torch's has loaded torch.
+    is_jaxs = "jax" in sys.modules and "torch" not in sys.modules
+    plain = kit.Workload("step", lambda ctx: step, "", "jax" if is_jaxs else "torch")
+    workload = plain if is_plain else step
     with progress_bar("kit run") as progress, _asked_to_stop() as cancelled:
         if options.processes != 1 or options.rank is not None:
             from kit.measure.many.launch import Team, run_processes

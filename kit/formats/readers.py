@@ -100,6 +100,7 @@ READERS = (
         "jax",
         "`jax.profiler.trace(directory)`, CPU and GPU; of TPUs one real file was met",
         _by("kit.formats.xplane", "read_xplane"),
+        takes_step_by=True,
     ),
     Reader(
         (),
@@ -107,6 +108,7 @@ READERS = (
         "jax's trace viewer",
         "`jax.profiler.trace(directory)`, beside `*.xplane.pb`, which says more",
         _by("kit.formats.trace_viewer", "read_trace_viewer"),
+        takes_step_by=True,
         begins=re.compile(
             r'"highres-ticks"|"process_name"\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s*"/(host|device):'
         ),

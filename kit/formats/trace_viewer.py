@@ -60,8 +60,8 @@ class _Plane(NamedTuple):
     stats: Mapping[str, Any]
 
 
-def read_trace_viewer(path: str | os.PathLike[str]) -> Imported:
-    """The profile in a `*.trace.json`, packed or not; errors as of `read_xplane`."""
+def read_trace_viewer(path: str | os.PathLike[str], step_by: str = "") -> Imported:
+    """The profile in a `*.trace.json`, packed or not; arguments and errors as of `read_xplane`."""
     tracks = _Tracks()
     with naming(path, "a profile"):
         head = read_events(path, tracks.add)
@@ -72,7 +72,7 @@ def read_trace_viewer(path: str | os.PathLike[str]) -> Imported:
             notes.append(f"{format_count(tracks.left_out, 'event')} without a time: left out")
         if tracks.negative:
             notes.append(f"{format_count(tracks.negative, 'duration')} below 0: taken as 0")
-        return planes_imported(list(tracks.planes()), notes)
+        return planes_imported(list(tracks.planes()), notes, step_by)
 
 
 class _Tracks:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,13 +23,17 @@ from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
 from kit.files import check_plain
+from kit.formats.chrome.frames import LEAST_NS
+from kit.formats.chrome.steps import Annotation, find_steps, is_asked
 from kit.formats.messages import Damaged, fields_of
+from kit.formats.python_lines import FRAME, places
 from kit.text import format_count
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
 from kit.trace.host import busy_callers
 from kit.trace.imported import DAY_NS, MAX_SPAN_NAME, Imported, Spans, cut_name, naming, own_name
 from kit.trace.planes import HOST_PLANE, NOISE, TPU_PLANE, device_events, quiet_about_types
+from kit.trace.syncs import WHOLE
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "planes_imported", "read_xplane"]
 
@@ -51,7 +53,8 @@ _WORK = (
     ("DevicePut", "input"),
 )
 _MISSING = {
-    "step": "the profile marks no steps: put each in a jax.profiler.StepTraceAnnotation",
+    "step": "the profile marks no steps: put each in a jax.profiler.StepTraceAnnotation; or name "
+    "what repeats, or a range (step_by)",
     "kernel": "no device kernels are in the profile: it has no plane of a device, and no hlo_op on "
     "the host's",
 }
@@ -70,11 +73,18 @@ _ONLY_CALLS = (
 )
 _READS = {"__float__", "__int__", "__bool__", "__index__", "__complex__", "item", "tolist"}
 _MAIN = "host/main"  # the lane of the thread that steps
-_FRAME = re.compile(r"\$(?P<file>[^ ]+\.py):(?P<line>\d+) (?P<function>.+)")
+# A function of Python's in C that only waits: "$time sleep", "$<unknown> acquire".
+_SLEEPS = re.compile(
+    r"\$(?!\S+\.py:)\S+ (sleep|select|poll|acquire|get|read\w*|write|flush|wait4|waitpid|accept|"
+    r"connect|recv\w*|send\w*)"
+)
 
 
-def read_xplane(path: str | os.PathLike[str]) -> Imported:
+def read_xplane(path: str | os.PathLike[str], step_by: str = "") -> Imported:
     """The profile in a directory (its newest session) or in one `*.xplane.pb` file.
+
+    Args:
+        step_by: what the steps are; see `kit.formats.chrome.steps`.
 
     Raises:
         TraceFileError: no profile is there, or it is damaged, without events, or too large.
@@ -82,7 +92,7 @@ def read_xplane(path: str | os.PathLike[str]) -> Imported:
     """
     file, notes = _file(Path(path))
     with naming(file, "a profile"):
-        return _read(file, notes)
+        return _read(file, notes, step_by)
 
 
 def _file(path: Path) -> tuple[Path, list[str]]:
@@ -105,7 +115,7 @@ def _file(path: Path) -> tuple[Path, list[str]]:
     return newest[0], notes
 
 
-def _read(file: Path, notes: list[str]) -> Imported:
+def _read(file: Path, notes: list[str], step_by: str) -> Imported:
     check_plain(file)
     size = file.stat().st_size
     if size > MAX_FILE_BYTES:
@@ -116,20 +126,20 @@ def _read(file: Path, notes: list[str]) -> Imported:
     try:
         with quiet_about_types():
             data = jax.profiler.ProfileData.from_file(str(file))
-            return planes_imported(list(data.planes), notes)
+            return planes_imported(list(data.planes), notes, step_by)
     except UnicodeDecodeError:
         raise TraceFileError("a name in it is not UTF-8: it is damaged") from None
     except RuntimeError:  # of the parser; it prints what is wrong
         raise TraceFileError(_NO_PROFILE) from None
 
 
-def planes_imported(planes: Sequence[Any], notes: list[str]) -> Imported:
+def planes_imported(planes: Sequence[Any], notes: list[str], step_by: str = "") -> Imported:
     """The profile of one host, given its planes as `jax.profiler.ProfileData` has them.
 
     Raises:
-        TraceFileError: no step, kernel or dispatch is in them.
+        TraceFileError: no step, kernel or dispatch is in them, or not what `step_by` asks for.
     """
-    return _Profile(planes, notes).imported()
+    return _Profile(planes, notes, step_by).imported()
 
 
 def _check_counts(file: Path) -> None:
@@ -188,8 +198,10 @@ class _Event(NamedTuple):
 class _Profile:
     """Spans and sync points of one host's profile."""
 
-    def __init__(self, planes: Sequence[Any], notes: list[str]) -> None:
+    def __init__(self, planes: Sequence[Any], notes: list[str], step_by: str) -> None:
         self.notes = notes
+        self._step_by = step_by
+        self._annotations: list[Annotation] = []  # of the thread that steps
         self.spans: list[_Span] = []
         self.syncs: dict[_Span, SyncPoint] = {}  # of each span that is a wait
         self.environment: dict[str, str] = {"imported from": "jax profile"}
@@ -200,13 +212,15 @@ class _Profile:
                 self._host(plane)
             elif plane.name == "/host:metadata":
                 self._facts(dict(plane.stats))
-        self._leave_out()
         if not self.spans:
             known = ", ".join(repr(cut_name(p.name)[:40]) for p in planes[:8]) or "none"
             raise TraceFileError(
                 f"no step, kernel or dispatch is in its planes ({known}): profile at least one "
                 "step, with host_tracer_level=2"
             )
+        if not any(span.kind == "step" for span in self.spans):
+            self._steps()
+        self._leave_out()
 
     def imported(self) -> Imported:
         """All of it on one clock that starts with the first span."""
@@ -258,7 +272,7 @@ class _Profile:
             if line.name.startswith("tf_"):
                 continue  # XLA's own threads: kernels and passes of the compiler
             found = list(_host_events(line))
-            if any(e.step >= 0 or _kind(e.name) for e in found):
+            if any(e.step >= 0 or _kind(e.name) or self._is_asked(e) for e in found):
                 threads.append((cut_name(line.name)[:80] or "thread", found))
         on_gpu = any(" stream " in s.lane for s in self.spans)
         names = (e.name for _, found in threads for e in found)
@@ -267,7 +281,11 @@ class _Profile:
             self.notes.append(_ONLY_CALLS)
         order = sorted(
             range(len(threads)),
-            key=lambda i: (-sum(e.step >= 0 for e in threads[i][1]), -len(threads[i][1])),
+            key=lambda i: (
+                -sum(self._is_asked(e) for e in threads[i][1]),
+                -sum(e.step >= 0 for e in threads[i][1]),
+                -len(threads[i][1]),
+            ),
         )
         taken: dict[str, int] = {}
         for i in order:
@@ -287,10 +305,19 @@ class _Profile:
         for event in events:
             while open_ and open_[-1][0].stop_ns <= event.start_ns:
                 open_.pop()
-            kind = "step" if event.step >= 0 and lane == _MAIN else _kind(event.name)
+            is_step = event.step >= 0 and lane == _MAIN and not self._step_by
+            kind = "step" if is_step else _kind(event.name)
             if self._is_waiting_in_calls and _BLOCKS.fullmatch(event.name):
                 kind = "wait"
-            inside = {k for _, k in open_} if kind else set()
+            is_long = event.stop_ns - event.start_ns >= LEAST_NS
+            if is_long and lane == _MAIN and _SLEEPS.fullmatch(event.name):
+                if not {k for _, k in open_} - {"", "step"}:
+                    site = places([e.name for e, _ in open_])[0] or "an unknown line"
+                    self.spans.append(_Span(lane, site, "elsewhere", event.start_ns, event.stop_ns))
+                continue  # nothing is in it
+            inside = {k for _, k in open_}
+            if lane == _MAIN and not kind and (self._is_asked(event) or not any(inside)):
+                self._annotate(event)
             if kind and kind not in inside and not (kind == "input" and "dispatch" in inside):
                 name = f"step {event.step}" if kind == "step" else event.name
                 sync = None
@@ -301,6 +328,29 @@ class _Profile:
                 if sync is not None:
                     self.syncs[self.spans[-1]] = sync
             open_.append((event, kind))
+
+    def _is_asked(self, event: _Event) -> bool:
+        """Is this what the reader of the profile calls a step: an annotation, or a function?"""
+        frame = FRAME.match(event.name)
+        return is_asked(frame["function"] if frame else event.name, self._step_by)
+
+    def _annotate(self, event: _Event) -> None:
+        """Keep what may be a step: what XLA does itself has "::" in its names."""
+        frame = FRAME.match(event.name)
+        name = frame["function"] if frame else event.name
+        if self._is_asked(event) or not (frame or name.startswith("$") or "::" in name):
+            self._annotations.append(Annotation(name, event.start_ns, event.stop_ns))
+
+    def _steps(self) -> None:
+        """What is asked for, or else what repeats: the profile marks no steps."""
+        middle = sorted(s.start_ns for s in self.spans)[len(self.spans) // 2]
+        near = [s for s in self.spans if abs(s.start_ns - middle) < DAY_NS]
+        near = [s for s in near if s.stop_ns - s.start_ns < DAY_NS]
+        window = (min(s.start_ns for s in near), max(s.stop_ns for s in near)) if near else (0, 0)
+        found = find_steps(self._annotations, window, self._step_by)
+        if not any(name == WHOLE for name, *_ in found.steps):
+            self.spans += [_Span(_MAIN, name, "step", *times) for name, *times in found.steps]
+            self.notes += [found.note] * bool(found.steps)
 
     def _leave_out(self) -> None:
         """Waits outside of the steps; waits and input of threads that work beside them.
@@ -332,17 +382,11 @@ class _Profile:
 
     def _sync(self, event: _Event, around: Sequence[str]) -> SyncPoint:
         """What was read, by the Python function that read it; the profiler gives lines, too."""
-        frames = [m for name in around if (m := _FRAME.match(name))]
         called = {name.rpartition(" ")[2] for name in around if name.startswith("$")}
         cause = "item" if called & _READS else "copy to host"
         if "block_until_ready" in called or not event.name.startswith("np."):
             cause = cause if called & _READS else "block_until_ready"
-        user = [m for m in frames if m["file"] not in _library_files()]
-        inner = frames[frames.index(user[-1]) + 1 :] if user else frames  # what that line called
-        library = [m for m in inner if m["file"] in _library_files() - {"profiler.py"}]
-        site = f"{user[-1]['file']}:{user[-1]['line']}" if user else ""
-        via = f"{library[-1]['file']}:{library[-1]['line']}" if library else ""
-        return SyncPoint(event.start_ns, event.stop_ns - event.start_ns, cause, site, via)
+        return SyncPoint(event.start_ns, event.stop_ns - event.start_ns, cause, *places(around))
 
 
 def _host_events(line: Any) -> Iterator[_Event]:
@@ -389,20 +433,3 @@ def _kind(name: str) -> str:
     if name.startswith(_WAITS):
         return "wait"
     return next((kind for start, kind in _WORK if name.startswith(start)), "")
-
-
-def _library_files() -> frozenset[str]:
-    """File names of jax, numpy and Python: the profiler writes no folders."""
-    return _names_below(
-        tuple(os.path.dirname(sys.modules[m].__file__ or "") for m in ("jax", "numpy", "os"))
-    )
-
-
-@cache
-def _names_below(folders: tuple[str, ...]) -> frozenset[str]:
-    found: set[str] = set()
-    for folder in folders:
-        for _, below, files in os.walk(folder):
-            below[:] = [b for b in below if b != "site-packages" and b != "test"]
-            found.update(f for f in files if f.endswith(".py"))
-    return frozenset(found)

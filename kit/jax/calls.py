@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from kit.jax.places import here
+
 __all__ = ["call_of"]
 
 
@@ -73,10 +75,13 @@ def call_of(
 
     A float is an array here, and so are an int in an index and the start of `x[i:i + n]`: another
     one is no other call. Other ints (an axis, a shape) are no arrays, numpy's neither; an end of a
-    slice that is one is read.
+    slice that is one is read. A mask of numpy's in an index is the places where it is true.
 
     Args:
         shape: of the array whose method is called.
+
+    Raises:
+        IndexError: a mask of numpy's in an index has another shape than what it masks.
     """
     operands: list[Any] = []
     arrays: tuple[type, ...] = (lazy, jax.Array, np.ndarray, np.inexact, float, complex)
@@ -101,7 +106,7 @@ def call_of(
         return _Window(axis, max(stop - start, 0), _Operand(len(operands) - 1))
 
     if name == "__getitem__":
-        key = args[0]
+        key = _without_masks(args[0], shape)
         parts = key if isinstance(key, tuple) else (key,)
         # Up to the first None, Ellipsis, list or array, the place of a part says its axis.
         count = next((i for i, x in enumerate(parts) if type(x) not in (int, slice)), len(parts))
@@ -113,6 +118,30 @@ def call_of(
         arguments = tuple(map(taken, args))
     named = tuple((name, taken(x)) for name, x in kwargs.items())
     return _Call(name, arguments, named), operands
+
+
+def _without_masks(key: Any, shape: tuple[int, ...]) -> Any:
+    """The index with the places of each true element instead of a mask of numpy's."""
+    parts = key if isinstance(key, tuple) else (key,)
+    if not any(map(_is_mask, parts)):
+        return key
+    axes = [0 if x is None else x.ndim if _is_mask(x) else 1 for x in parts]
+    made: list[Any] = []
+    for i, x in enumerate(parts):
+        if x is Ellipsis:
+            axes[i] = max(len(shape) - sum(axes) + 1, 0)
+        if not _is_mask(x):
+            made.append(x)
+            continue
+        masked = shape[sum(axes[:i]) :][: x.ndim]
+        if x.shape != masked:
+            raise IndexError(f"a mask of shape {x.shape} for an array of shape {masked}{here()}")
+        made += np.nonzero(x)
+    return tuple(made)
+
+
+def _is_mask(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype == np.bool_ and x.ndim > 0
 
 
 def _windows(arguments: Any) -> list[_Window]:

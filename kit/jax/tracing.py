@@ -100,7 +100,9 @@ class TracedFunction:
             closed, results = trace(*shaped_args, **shaped_kwargs)
         except Exception as error:
             code = getattr(self.function, "__code__", None)
-            start = f", at {format_site((code.co_filename, code.co_firstlineno))}" if code else ""
+            start = (
+                f", at {format_site((code.co_filename, code.co_firstlineno))}" if code else here()
+            )
             note(
                 error,
                 f"kit: while {self.name} was traced{line_of(error) or start}: {reason}. "

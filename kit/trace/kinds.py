@@ -13,6 +13,7 @@ __all__ = [
     "BESIDE_WORKERS",
     "CATEGORIES",
     "CATEGORY_ROWS",
+    "COPY",
     "KINDS",
     "LEGEND",
     "LIMITS",
@@ -46,6 +47,7 @@ LIMITS = (
 # Input spans of a loader with workers: of a batch that they prepare; of one for which this process
 # works most of that time itself, as in a sampler; and of what starts and joins them.
 OF_WORKERS, BESIDE_WORKERS = "next batch, of workers", "next batch, beside workers"
+COPY = "copy to device"  # an input span of one array that the program gives, a loader's included
 WORKERS_BEGIN, WORKERS_END = "workers begin", "workers end"
 RECORDING = "recording"  # of a phase: each phase has a category of its own
 

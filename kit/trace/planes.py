@@ -72,15 +72,18 @@ def device_events(planes: Iterable[Any], offset: int = 0) -> list[DeviceEvent]:
             on_gpus += _gpu_events(plane, offset)
     found = sorted(on_gpus or on_cpu, key=lambda e: e.start_ns)
     if not on_gpus:
-        threads: dict[str, str] = {}
+        threads: dict[str, int] = {}
         for event in found:
-            event.lane = threads.setdefault(event.lane, f"device/0 thread {len(threads) + 1}")
+            device, _, thread = event.lane.partition(" ")
+            number = threads.setdefault(thread, len(threads) + 1)
+            event.lane = f"{device} thread {number}"
     return found
 
 
 def _cpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
-    """The kernels of the host's plane; the lane of each is its thread's name.
+    """The kernels of the host's plane; the lane of each is its device and its thread's name.
 
+    A process may have several devices on one CPU, which take turns on its threads.
     Of a loop, a branch or a call, whose ops have events of their own, only these.
     """
     ends: dict[Any, int] = {}  # an op may end on another thread than it started on
@@ -94,25 +97,26 @@ def _cpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
                 if "hlo_op" in stats:
                     start, stop = int(event.start_ns) + offset, int(event.end_ns) + offset
                     module, run = stats.get("hlo_module", ""), stats.get("run_id", 0)
-                    found.append(
-                        (
-                            DeviceEvent(line.name, event.name, module, run, start, stop),
-                            stats.get("_p"),
-                        )
-                    )
-    begins: dict[Any, list[int]] = {}  # of the ops of each run
+                    lane = f"device/{stats.get('device_ordinal', 0)} {line.name}"
+                    kernel = DeviceEvent(lane, event.name, module, run, start, stop)
+                    found.append((kernel, stats.get("_p")))
+    begins: dict[Any, list[int]] = {}  # of the ops of each run on each device
     for kernel, ident in found:
-        begins.setdefault((kernel.module, kernel.run), []).append(kernel.start_ns)
+        begins.setdefault(_run_of(kernel), []).append(kernel.start_ns)
         if ident is not None and ident in ends:
             kernel.stop_ns = max(kernel.stop_ns, ends[ident])
     for starts in begins.values():
         starts.sort()
     for kernel, _ in found:
-        starts = begins[kernel.module, kernel.run]
+        starts = begins[_run_of(kernel)]
         after = bisect_right(starts, kernel.start_ns)
         has_inside = after < len(starts) and starts[after] < kernel.stop_ns
         if not (has_inside and _CONTROL.match(kernel.name)):
             yield kernel
+
+
+def _run_of(kernel: DeviceEvent) -> tuple[str, str, Any]:
+    return kernel.lane.partition(" ")[0], kernel.module, kernel.run
 
 
 def _gpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:

@@ -222,3 +222,17 @@ def test_copies_and_pickles() -> None:
     for name in ("up", "down"):
         np.testing.assert_array_equal(again[name], np.asarray(kept[name]))
         np.testing.assert_array_equal(fetched[name], again[name])
+
+
+def test_a_mask_of_numpys_is_an_index_and_one_without_numbers_says_what_to_do() -> None:
+    x, odd = np.arange(12.0, dtype=np.float32).reshape(3, 4), np.array([True, False, True])
+    large = x > 4
+    with kit.Session():
+        y = kit.jax.step(lambda x: x)(x)
+        for key in (odd, large, (odd, 1), (slice(1, 3), large[0]), (..., large[1]), (None, large)):
+            np.testing.assert_array_equal(np.asarray(y[key]), x[key])
+        with pytest.raises(IndexError, match=r"\(4,\) for an array of shape \(3,\).*test_array"):
+            y[large[0]]
+        with pytest.raises(jax.errors.NonConcreteBooleanIndexError) as unread:
+            y[y > 4]
+    assert "__getitem__ was traced (at test_array.py:" in "".join(unread.value.__notes__)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flax
 import jax
 import numpy as np
 import pytest
@@ -309,6 +310,15 @@ def test_a_jax_workload_never_loads_torch() -> None:
     assert (done.stdout.strip(), done.returncode) == ("False", 0), done.stderr
 
 
+def test_a_plain_step_of_jax_is_measured_natively(tmp_path: Path) -> None:
+    """It was refused: what it returned was not computed by PyTorch."""
+    script = tmp_path / "plain.py"
+    script.write_text("import jax\nf = jax.jit(lambda x: x * 2)\ndef step():\n    return f(1.0)\n")
+    command = [sys.executable, "-m", "kit", "run", str(script), "--steps", "2", "--skip", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, "loss 2 to 2" in done.stdout) == (0, True), done.stderr
+
+
 # -- the context ---------------------------------------------------------------------------------
 
 
@@ -348,6 +358,11 @@ def test_a_list_of_unlike_arrays_is_a_pytree_as_a_tuple_is() -> None:
     images, labels = np.ones((9, 2), np.float32), np.arange(9)
     batch = batches_of([images, labels], count=1)[0]
     assert [x.shape for x in batch] == [(4, 2), (4,)]
+
+
+def test_a_mapping_that_jax_knows_is_a_pytree_and_no_sequence_of_items() -> None:
+    (batch,) = batches_of(flax.core.freeze({"x": np.arange(9.0)}), count=1)
+    assert batch["x"].shape == (4,)
 
 
 def test_a_dataset_may_be_a_sequence_of_items() -> None:

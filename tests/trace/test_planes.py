@@ -52,6 +52,20 @@ def test_threads_of_a_cpu_are_numbered_by_their_first_kernel():
     assert found == [("device/0 thread 1", "mul", 20, 30), ("device/0 thread 2", "add", 50, 60)]
 
 
+def test_each_device_of_a_cpu_has_lanes_of_its_own_for_the_threads_that_they_share():
+    """As one device, they were busy wherever any of them was."""
+    first, second = ({"hlo_op": "dot", "device_ordinal": number} for number in (0, 3))
+    shared = [("dot", 10, 20, first), ("dot", 40, 50, second)]
+    found = seen(plane("/host:CPU", a=shared, b=[("dot", 15, 30, second)]))
+    assert found == [
+        ("device/0 thread 1", "dot", 10, 20),
+        ("device/3 thread 2", "dot", 15, 30),
+        ("device/3 thread 1", "dot", 40, 50),
+    ]
+    looped = [("while.5", 10, 60, first | {"run_id": 1}), ("dot", 20, 30, second | {"run_id": 1})]
+    assert [name for _, name, *_ in seen(plane("/host:CPU", a=looped))] == ["while.5", "dot"]
+
+
 def test_a_kernel_lasts_until_the_end_that_carries_its_number():
     begin = [("dot", 10, 11, {"hlo_op": "dot", "_p": 4})]
     end = [("end: dot", 11, 40, {"_c": 4})]

@@ -92,8 +92,10 @@ Take = Callable[[Any], Any]  # indices -> a batch, a pytree of numpy arrays
 
 
 def _items(dataset: Any) -> tuple[int, Take]:
-    is_tree = isinstance(dataset, tuple | list | dict | np.ndarray | jax.Array)
-    if not is_tree and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+    is_array = isinstance(dataset, np.ndarray | jax.Array)
+    has_items = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    # What jax knows as a pytree, a dict or flax's FrozenDict, has whole arrays.
+    if has_items and not is_array and jax.tree_util.all_leaves([dataset]):
         return len(dataset), lambda indices: jax.tree.map(
             lambda *items: np.stack([np.asarray(x) for x in items]), *(dataset[i] for i in indices)
         )

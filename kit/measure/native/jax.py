@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from threading import get_ident
 from typing import Any
 
@@ -37,10 +38,11 @@ from kit.runtime.recording.sites import format_site
 from kit.runtime.session.issuer import RUN_AHEAD
 from kit.text import format_count
 from kit.trace import Span, Timeline
-from kit.trace.intervals import without
+from kit.trace.intervals import common, joined, without
 
 __all__ = ["measure"]
 
+_READ = "a read of a value"
 UNSEEN = "what the program reads is not seen: jax.jit has no hook for it"
 _COMPILING = {  # what jax tells of as it ends -> a name and a kind of span
     "/jax/core/compile/jaxpr_trace_duration": ("trace", "lower"),
@@ -204,14 +206,19 @@ def _trace(
 def _with_waits(timeline: Timeline, looked: Sequence[Look]) -> Timeline:
     """What of the step's Python was a batch, a compile, a sleep, a file or a lock, and no dispatch.
 
-    A program that reads a value waits for the device, which has kernels then.
+    A program that reads a value waits for the device, between its kernels, too.
     """
+    reads = joined(
+        np.array(
+            [(a.at_ns, b.at_ns) for a, b in pairwise(looked) if a.in_read and b.in_read], np.int64
+        ).reshape(-1, 2)
+    )
     compiling = [timeline.intervals(kind=kind) for kind in ("lower", "compile")]
     waiting = [timeline.intervals(kind=kind) for kind in ("kernel", "ahead")]
     known = np.concatenate([*waiting, *compiling])
     away = [a.span for a in blocked_of(looked, known) if a.start_ns >= 0]
     slept = np.array([(a.start_ns, a.stop_ns) for a in away], np.int64).reshape(-1, 2)
-    cut = np.concatenate([slept, timeline.intervals(kind="input"), *compiling])
+    cut = np.concatenate([slept, reads, timeline.intervals(kind="input"), *compiling])
     if not len(cut):
         return timeline
     spans: list[Span] = []
@@ -222,6 +229,7 @@ def _with_waits(timeline: Timeline, looked: Sequence[Look]) -> Timeline:
         whole = np.array([[span.start_ns, span.stop_ns]], np.int64)
         parts = without(whole, cut).tolist()
         spans += [replace(span, start_ns=start, stop_ns=stop) for start, stop in parts]
+        spans += [Span(span.lane, _READ, "ahead", *ends) for ends in common(whole, reads).tolist()]
     return Timeline.of([*spans, *away], timeline.syncs, timeline.origin, timeline.notes)
 
 

@@ -27,6 +27,7 @@ from kit.trace.intervals import common
 from kit.trace.kinds import (
     BESIDE_WORKERS,
     CATEGORY_ROWS,
+    COPY,
     OF_WORKERS,
     WORKERS_BEGIN,
     WORKERS_END,
@@ -154,6 +155,14 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
     waits = ms if is_seen else whole
     if is_of_strangers(run):
         yield replace(_loader(run, waits, asleep), site=site, ms=whole)
+    elif _names(run, lane="host/main") == {COPY}:
+        text = (
+            f"the step copies arrays of the host to the device, {in_a_step(run, whole)}, and no "
+            "batch of ctx.loader is among them. Put them there once, before the steps "
+            "(kit.jax.device_put in jax, .to(ctx.device) in torch), or take batches from "
+            "ctx.loader."
+        )
+        yield Advice("input", text, ms=whole)
     elif run.settings.prefetch == 0:
         doing = "while the next batch is prepared and copied"
         said = f"the device waits {in_a_step(run, ms)} {doing}"
@@ -226,10 +235,10 @@ def _loader(run: Run, ms: float, asleep: str) -> Advice:
     return Advice("input", text)
 
 
-def _names(run: Run) -> set[str]:
-    """What the parts of its input are called."""
+def _names(run: Run, lane: str | None = None) -> set[str]:
+    """What the parts of its input are called, of one lane or of all."""
     t = run.timeline
-    return {t.names[i] for i in np.unique(t.name[t.where(kind="input")]).tolist()}
+    return {t.names[i] for i in np.unique(t.name[t.where(kind="input", lane=lane)]).tolist()}
 
 
 def _mostly_restarts(run: Run) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ import numpy as np
 from kit.errors import SettingsError
 from kit.ir import Aval, Graph
 from kit.runs.ceilings import Ceilings
-from kit.runs.device.flops import node_flops
+from kit.runs.device.flops import node_flops, runs_program
 from kit.runs.device.shapes import call_cost
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_ns, format_number, format_percent, format_share
@@ -33,7 +33,8 @@ class KernelCost:
     """One kernel of one segment, and what it computes.
 
     Bytes and arithmetic are modelled, from the shapes of the graph: each value is read once and
-    written once, and what stays inside a fused kernel is neither. nan is what cannot be known.
+    written once, and what stays inside a fused kernel is neither. nan is what cannot be known, as
+    of a kernel inside of a loop, whose body is not in the graph.
 
     A foreign trace has no graph, but may name the ops that launched a kernel, and their shapes. An
     op that launches several kernels says nothing of what each of them does: only kernels that are
@@ -100,13 +101,18 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
     nodes = [run.nodes_of(r.segment, r.name, r.node) for r in rows]
     alike: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
     named: dict[int, float] = defaultdict(float)
+    kernels: Counter[int] = Counter()  # of each node
     for row, members in zip(rows, nodes, strict=True):
         alike[row.segment, members] += row.charged_ms
         for i in members:
             named[i] += row.charged_ms
+        kernels.update(members)
     found = []
     for row, members in zip(rows, nodes, strict=True):
         part = _part(row.charged_ms, alike[row.segment, members])
+        inside = [i for i in members if runs_program(values.graph.nodes[i])]
+        if any(kernels[i] > 1 for i in inside) or (inside and _is_repeated(row, steps, devices)):
+            part = math.nan  # what of the body it computes, and how often, is not known
         read, written = (part * size for size in values.moved(members))
         flops = sum(values.flops(i) * _part(row.charged_ms, named[i]) for i in members)
         moved = (read, written, flops)
@@ -159,9 +165,7 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
           moved: tuple[float, float, float], steps: int, devices: int,
           ceilings: Ceilings | None) -> KernelCost:  # fmt: skip
     read, written, flops = moved if members else (math.nan,) * 3
-    # a kernel runs once a step on each device; one in a loop runs more often, and the window may
-    # cut a step
-    times = row.count if row.count <= devices * (steps + 1) else devices * steps
+    times = devices * steps if _is_repeated(row, steps, devices) else row.count
     ns = _took_ns(row, devices) / times
     gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
     nodes = [graph.nodes[i] for i in sorted(members)]
@@ -172,6 +176,11 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
     return KernelCost(
         row, members, ops, sites, scopes, read, written, flops, gb_s, gflop_s, share, limit
     )
+
+
+def _is_repeated(row: KernelRow, steps: int, devices: int) -> bool:
+    """Does it run more often than once a step on each device? The window may cut a step."""
+    return row.count > devices * (steps + 1)
 
 
 def _are_float32(avals: Iterable[Aval]) -> bool:

@@ -3,7 +3,9 @@
 Each node was lowered in a scope of its own, "n12", which XLA keeps in the `op_name` of what became
 of it. An instruction that calls computations (a fusion, a loop, a call) has the nodes of all that
 is in them. What XLA put in by itself, such as a copy to another layout, has none: it is charged to
-what needed it, the instruction that uses its result, or else to what it was made from.
+what needed it, the instruction that uses its result, or else to what it was made from. A product
+that XLA has joined with the transpose of its result has the scope of the transpose alone: it is
+looked up in the recorded ops.
 
 The text of a step of twelve layers has 170,000 instructions and 20 MB, all but some thousand of
 them inside of fusions: those are only searched, as whole computations, and only for a caller that
@@ -14,10 +16,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Instructions"]
+from kit.runtime.recording.bulk import Op
+
+__all__ = ["Instructions", "moved_by"]
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", re.M)
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.*)$", re.M)
@@ -28,6 +32,29 @@ _CALLED = re.compile(
 )
 _NAME = re.compile(r"%([\w.\-]+)")
 _RUNS_OTHERS = (" call(", " while(", " conditional(")  # kernels of their own, not one fused one
+# A library's product is a custom call.
+_PRODUCT = re.compile(r' (?:dot|convolution|custom-call)\([^\n]*op_name="[^"\n]*?/n(\d+)(?=[/"])')
+# Ops that change the order, shape or type of numbers, by the second part of their names.
+_MOVES = frozenset({
+    "transpose", "reshape", "convert_element_type", "copy", "squeeze", "expand_dims",
+    "t", "permute", "view", "unsqueeze", "_to_copy", "clone",
+})  # fmt: skip
+
+
+def moved_by(nodes: Iterable[tuple[Op, Sequence[int]]]) -> dict[int, int]:
+    """Node that only moves what another one computes -> that other one, by index.
+
+    Args:
+        nodes: ops with where their inputs come from, as `Bulk.nodes` gives them.
+    """
+    maker: list[int] = []  # the node of each slot
+    found: dict[int, int] = {}
+    for i, (op, refs) in enumerate(nodes):
+        maker += [i] * len(op.outputs)
+        if "." in op.name and op.name.split(".")[1] in _MOVES and refs and refs[0] >= 0:
+            source = maker[refs[0]]
+            found[i] = found.get(source, source)
+    return found
 
 
 @dataclass(eq=False, slots=True)
@@ -45,10 +72,17 @@ class _Instruction:
 
 
 class Instructions:
-    """The instructions of one HLO text, by name; `only`: the one node of a program of one op."""
+    """The instructions of one HLO text, by name.
 
-    def __init__(self, hlo: str, *, only: int = -1) -> None:
+    Args:
+        only: the one node of a program of one op.
+        moved: `moved_by` of its ops.
+    """
+
+    def __init__(self, hlo: str, *, only: int = -1, moved: Mapping[int, int] | None = None) -> None:
         self._only = only
+        self._moved = moved or {}
+        self._products: set[int] = set()  # nodes that are in the text under their moves' scopes
         self._hlo = hlo
         heads = [(m.start(), m.end(), m.group(2)) for m in _COMPUTATION.finditer(hlo)]
         ends = [start for start, _, _ in heads[1:]] + [len(hlo)] * bool(heads)
@@ -63,11 +97,15 @@ class Instructions:
         self._unread = self._order(entry)
 
     def root(self, name: str) -> int:
-        """The node that an instruction is named after; the first of its members if it has none."""
+        """The node that an instruction is named after; the first of its members if it has none.
+
+        The product, if it computes one and is named after a move of the result.
+        """
         made = None if self._only >= 0 else self._instruction(name)
-        if made is not None and made.own >= 0:
-            return made.own
         members = self.members(name)
+        if made is not None and made.own >= 0:
+            product = self._moved.get(made.own)
+            return product if product in self._products.intersection(members) else made.own
         return members[0] if members else -1
 
     def members(self, name: str) -> tuple[int, ...]:
@@ -115,15 +153,24 @@ class Instructions:
         made = self._instruction(name)
         if made is None:
             return set()
-        nodes = {made.own} if made.own >= 0 else set()
+        nodes = self._with_products({made.own} if made.own >= 0 else set(), made.text)
         return nodes.union(*(self._nodes_in(called) for called in made.calls))
+
+    def _with_products(self, nodes: set[int], text: str) -> set[int]:
+        """With the products in a text that have the scopes of their results' moves."""
+        if self._moved.keys().isdisjoint(nodes):
+            return nodes
+        named = map(int, _PRODUCT.findall(text))
+        found = {self._moved[node] for node in named if node in self._moved}
+        self._products |= found
+        return nodes | found
 
     def _nodes_in(self, computation: str) -> frozenset[int]:
         if computation not in self._inside:
             self._inside[computation] = frozenset()  # HLO has no recursion; a forged text may
             begin, end = self._bodies.get(computation, (0, 0))
             body = self._hlo[begin:end]
-            nodes = set(map(int, _SCOPE.findall(body)))
+            nodes = self._with_products(set(map(int, _SCOPE.findall(body))), body)
             found = nodes.union(*(self._nodes_in(called) for called in set(_called(body))))
             self._inside[computation] = frozenset(found)
         return self._inside[computation]

@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -25,7 +25,7 @@ from kit.runs.settings import GPUS
 from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
 from kit.runtime.compiling.disk_cache import with_nodes, without_lines
 from kit.runtime.compiling.forget import forget
-from kit.runtime.compiling.fusions import Instructions
+from kit.runtime.compiling.fusions import Instructions, moved_by
 from kit.runtime.compiling.precision import Precision, precise
 from kit.runtime.recording.bulk import Op, Task
 from kit.runtime.recording.template import HOLE, Scalar
@@ -133,6 +133,7 @@ class Executable:
     calls: int = 0
     checks: Checks = NO_CHECKS
     asked: Sequence[Asked] = ()  # its probes
+    moved: Mapping[int, int] = field(default_factory=dict)  # `moved_by` of its ops
 
     def run(self, arrays: Sequence[Any]) -> tuple[list[Any], Any]:
         """Issue it; the results may still be on their way. Donated arrays are gone then.
@@ -145,7 +146,8 @@ class Executable:
     @cached_property
     def instructions(self) -> Instructions:
         """What each kernel of it computes, by index in the segment."""
-        return Instructions(self.compiled.as_text() or "", only=0 if len(self.ops) == 1 else -1)
+        only = 0 if len(self.ops) == 1 else -1
+        return Instructions(self.compiled.as_text() or "", only=only, moved=self.moved)
 
 
 def compile_segment(
@@ -197,7 +199,7 @@ def compile_segment(
     return Executable(
         name, compiled, order, *times, ops=[op for op, _ in source.nodes],
         places=source.places,
-        checks=checks, asked=asked,
+        checks=checks, asked=asked, moved=moved_by(source.nodes),
     )  # fmt: skip
 
 

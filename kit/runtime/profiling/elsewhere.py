@@ -46,6 +46,11 @@ LATE_NS = 500_000  # a look that comes or takes so much longer had to wait for P
 SHORT_NS = 100_000  # off the processor between two looks: the looks themselves may do as much
 _LOADER = os.path.join("torch", "utils", "data", "dataloader.py")
 _EVENTS = os.path.join(os.path.dirname(os.__file__), "asyncio", "base_events.py")
+# Where jax's Python waits for a device: file -> functions.
+_READS = {
+    os.path.join("jax", "_src", "array.py"): ("_value",),
+    os.path.join("jax", "_src", "api.py"): ("block_until_ready", "try_to_block"),
+}
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 
 
@@ -65,6 +70,7 @@ class Look:
     is_kits: bool = False  # in the kit's own code
     in_lock: bool = False  # in Python's code around a lock of the program's, as a queue's
     in_loader: bool = False  # at a line that torch's DataLoader calls, as a sampler's
+    in_read: bool = False  # in jax's code that waits until a device has computed a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,8 @@ def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
     processor time, less the time without a core. Where in between, a look tells that saw it wait;
     a stretch that no look saw has a line only if both looks saw the same.
 
+    A wait for jax's device, in its read of a value, is left out.
+
     Args:
         known: what the thread is known to do in these times. A wait for a lock may be for threads
             that compute an op with this one, so it is taken to lie there before anywhere else;
@@ -170,7 +178,7 @@ def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
         if left < SHORT_NS:
             continue
         site = seen.site if seen.call or before.site == now.site else ("", 0)
-        if seen.call and seen.is_kits:
+        if seen.in_read or (seen.call and seen.is_kits):
             continue
         found += _laid(inside, left, site, is_early=seen is before and bool(seen.call))
     return _joined(found)
@@ -303,7 +311,7 @@ class _Looking:
         )
         self._held_ns += (time.perf_counter_ns() - at) * is_held
 
-    def _site(self) -> tuple[Site, bool, bool, bool, bool] | None:
+    def _site(self) -> tuple[Site, bool, bool, bool, bool, bool] | None:
         """Where the thread is, and of a look's last fields what is so; None if it has ended."""
         frame = sys._current_frames().get(self._of)
         if frame is None:
@@ -317,7 +325,8 @@ class _Looking:
         is_kits = around is not None and not site[0]
         # what torch's DataLoader has called, and no loader's own wait in there
         in_loader = bool(site[0]) and not waits and _is_between(around, None, _LOADER)
-        return site, is_own, is_kits, path == threading.__file__, in_loader
+        in_read = any(path.endswith(f) and frame.f_code.co_name in n for f, n in _READS.items())
+        return site, is_own, is_kits, path == threading.__file__, in_loader, in_read
 
     def _is_late(self, cpu_ns: int) -> bool:
         """Has another thread had Python's lock since the look before, and the look waited for it?

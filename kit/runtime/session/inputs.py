@@ -12,6 +12,7 @@ from kit.runtime.recording.bulk import Cell, Value
 from kit.runtime.recording.stream import ThreadState
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.steps.stepper import Stepper
+from kit.trace.kinds import COPY
 
 __all__ = ["Inputs"]
 
@@ -35,7 +36,7 @@ class Inputs:
             self._stepper.note_input(value.cell, array)
         value.cell.array = self._issuer.executor.put(array)
         stop, lane = time.perf_counter_ns(), self._here.lane
-        self._issuer.spans.add("copy to device", "input", start, stop, lane)
+        self._issuer.spans.add(COPY, "input", start, stop, lane)
         return value
 
     @contextlib.contextmanager

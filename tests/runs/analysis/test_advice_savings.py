@@ -42,6 +42,18 @@ def test_waiting_for_batches_asks_for_prefetch_and_then_for_a_faster_loader() ->
     assert (turns in advice.text, advice.change) == (False, {"prefetch": 2})
 
 
+@pytest.mark.parametrize("settings", [LAZY, LAZY.replace(prefetch=2)])
+def test_arrays_that_the_step_copies_itself_are_no_loaders(settings: kit.Settings) -> None:
+    """A thread for the batches of a loader changes nothing of them."""
+    copied = [busy(0, 6), host("input", 6, 10, "copy to device")]
+    (advice,) = synthetic(copied, settings).advice()
+    assert (advice.rule, advice.change, advice.ms) == ("input", {}, 4.0)
+    assert "copies arrays of the host to the device, 4 ms a step" in advice.text
+    assert "kit.jax.device_put" in advice.text
+    (advice,) = synthetic([*copied, host("input", 5, 6, "next batch")], settings).advice()
+    assert "copies arrays of the host" not in advice.text
+
+
 @pytest.mark.parametrize("settings", [LAZY, LAZY.replace(mode="torch")])
 def test_a_script_is_told_of_its_own_loader(settings: kit.Settings) -> None:
     """It has no setting `prefetch`, nor `loss_scaling`."""

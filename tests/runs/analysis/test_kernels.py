@@ -214,6 +214,15 @@ def test_what_a_loop_computes_is_not_known() -> None:
     (row,) = kernel_table(run, ceilings=Ceilings(4.0, 100.0))
     assert math.isnan(row.flops)
     assert (math.isnan(row.of_ceiling), row.limit) == (True, "")
+    assert row.bytes_written == 40  # one kernel, run once: it may be all of the loop
+    several = run_of(kernel("x", 0, 30, 3), kernel("y", 30, 40, 3))
+    often = run_of(*(kernel("x", at, at + 10, 3) for at in range(0, 80, 10)))
+    for run in (several, often):
+        graph = replace(GRAPH, nodes=(*GRAPH.nodes[:3], looped))
+        for row in kernel_table(replace(run, graphs=(graph,))):
+            assert math.isnan(row.bytes_read)
+            assert math.isnan(row.bytes_written)
+            assert math.isnan(row.gb_s)
 
 
 def test_a_product_of_another_type_is_not_held_against_float32() -> None:

@@ -156,3 +156,37 @@ def test_scopes_inside_of_a_nodes_are_no_nodes() -> None:
     for name in re.findall(r"%([\w.]+) = ", HLO):
         assert found.members(name) == known.members(name)
         assert found.root(name) == known.root(name)
+
+
+def test_a_product_joined_with_its_results_transpose_is_not_lost() -> None:
+    """jax writes the gradient of a weight as a product and its transpose; XLA makes one of both."""
+
+    def step(w, x):
+        return jax.value_and_grad(lambda w: jax.numpy.tanh(x @ w).sum())(w)
+
+    @kit.workload(framework="jax")
+    def wide(ctx: kit.Context):
+        stepped, kept = kit.jax.step(step), None
+        w, x = (np.ones(shape, np.float32) for shape in ((128, 64), (32, 128)))
+
+        def run() -> object:
+            nonlocal kept  # else XLA drops the gradient
+            loss, kept = stepped(w, x)
+            return loss
+
+        return run
+
+    run = kit.run(wide, kit.Settings(mode="lazy", steps=2, warmup=1))
+    products = [k for k in kit.kernel_table(run) if "jax.dot_general" in k.ops]
+    assert sum(k.flops for k in kit.kernel_table(run)) == 2 * 2 * 32 * 128 * 64
+    assert [k.flops for k in products] == [2 * 32 * 128 * 64] * 2
+    assert all(run.whole.nodes[k.kernel.node].op == "jax.dot_general" for k in products)
+
+
+def test_a_transpose_that_is_a_kernel_of_its_own_computes_no_product() -> None:
+    moved, product = {3: 2}, '%dot.9 = f32[4] dot(%x, %x), metadata={op_name="jit(seg)/n3/t"}'
+    text = HLO.replace("%copy.2 = f32[4]{0} copy(%fusion.1)", product)
+    assert Instructions(text, moved=moved).members("add.1") == (3,)
+    assert Instructions(text, moved=moved).root("dot.9") == 2
+    assert Instructions(text, moved=moved).members("dot.9") == (2, 3)
+    assert Instructions(text).members("dot.9") == (3,)

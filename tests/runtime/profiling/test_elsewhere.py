@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import psutil
 import pytest
@@ -144,6 +145,26 @@ def test_a_wait_without_a_line_of_the_users_is_the_kits_own_only_where_that_is_a
     rows = [replace(look, site=("", 0)) for look in seen((0, 0, "lock"), (2, 0, "lock"))]
     assert blocked(rows) == [(0, 2)]
     assert blocked([replace(look, is_kits=True) for look in rows]) == []
+
+
+def test_a_read_of_jax_waits_for_the_device_and_for_nothing_else() -> None:
+    seen = [Look(t * MS, 0, True, HERE, 0, 0, "lock", in_read=True) for t in range(4)]
+    assert blocked(seen) == []
+    asleep = [replace(look, in_read=False) for look in seen]
+    assert blocked(asleep) == [(0, 3)]
+
+
+@linux
+@pytest.mark.parametrize("read", [float, jax.block_until_ready, jax.device_get])
+def test_a_real_read_of_jax_is_told_from_a_sleep(read: Callable[[Any], Any]) -> None:
+    often, turn = 300_000, lambda _, y: jax.numpy.tanh(y @ y)
+    slow = jax.jit(lambda x: jax.lax.fori_loop(0, often, turn, x).sum())
+    x = jax.block_until_ready(slow(np.eye(8))) * np.eye(8)
+    with looking() as seen:
+        read(slow(x))
+        time.sleep(0.02)
+    assert any(look.in_read for look in seen)
+    assert any(look.call == "other" and not look.in_read for look in seen)
 
 
 def test_threads_that_compute_an_op_together_wait_for_each_other_in_it() -> None:
