@@ -199,6 +199,18 @@ def _classes(x: Array, num_classes: int) -> list[Probe]:
     ]
 
 
+def _margin_labels(x: Array, target: Array, *_: Any, **__: Any) -> list[Probe]:
+    """-1 ends a list of labels; what stands after it is looked at, too."""
+    most = max(x.shape[-1:], default=1) - 1
+    says = "argument #2 'target' is out of range"
+    return [Probe((target < -1) | (target > most), target, BadValueError, says, f"-1 to {most}")]
+
+
+def _margin_label(x: Array, target: Array, *_: Any, **__: Any) -> list[Probe]:
+    size = max(x.shape[-1:], default=1)
+    return _index(target, size, "target out of range", error=BadValueError)
+
+
 def _ctc(logp: Array, targets: Array, times: Array, lengths: Array, *_: Any) -> list[Probe]:
     """Lengths; torch's kernel for the CPU looks at them before it begins."""
     longest, labels = logp.shape[0], targets.shape[-1]
@@ -236,6 +248,8 @@ PROBES: Mapping[str, ProbeOf] = MappingProxyType({
     "aten.index_add.default": _gather, "aten.index_copy.default": partial(_along, says=_COPIED),
     "aten.nll_loss2d_forward.default": _pixel_label,
     "aten.binary_cross_entropy.default": _binary_cross_entropy,
+    "aten.multi_margin_loss.default": _margin_label,
+    "aten.multilabel_margin_loss_forward.default": _margin_labels,
     "aten.one_hot.default": _classes, "aten._ctc_loss.Tensor": _ctc,
     "kit.bernoulli": _probability, "kit.multinomial": _weights,
     "kit.deviations": _deviations, "aten.histc.default": _ends,

@@ -49,8 +49,9 @@ def _hinge(gap: Array) -> Array:
 
 
 def _multi_margin(
-    x: Array, target: Array, p: Any, margin: Any, weight: Array | None = None, reduction: int = 1
-) -> Array:
+    x: Array, target: Array, p: Any = 1, margin: Any = 1, weight: Array | None = None,
+    reduction: int = 1,
+) -> Array:  # fmt: skip
     rows, labels = jnp.atleast_2d(x), target.reshape(-1)
     mine = jnp.take_along_axis(rows, labels[:, None], 1)
     gap = _hinge(jnp.asarray(margin, x.dtype) - mine + rows)
@@ -290,6 +291,7 @@ LOSS_RULES = Rules({
     "aten.smooth_l1_loss_backward.default": rounded_once(_smooth_l1_backward),
     "aten.binary_cross_entropy.default": rounded_once(_cross_entropy),
     "aten.binary_cross_entropy_backward.default": rounded_once(_cross_entropy_backward),
+    "aten.multi_margin_loss.default": _multi_margin,
     "aten.multi_margin_loss_backward.default": gradient_of(_multi_margin),
     "aten.multilabel_margin_loss_forward.default": _multilabel_margin_forward,
     "aten.multilabel_margin_loss_backward.default": gradient_of(_multilabel_margin),

@@ -67,6 +67,7 @@ _WORD = re.compile(r"[^\W\d]\w*")
 _FIELD = re.compile(r"[.\[{]([^\W\d]\w*)")  # of "{0.weight}"
 _WATCHED = (int, float, complex, str)  # are compared, of a module that has been run
 _CODE = (FunctionType, BuiltinFunctionType)
+_OF_THE_ENVIRONMENT = {os.getenv, getattr(os, "getenvb", None)}  # there is no second one on Windows
 
 
 class Link:
@@ -239,6 +240,8 @@ class Search:
         """A function that answers something else after a setting was changed is asked again."""
         if function in self._answers:
             self._link(f"what {name} answers", function, _call, function())
+        elif function in _OF_THE_ENVIRONMENT:
+            self._link("os.environ", os, "environ", os.environ)
 
     def _go_on(self, function: FunctionType, *, is_first: bool) -> None:
         """From a function; what the step's own has around it is compared as it is."""
@@ -278,8 +281,6 @@ class Search:
                 self._watched.add(id(part))
         if "_modules" in own and id(owner) not in self._watched:  # it was not called itself
             self._link(name, owner, _layers_of, _layers_of(owner))
-        if owner is os and self._words & {"environ", "getenv"}:
-            self._link("os.environ", os.environ, "_data", attributes(os.environ)["_data"])
         for base in owner.__bases__ if is_class else ():
             self._add(name, base)
         if is_module and kind is not ModuleType:

@@ -74,6 +74,8 @@ class Look:
         functions: those of the user's that were reached, the nearest first.
         by_libraries: names of methods of the user's that libraries call; but of a near look.
         paths: the last words of the names of paths, as "log" of `self.log`; but of a near look.
+        held: functions of Python's and of packages, and those of methods, with the names of what
+            holds them, as "read" of `read = path.read_text`; but of a near look.
         stops: where a near look has stopped, with the names there.
         arrays: those of the device, but of a near look. It keeps them alive: take them.
         boxes: lists, tuples and dicts, likewise.
@@ -99,6 +101,7 @@ class Look:
         self.functions: list[FunctionType] = []
         self.by_libraries: set[str] = set()
         self.paths: set[str] = set()
+        self.held: list[Part] = []
         self.stops: list[Part] = []
         self.arrays: list[Part] = []
         self.boxes: list[Part] = []
@@ -130,6 +133,8 @@ class Look:
             if kind in PLAIN:
                 seen.append((name, thing))
                 continue
+            if not is_near:
+                self._note_name(name, thing)
             if (number := known.get(id(thing))) is not None:
                 seen.append((name, (number,)))
                 continue
@@ -152,8 +157,6 @@ class Look:
                 self.functions.append(thing)
             if not is_near and issubclass(kind, type) and is_of_users(thing):
                 self.by_libraries |= called_by_libraries(thing)
-            elif not is_near and issubclass(kind, PurePath):
-                self.paths.add(last_word(name))
             try:
                 if is_near and kind is GeneratorType and not is_kits(thing.gi_code.co_filename):
                     raise Unseen
@@ -179,6 +182,18 @@ class Look:
             things += [(_joined(name, part), inner) for part, inner in parts]
         if self.count > _THINGS:
             self.unseen = self.unseen or f"more than {_THINGS:,} things, as many as {name} has"
+
+    def _note_name(self, name: str, thing: Any) -> None:
+        """Of a path, and of a function: they may have several."""
+        kind = type(thing)
+        if issubclass(kind, PurePath):
+            self.paths.add(last_word(name))
+        elif kind is MethodType:
+            self.held.append((name, thing.__func__))
+        elif kind is BuiltinFunctionType or (
+            kind is FunctionType and not is_users(thing.__code__.co_filename)
+        ):
+            self.held.append((name, thing))
 
 
 class Batch:

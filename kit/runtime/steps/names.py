@@ -32,6 +32,7 @@ _BUILT_IN = frozenset(sys.builtin_module_names)
 _OF_GLOBALS = frozenset({"globals", "eval", "exec"})
 _OF_ATTRIBUTES = _OF_GLOBALS | {"getattr", "vars", "dir"}
 _METHODS = (FunctionType, staticmethod, classmethod)
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")  # two are of a class's body
 _BY_C = frozenset({"forward", "backward", "vjp"})  # methods that torch's C++ calls, too
 
 
@@ -56,7 +57,7 @@ def _globals_of(code: CodeType) -> tuple[str, ...]:
     """The globals that it names, and those that the functions in it name."""
     names: dict[str, None] = {}
     for part in dis.get_instructions(code):
-        if part.opname == "LOAD_GLOBAL":
+        if part.opname in _LOADS:
             names[part.argval] = None
         elif isinstance(part.argval, CodeType):
             names |= dict.fromkeys(_globals_of(part.argval))

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence, Set
 from functools import lru_cache
+from inspect import getattr_static
 from itertools import pairwise
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -22,15 +23,18 @@ from typing import Any
 import numpy as np
 
 from kit.runtime.recording.sites import format_site
-from kit.runtime.steps.names import MAKERS, codes_in, named, words_in
+from kit.runtime.steps.names import MAKERS, codes_in, last_word, line_of, named, words_in
 
 __all__ = ["answers", "asked"]
 
+_METHODS = {"read_text", "read_bytes"}  # of a path
+_OF_PATHS = {"exists", "is_file", "is_dir", "is_symlink", "open", "stat", "lstat", "iterdir",
+             "glob", "rglob", "walk"}  # fmt: skip
 _FILES = {"exists", "lexists", "isfile", "isdir", "islink", "getmtime", "getctime", "getatime",
           "getsize"}  # fmt: skip
 _ASKED: list[tuple[Any, set[str]]] = [
     (time, {name for name in vars(time) if "time" in name or name in ("perf_counter", "monotonic")}
-     - {"strftime", "strptime", "struct_time", "mktime", "ctime", "asctime", "timezone"}
+     - {"strptime", "struct_time", "mktime", "timezone"}  # strftime takes now if it gets no time
      | {"perf_counter_ns", "monotonic_ns"}),
     (datetime.datetime, {"now", "utcnow", "today"}),
     (datetime.date, {"today"}),
@@ -43,6 +47,7 @@ _ASKED: list[tuple[Any, set[str]]] = [
     (np.random, {"default_rng", "RandomState", "SeedSequence"}),
     (uuid, {"uuid1", "uuid4"}),
     (secrets, set(secrets.__all__)),
+    (pathlib.Path, _METHODS | _OF_PATHS),
 ]  # fmt: skip
 # Functions that say how a setting of the process is, by their modules: they can be asked again.
 _ANSWERS = {
@@ -61,11 +66,8 @@ _ANSWERS = {
 _FILLING = {"PUSH_NULL", "PRECALL", "CACHE", "EXTENDED_ARG", "RESUME"}  # between word and argument
 _NAMED = {id(thing): (owner, word)  # of functions alone: any variable may be the same number
           for owner, asking in _ASKED for word in asking
-          if callable(thing := vars(owner).get(word))}  # fmt: skip
+          if callable(thing := getattr_static(owner, word, None))}  # fmt: skip
 _SEEDED = {"Random", "default_rng", "RandomState", "SeedSequence"}  # draw the same from one seed
-_METHODS = {"read_text", "read_bytes"}  # of a path
-_OF_PATHS = {"exists", "is_file", "is_dir", "is_symlink", "open", "stat", "lstat", "iterdir",
-             "glob", "rglob", "walk"}  # fmt: skip
 _BUILTIN = {"global open", "global input"}
 _UNNAMED = MAKERS | {"__del__"}
 
@@ -74,6 +76,7 @@ def asked(
     functions: Sequence[FunctionType],
     by_libraries: Set[str] = frozenset(),
     paths: Set[str] = frozenset(),
+    held: Sequence[tuple[str, Any]] = (),
 ) -> str:
     """The clock or file that the first of these functions asks, or one that it calls by name.
 
@@ -82,10 +85,19 @@ def asked(
     Args:
         by_libraries: names of methods that are called without being named.
         paths: names of variables and attributes that are paths.
+        held: functions, and those of methods, with the names of what holds them; see `Look`.
     """
-    for function in _called(functions, {"<lambda>", *by_libraries}):
+    reached = {"<lambda>", *by_libraries}  # grows by the words of each that is called
+    for function in _called(functions, reached, held):
         for word, shown in _asked_by(function, paths):
             return f"{shown} at {_site(function, word)}"
+    for name, thing in held:
+        holder = last_word(name)
+        is_called = holder in reached or (holder != name and not holder.isidentifier())
+        if is_called and (found := _NAMED.get(id(_plain(thing)))) is not None:
+            owner, word = found
+            if word not in _SEEDED:
+                return f"{owner.__name__}.{word}{line_of(name, functions)}"
     return ""
 
 
@@ -115,21 +127,31 @@ def _attributes_in(code: CodeType) -> frozenset[str]:
         part.argval
         for one in codes_in(code)
         for part in dis.get_instructions(one)
-        if part.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
+        if part.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM")
     )
 
 
-def _called(functions: Sequence[FunctionType], reached: set[str]) -> Iterator[FunctionType]:
+def _called(
+    functions: Sequence[FunctionType], reached: set[str], held: Sequence[tuple[str, Any]]
+) -> Iterator[FunctionType]:
     """The first function, and what it may call: a method that nobody names is no part of a step."""
     words = [(function, words_in(function.__code__)) for function in functions]
     all_words = set().union(*(names for _, names in words))
+    holders: dict[int, set[str]] = {}
+    for name, function in held:
+        holders.setdefault(id(function), set()).add(last_word(name))
     waiting = words[1:]
     ready = words[:1]
     while ready:
         for function, names in ready:
             yield function
             reached |= names
-        ready = [(f, names) for f, names in waiting if _is_called(f, reached, all_words)]
+        ready = [
+            (f, names)
+            for f, names in waiting
+            if _is_called(f, reached, all_words)
+            or any(x in reached or x not in all_words for x in holders.get(id(f), ()))
+        ]
         waiting = [pair for pair in waiting if pair not in ready]
 
 

@@ -79,7 +79,7 @@ class OwnState:
         if now.unseen:
             where = line_of(now.unseen.partition(" ")[0], now.functions)
             return f"the step reaches {now.unseen}{where}, and whether it changes cannot be seen"
-        if what := asked(now.functions, now.by_libraries, now.paths):
+        if what := asked(now.functions, now.by_libraries, now.paths, now.held):
             return f"the step asks {what}, and a replay would not"
         if keeps is None:
             return ""

@@ -100,17 +100,17 @@ class Hybrid(Generic[P, T]):
             refs = list(map(_ref, tensors))
             key.append(tuple(map(_spec, tensors)))
             outside = self._outside()
-            key.append(tuple(map(_told_apart, outside)))
             key.append(torch.is_autocast_enabled("kit") and torch.get_autocast_dtype("kit"))
             key.append((torch.get_default_dtype(), torch.is_grad_enabled()))
             bases = _bases(refs, key)
             traces = tape.programs.setdefault(self, {})
-            kind = tuple(key)
+            alike = tuple(key)  # in all but what is outside
+            kind = (*alike, tuple(map(_told_apart, outside)))
             trace = traces.get(kind)
             if isinstance(trace, Trace) and trace.has_changed(self._code):
                 trace = self._changed(traces, kind)
-            if trace is None and len(traces) >= MANY:
-                trace = _TOO_MANY
+            if trace is None:
+                trace = traces.get(alike, _TOO_MANY if len(traces) >= MANY else None)
             if trace is None or isinstance(trace, int):
                 made = self._first(tape, traces, kind, args, kwargs, tensors, bases)
                 if isinstance(trace := traces.get(kind), Trace):
@@ -153,7 +153,10 @@ class Hybrid(Generic[P, T]):
                tensors: list[KitTensor], bases: list[Buffer]) -> T:  # fmt: skip
         """Run the function, and learn from what it recorded."""
         session = tape.session
+        alike, told = kind[:-1], kind[-1]
+        tries = traces.get(alike, 0) + 1
         drawn, known = host_draws(session.frontends), self._known()
+        named = KnownFunction(self._code) if known is None and tries == _TRIES else known
         stream = session.stream
         stream.begin(tape.place.follow())
         before = [base.read(tape) for base in bases]
@@ -167,19 +170,23 @@ class Hybrid(Generic[P, T]):
                 result = self._function(*args, **kwargs)
         finally:
             bulk.limit = 0  # the next op looks again
+        trace: Trace | str | int
         if stream.bulk is not bulk:
-            trace: Trace | str = "it waits for the device, or another thread needs what it makes"
+            trace = "it waits for the device, or another thread needs what it makes"
         else:
             trace = learn(tape, bulk, result, tensors, bases, before, writes)
         if isinstance(trace, Trace):
             trace.known = known
             if host_draws(session.frontends) != drawn:
                 trace = "it draws random numbers on the host"
-            elif known is not None and (what := known.change(self._code)):
-                if not known.unseen and (tries := traces.get(kind, 0) + 1) < _TRIES:
-                    traces[kind] = tries
-                    return result
-                trace = _in_words(what, known)
+            elif (what := named.change(self._code) if named is not None else "") or (
+                told != tuple(map(_told_apart, self._outside()))
+            ):
+                kind, trace = alike, tries
+                if named is not None and (tries == _TRIES or named.unseen):
+                    trace = _in_words(what, named)
+            else:
+                traces.pop(alike, None)
         traces[kind] = trace
         if isinstance(trace, str):
             self.reasons.setdefault(trace, 0)
@@ -250,7 +257,8 @@ def _told_apart(outside: Any) -> Any:
 def _in_words(what: str, known: KnownFunction) -> str:
     if known.unseen:
         return known.unseen.replace("the step names", "it names").replace("each step", "each call")
-    return f"it changes {what.rpartition(': ')[2]} itself, and a repetition would not"
+    name = what.rpartition(": ")[2].removeprefix("global ")
+    return f"it changes {name} itself, and a repetition would not"
 
 
 def _leads_on(thing: Any) -> bool:

@@ -23,6 +23,20 @@ def _like_input(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> torch.Tensor
     return torch.empty_like(x)
 
 
+def _multi_margin(
+    x: torch.Tensor, target: torch.Tensor, p: Any = 1, margin: Any = 1,
+    weight: torch.Tensor | None = None, reduction: int = 1,
+) -> torch.Tensor:  # fmt: skip
+    """One loss for each label; torch's meta kernel makes a batch of one row."""
+    loss: torch.Tensor = _aten.multi_margin_loss(x, target, p, margin, weight, reduction)
+    return loss if reduction else loss.reshape(target.shape)
+
+
+def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
+    loss, is_target = _aten.multilabel_margin_loss_forward(x, target, reduction)
+    return loss if reduction else loss.reshape(x.shape[:-1]), is_target
+
+
 def _trilinear(a: Any, b: Any, c: Any, *dims: Any) -> torch.Tensor:
     expanded = [_expand(x, axes) for x, axes in zip((a, b, c), dims[:3], strict=True)]
     shape = torch.broadcast_shapes(*[x.shape for x in expanded])
@@ -41,7 +55,9 @@ def _ctc(log_probs: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tenso
 
 
 LOSS_SHAPES: dict[str, Callable[..., Any]] = {
+    "aten.multi_margin_loss.default": _multi_margin,
     "aten.multi_margin_loss_backward.default": _like_input,
+    "aten.multilabel_margin_loss_forward.default": _multilabel_margin,
     "aten.multilabel_margin_loss_backward.default": _like_input,
     "aten._trilinear.default": _trilinear,
     "aten._ctc_loss.default": _ctc,

@@ -164,6 +164,24 @@ def test_a_function_that_counts_runs_as_it_is_and_one_that_fills_a_cache_is_lear
         assert (made.tolist(), cached.reasons) == ([4.0, 4.0], {})
 
 
+def test_a_function_that_fills_a_list_of_numbers_runs_as_it_is_from_the_third_call_on() -> None:
+    """The numbers of a short list tell calls apart, so each call was the first of its kind."""
+    calls = list[int]()
+
+    @kit.hybridize
+    def counted(x: Any) -> Any:
+        calls.append(len(calls))
+        return x * len(calls)
+
+    with kit.Session():
+        x = torch.ones(2, device="kit")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            assert [float(counted(x)[0]) for _ in range(6)] == [1, 2, 3, 4, 5, 6]
+    assert [str(one.message).partition("because ")[2] for one in said] == [*counted.reasons]
+    assert [*counted.reasons] == ["it changes calls itself, and a repetition would not"]
+
+
 def test_settings_that_change_at_each_call_end_the_learning() -> None:
     @kit.hybridize
     def scaled(x: Any) -> Any:

@@ -69,6 +69,12 @@ BAD: dict[str, Case] = {
     "index_fill": lambda to: to(X).index_fill(0, to(ids(12)), 1.0),
     "labels of pixels": lambda to: functional.cross_entropy(
         to(X.reshape(1, 10, 2, 2)), to(torch.full((1, 2, 2), 10))),
+    "multi_margin_loss": lambda to: functional.multi_margin_loss(
+        to(torch.ones(2, 4)), to(ids(1, 4))),
+    "multilabel_margin_loss, too large": lambda to: functional.multilabel_margin_loss(
+        to(torch.ones(4)), to(ids(1, 4, -1, 0))),
+    "multilabel_margin_loss, after the end of the list": (
+        lambda to: functional.multilabel_margin_loss(to(torch.ones(4)), to(ids(1, -1, -2, 0)))),
     "one_hot, too large": lambda to: functional.one_hot(to(ids(1, 12)), 10),
     "one_hot, negative": lambda to: functional.one_hot(to(ids(1, -2)), 10),
     "bernoulli": lambda to: torch.bernoulli(to(torch.tensor([0.5, 1.5]))),

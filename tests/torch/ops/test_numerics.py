@@ -55,6 +55,10 @@ CASES: dict[str, Callable[[str], Any]] = {
         functional.multilabel_margin_loss(
             torch.tensor([[0.1, 0.2, 0.4, 0.8]], device=d), torch.tensor([labels], device=d))
         for labels in ([3, 0, -1, 1], [3, -1, 2, 2], [-1, 0, 1, 2], [0, 1, 2, 3])],
+    "margins without a batch": lambda d: [
+        loss(torch.linspace(0, 1, 3, device=d), torch.tensor(labels, device=d), reduction="none")
+        for loss, labels in ((functional.multi_margin_loss, 2),
+                             (functional.multilabel_margin_loss, [2, -1, 0]))],
     "numbers as an array that may be written": lambda d: torch.tensor(
         torch.ones(3, device=d).numpy(force=True) + torch.nn.Parameter(
             torch.ones(3, device=d)).numpy(force=True).__iadd__(1)),

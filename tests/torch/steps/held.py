@@ -7,6 +7,7 @@ import sys
 from collections import ChainMap, UserDict, deque
 from contextvars import ContextVar
 from functools import lru_cache, partial
+from os import getenv
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -120,6 +121,37 @@ def of_the_environment(x: torch.Tensor) -> Any:
         os.environ["KIT_TEST_WEIGHT"] = f"{by}"
 
     return change, lambda: x * float(os.environ["KIT_TEST_WEIGHT"])
+
+
+def by_getenv(x: torch.Tensor) -> Any:
+    return of_the_environment(x)[0], lambda: x * float(getenv("KIT_TEST_WEIGHT") or 0)
+
+
+def by_getenv_in_a_class(x: torch.Tensor) -> Any:
+    class Reads:
+        ask = staticmethod(getenv)
+
+    reads = Reads()
+    return of_the_environment(x)[0], lambda: x * float(reads.ask("KIT_TEST_WEIGHT") or 0)
+
+
+def by_partial_getenv(x: torch.Tensor) -> Any:
+    ask = {"by": partial(getenv, "KIT_TEST_WEIGHT")}
+    return of_the_environment(x)[0], lambda: x * float(ask["by"]() or 0)
+
+
+def by_os_getenvb(x: torch.Tensor) -> Any:
+    return of_the_environment(x)[0], lambda: x * float(os.getenvb(b"KIT_TEST_WEIGHT") or 0)
+
+
+def in_the_body_of_a_class(x: torch.Tensor) -> Any:
+    def step() -> torch.Tensor:
+        class Choice:
+            by = BY_NUMBER
+
+        return x * Choice.by
+
+    return of_a_function_that_is_called(x)[0], step
 
 
 def of_a_cached_function(x: torch.Tensor) -> Any:
@@ -407,5 +439,6 @@ HELD = (
     of_an_object_in_a_set, of_raw_bytes, of_an_operator, of_an_attribute_that_comes,
     of_a_method_that_comes, of_another_class, of_other_code, of_a_function_that_has_it,
     of_an_object_that_is_made, of_a_module_that_it_imports,
-    in_a_function_decorated_by_torch,
+    in_a_function_decorated_by_torch, by_getenv, by_getenv_in_a_class, by_partial_getenv,
+    by_os_getenvb, in_the_body_of_a_class,
 )  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,47 @@ class Files:
 def test_a_file_is_asked_where_an_attribute_is_a_path(path: Any, said: str) -> None:
     found = Look("self", Files(path).step)
     assert asked(found.functions, found.by_libraries, found.paths).partition(" at ")[0] == said
+
+
+class OnDisk(type(FLAG)):  # type: ignore[misc]
+    def value(self) -> float:
+        return float(super().read_text())
+
+    def is_there(self) -> bool:
+        return bool(super().exists())
+
+
+ON_DISK = OnDisk("flag")
+READ, VALUE, LATER = FLAG.read_text, ON_DISK.value, [partial(FLAG.open)]
+
+
+class Holds:
+    def __init__(self) -> None:
+        self.read, self.ask, self.unnamed = FLAG.read_bytes, Files(FLAG).step, FLAG.stat
+
+    def of_python(self) -> Any:
+        return self.read()
+
+    def of_the_programs(self) -> Any:
+        return self.ask()
+
+    def of_none(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [(lambda: ON_DISK.value(), "read_text"), (lambda: ON_DISK.is_there(), "exists"),
+     (lambda: READ(), "Path.read_text"), (lambda: VALUE(), "read_text"),
+     (lambda: partial(VALUE)(), "read_text"), (lambda: LATER[0](), "Path.open"),
+     (lambda ask={"now": time.monotonic}: ask["now"](), "time.monotonic"),
+     (Holds().of_python, "Path.read_bytes"), (Holds().of_the_programs, "exists"),
+     (Holds().of_none, ""), (lambda: time.strftime("%H"), "time.strftime")],
+)  # fmt: skip
+def test_a_method_in_a_variable_asks_what_it_asks_by_its_name(step: Any, said: str) -> None:
+    found = Look("self", step)
+    asks = asked(found.functions, found.by_libraries, found.paths, found.held)
+    assert asks.partition(" at ")[0] == said
 
 
 class Prepares(nn.Linear):
