@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any
-from weakref import finalize, ref
+from weakref import WeakSet, finalize, ref
 
 import torch
 from torch.nn.modules import module as nn_module
@@ -20,9 +21,20 @@ from kit.torch.optimizers import (
     step_around,
 )
 from kit.torch.scaling.fused import prefer_fused
-from kit.torch.trainers import CpuTraining
+from kit.torch.trainers import CpuTraining, LibrarySteps
 
 __all__ = ["Follower"]
+
+
+class _Thread(threading.local):
+    """Whose backward passes run in this thread itself."""
+
+    def __init__(self) -> None:
+        self.followed: WeakSet[Follower] = WeakSet()  # of the sessions that are open here
+        self.before: Any = None  # gives back how it was before the first of them
+
+
+_HERE = _Thread()
 
 
 class Follower(OptimizerWatch):
@@ -40,12 +52,17 @@ class Follower(OptimizerWatch):
         FOLLOWED.follow(self)  # not before: it holds what follows
         # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
         # the process's first backward, which may have been before device "kit" was registered.
-        self._threads = torch.autograd.set_multithreading_enabled(False)
-        self._threads.__enter__()
+        if _HERE.before is None:
+            _HERE.before = torch.autograd.set_multithreading_enabled(False)
+            _HERE.before.__enter__()
+        _HERE.followed.add(self)
 
     def close(self) -> None:
         """The session closes: nothing is followed any more."""
-        self._threads.__exit__(None, None, None)
+        _HERE.followed.discard(self)
+        if not _HERE.followed and _HERE.before is not None:
+            _HERE.before.__exit__(None, None, None)
+            _HERE.before = None
         self._unhook()
 
     def _enter_module(self, module: Any, args: Any) -> None:
@@ -85,6 +102,7 @@ class Follower(OptimizerWatch):
         session = self._session()
         if session is not None and (stream := session.here.stream) is not None:
             stream.makes_state = None
+            LibrarySteps.of(session).after_optimizer(optimizer, session)
 
 
 def _is_running(code: CodeType) -> bool:

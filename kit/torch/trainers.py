@@ -1,7 +1,8 @@
 """Libraries that own the training loop, and how they come to device kit.
 
 transformers' Trainer and accelerate ask an environment variable for their device; Lightning takes a
-strategy. A session warns when an optimizer trains on the CPU inside it, whoever drives it.
+strategy. Where such a library steps its optimizer, a step of the session ends. A session warns when
+an optimizer trains on the CPU inside it, whoever drives it.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 
 from kit.errors import SessionError, SettingsError
 from kit.runtime.recording.sites import format_site, here, level_of_user
 from kit.runtime.session.session import Session, current_session
+from kit.torch.optimizers import step_around
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["ACCELERATE_DEVICE", "CpuTraining", "lightning_strategy"]
+__all__ = ["ACCELERATE_DEVICE", "CpuTraining", "LibrarySteps", "lightning_strategy"]
 
 ACCELERATE_DEVICE = "ACCELERATE_TORCH_DEVICE"  # accelerate's variable, which transformers reads too
 # Lightning's packages: each has its own classes, and refuses those of the others.
@@ -27,7 +32,10 @@ _BY_VARIABLE = (
     f"For transformers' Trainer and accelerate: os.environ[{ACCELERATE_DEVICE!r}] = 'kit' before "
     "the first TrainingArguments or Accelerator is made"
 )
-_BY_STRATEGY = "For Lightning: Trainer(strategy=kit.lightning_strategy())"
+_BY_STRATEGY = (
+    "For Lightning: Trainer(strategy=kit.lightning_strategy()), in a script that opens the session "
+    "itself, `with kit.Session():`, and is run by python, not by `kit run --on kit`"
+)
 _CURES = {
     "transformers": _BY_VARIABLE,
     "accelerate": _BY_VARIABLE,
@@ -48,15 +56,23 @@ def lightning_strategy(package: str = "") -> Any:
     Raises:
         SettingsError: there is no such package of Lightning's.
         ImportError: the package is not installed.
+        SessionError: no session was opened yet in this process.
     """
     loaded = [name for name in _LIGHTNING if name in sys.modules]
     package = package or (loaded or list(_LIGHTNING))[0]
     if package not in _LIGHTNING:
         raise SettingsError(f"package is {package!r}: give one of {', '.join(_LIGHTNING)}")
+    if getattr(torch, "kit", None) is None:
+        raise SessionError(
+            "torch knows device kit from the first session on: make the trainer in it, as in `with "
+            "kit.Session(): Trainer(strategy=kit.lightning_strategy()).fit(model, loader)`"
+        )
     base = importlib.import_module(f"{package}.accelerators").Accelerator
     single = importlib.import_module(f"{package}.strategies").SingleDeviceStrategy
     accelerator = type("KitAccelerator", (_DeviceKit, base), {})()
-    strategy = single(device="kit", accelerator=accelerator)
+    strategy = type("KitStrategy", (_Evaluations, single), {})(
+        device="kit", accelerator=accelerator
+    )
     accelerator.serve(strategy, package)
     return strategy
 
@@ -124,6 +140,77 @@ class _DeviceKit:
         return "kit"
 
 
+class _Evaluations:
+    """Each batch that Lightning evaluates is a step; Lightning's strategy is the second base."""
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        return _ending_step(super().validation_step(*args, **kwargs))  # type: ignore[misc]
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        return _ending_step(super().test_step(*args, **kwargs))  # type: ignore[misc]
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        return _ending_step(super().predict_step(*args, **kwargs))  # type: ignore[misc]
+
+
+def _ending_step(result: Any) -> Any:
+    if (session := current_session()) is not None:
+        LibrarySteps.of(session).end_step(session)
+    return result
+
+
+class LibrarySteps:
+    """Ends a session's steps where a library that owns the loop steps its optimizer.
+
+    Of several optimizers one ends them, until another is stepped twice without it. A step that the
+    program has ended itself is not ended again.
+    """
+
+    def __init__(self) -> None:
+        # How many steps had ended after the last that a library has ended; None: there was none.
+        self._step: int | None = None
+        self._leader: Callable[[], Any] = lambda: None  # the optimizer that ends them
+        self._others: WeakSet[Any] = WeakSet()  # that were stepped since
+
+    @classmethod
+    def of(cls, session: Session) -> LibrarySteps:
+        """Those of this session."""
+        return _STEPS.setdefault(session, cls())
+
+    def has_ended(self, session: Session) -> bool:
+        """Was the session's last step ended here?"""
+        return session.step == self._step
+
+    def end_step(self, session: Session) -> None:
+        """A step of the library's loop has ended."""
+        if self._step in (None, session.step):
+            session.mark_step()
+        self._step = session.step
+
+    def after_optimizer(self, optimizer: Any, session: Session) -> None:
+        """In a hook of torch's: an optimizer has stepped."""
+        is_apart = session.stepper.has_run or _is_all_on_cpu(optimizer)  # `run_step` ends its own
+        if is_apart or not _is_of_library():
+            return
+        if self._leader() in (None, optimizer) or optimizer in self._others:
+            self._leader = ref(optimizer)
+            self._others.clear()
+            self.end_step(session)
+        else:
+            self._others.add(optimizer)
+
+
+_STEPS: WeakKeyDictionary[Session, LibrarySteps] = WeakKeyDictionary()
+
+
+def _is_of_library() -> bool:
+    """Does a library's own code call the step of the optimizer whose hook this is?"""
+    frame = step_around()
+    while frame is not None and _package(frame) in ("torch", "kit"):
+        frame = frame.f_back
+    return frame is not None and _package(frame) in _CURES
+
+
 class CpuTraining:
     """Notices what trains on the CPU inside one session, and says once what puts it on the device.
 
@@ -163,8 +250,11 @@ def _driver() -> str:
     """The library whose loop calls, as a key of `_CURES`; "" if the program's own does."""
     frame: Any = sys._getframe(2)
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package in _CURES:
+        if (package := _package(frame)) in _CURES:
             return package
         frame = frame.f_back
     return ""
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

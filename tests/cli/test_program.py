@@ -323,7 +323,9 @@ def test_what_a_script_cannot_follow_is_refused_before_it_runs(kit_run: Kit) -> 
         assert why in wrong
     builder = write("import kit\n\n\ndef step():\n    pass\n", "builder.py")
     for option in (("--on", "kit"), ("--stop",)):
-        assert "is for scripts without a step for kit" in kit_run(builder, *option)[2]
+        wrong = kit_run(builder, *option)[2]
+        assert "is for scripts without a step for kit" in wrong
+        assert "or imports kit: one that opens a kit.Session itself is run by python" in wrong
 
 
 @pytest.mark.parametrize(

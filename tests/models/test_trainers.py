@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,8 +174,82 @@ def test_a_library_trains_on_the_device_with_the_losses_of_the_cpu(
     with kit.Session(kit.Settings(mode="lazy"), strict=True) as session:
         found = WAYS[name]("kit", tmp_path)
         assert session.metrics()["segment.count"] > 0
+        # Accelerate was asked to add up the gradients of two batches.
+        assert session.step == (STEPS + 1) // 2 if name == "accelerate" else STEPS
     assert len(found) == STEPS
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_watch_of_a_library_ends_no_step_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "kit")
+    with kit.Session(kit.Settings(mode="lazy")) as session, kit.watch(steps=2, skip=1):
+        by_fabric("kit", Path())
+        assert session.step == STEPS
+
+
+def test_each_batch_that_lightning_evaluates_is_a_step_on_the_device(tmp_path: Path) -> None:
+    class Evaluated(type(module())):  # type: ignore[misc]
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.net(**batch)
+
+        test_step = predict_step = validation_step
+
+    net = Evaluated()
+    loader = DataLoader(rows(), batch_size=2)
+    with kit.Session(kit.Settings(mode="lazy")) as session:
+        owner = trainer(
+            tmp_path,
+            strategy=kit.lightning_strategy(),
+            num_sanity_val_steps=0,
+            val_check_interval=3,
+        )
+        owner.fit(net, loader, loader)
+        assert session.step == STEPS + 5
+        for evaluate in (owner.validate, owner.test, owner.predict):
+            before = session.step
+            evaluate(net, loader)
+            assert session.step == before + 5
+
+
+def test_an_optimizer_that_a_library_steps_beside_another_ends_no_step(tmp_path: Path) -> None:
+    import lightning
+
+    class Two(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+            self.nets = nn.ModuleList([Net(), Net()])
+
+        def training_step(self, batch: Any, index: int) -> None:
+            for net, optimizer in zip(self.nets, self.optimizers(), strict=True):
+                optimizer.zero_grad()
+                self.manual_backward(net(**batch)["loss"])
+                optimizer.step()
+
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.SGD(net.parameters(), lr=0.1) for net in self.nets], []
+
+    with kit.Session(kit.Settings(mode="lazy")) as session:
+        for _ in range(2):  # in the second training others step
+            two = Two()
+            owner = trainer(tmp_path, strategy=kit.lightning_strategy(), steps=2 * STEPS)
+            owner.fit(two, DataLoader(rows(), batch_size=2))
+        assert 2 * STEPS - 1 <= session.step <= 2 * STEPS
+
+
+def test_a_step_that_the_program_ends_itself_is_not_ended_again() -> None:
+    with kit.Session(kit.Settings(mode="lazy")) as session:
+        weight = torch.ones(2, device="kit", requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        steps = {"__name__": "accelerate.optimizer", "optimizer": optimizer}
+        for _ in range(4):
+            weight.square().sum().backward()
+            exec("optimizer.step()", steps)
+            session.mark_step()
+        assert session.step == 5  # that it does so is known after the first
+        for _ in range(4):
+            session.run_step(lambda: exec("optimizer.step()", steps))
+        assert session.step == 9
 
 
 def test_bfloat16_is_asked_of_the_trainer_by_accelerates_variable(
@@ -199,6 +275,8 @@ def test_a_library_that_stays_on_the_cpu_in_a_session_is_told_which_line_changes
     said = [str(w.message) for w in found if "trains on the CPU inside a session" in str(w.message)]
     assert len(said) == 1
     assert said[0].startswith("AdamW, at test_trainers.py:")
+    is_refused = "is run by python, not by `kit run --on kit`"  # a script that imports kit
+    assert (is_refused in said[0]) is (name == "Lightning")
 
 
 def test_a_loop_of_ones_own_is_told_unless_it_is_a_reference_for_the_device() -> None:
@@ -236,7 +314,16 @@ def test_a_watch_around_fit_and_a_scaler_of_lightnings_work_on_the_device(tmp_pa
     assert {str(aval.dtype) for node in products for aval in node.avals} == {"float16"}
 
 
+def test_a_strategy_before_the_first_session_of_a_process_is_refused_with_what_can() -> None:
+    code = "import kit; kit.lightning_strategy('lightning.fabric')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "SessionError: torch knows device kit from the first session on" in ended.stderr
+    assert "with kit.Session(): Trainer(strategy=kit.lightning_strategy())" in ended.stderr
+
+
 def test_what_lightning_cannot_do_on_the_device_is_refused_with_what_can(tmp_path: Path) -> None:
+    with kit.Session():  # from the first one on torch knows the device
+        pass
     loader = DataLoader(rows(), batch_size=2)
     with pytest.raises(SessionError, match=r"with kit\.Session\(\): trainer\.fit"):
         trainer(tmp_path, strategy=kit.lightning_strategy()).fit(module(), loader)

@@ -21,6 +21,7 @@ from kit.runtime.profiling.freeze import TracedSteps
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.session import Session
 from kit.runtime.session.tracer import Tracing
+from kit.torch.trainers import LibrarySteps
 from kit.trace import SyncPoint, Timeline
 
 __all__ = ["KitRecorder", "StepMarks"]
@@ -31,7 +32,8 @@ class StepMarks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._step = session.step
+        has_ended = LibrarySteps.of(session).has_ended(session)
+        self._step = None if has_ended else session.step
 
     def end_step(self) -> None:
         """A step of the loop has ended."""

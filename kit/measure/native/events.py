@@ -105,7 +105,7 @@ def timeline_of(
     syncs: list[SyncPoint] = []
     if device == "cpu":
         spans += _on_cpu(host, ns, caller)
-        if reads := sum(map(_is_read, host)) / len(steps):
+        if reads := _reads(host, len(steps), places):
             said = (
                 "1 read of a number a step"
                 if reads == 1
@@ -208,13 +208,16 @@ def _where(places: Sequence[Mapping[str, Sequence[Place]]], reads: float) -> str
         places: of some steps.
         reads: a step, in the mean: with more, other steps have lines that read, too.
     """
-    found = [
-        [site for site, via in one.get("item", ()) if not via.startswith("torch/optim/")]
-        for one in places
-    ]
+    found = list(map(_lines_of_reads, places))
     sites = dict.fromkeys(site for one in found for site in one if site)
     others = " and, in some steps, elsewhere" if reads > max(map(len, found), default=0) else ""
     return f", at {', '.join(sites)}{others}" if sites else ""
+
+
+def _lines_of_reads(places: Mapping[str, Sequence[Place]]) -> list[str]:
+    """Of one step, an optimizer's own reads left out."""
+    found = places.get("item", ())
+    return [site for site, via in found if not via.startswith("torch/optim/")]
 
 
 def _agreed(
@@ -298,10 +301,26 @@ def _between_nodes(host: Iterable[Any]) -> Iterator[tuple[int, int]]:
             yield stop, start
 
 
-def _is_read(event: Any) -> bool:
-    """The program reads a number; an optimizer's own, as its step counts, are always on the CPU."""
-    is_read = event.name == "aten::_local_scalar_dense"
-    return is_read and not any(a.name.startswith(_OPTIMIZER) for a in ancestors(event))
+def _reads(
+    host: Sequence[Any], steps: int, places: Sequence[Mapping[str, Sequence[Place]]]
+) -> float:
+    """How often the program reads a number, a step, in the mean.
+
+    An optimizer's own reads do not count: its step counts are always on the CPU. Where it has the
+    step computed, by a closure as Lightning's, only the lines tell its own reads from those.
+    """
+    reads = [e for e in host if e.name == "aten::_local_scalar_dense"]
+    own = [began for e in reads if (began := _optimizer_began(e)) is not None]
+    computing = {_optimizer_began(e) for e in host if e.name.startswith(ENGINE)}
+    if places and computing.intersection(own):
+        return sum(len(_lines_of_reads(one)) for one in places) / len(places)
+    return (len(reads) - len(own)) / steps
+
+
+def _optimizer_began(event: Any) -> float | None:
+    """When the region of an optimizer around this event began; None: there is none."""
+    around = (e.time_range.start for e in ancestors(event) if e.name.startswith(_OPTIMIZER))
+    return next(around, None)
 
 
 def _kernels(
@@ -413,8 +432,8 @@ def _passes(inside: Iterable[Any]) -> list[tuple[float, float]]:
 def _marks(
     step: Any, passes: Sequence[tuple[float, float]], updates: Sequence[Any]
 ) -> Iterator[tuple[str, float]]:
-    """(phase, its start), in order. After a backward pass comes the update, if an optimizer is at
-    work before the next pass; else, as with accumulated gradients, forward again.
+    """(phase, its start), in order. After a backward pass comes the update, if an optimizer's step
+    ends before the next pass; else, as with accumulated gradients or in a closure, forward again.
     """
     yield "forward", step.start
     if not passes and updates:
@@ -423,7 +442,7 @@ def _marks(
         is_last = i == len(passes) - 1
         end = step.end if is_last else passes[i + 1][0]
         stop = min(stop, end)
-        work = [u.time_range.end for u in updates if stop <= u.time_range.start < end]
+        work = [u.time_range.end for u in updates if stop < u.time_range.end <= end]
         yield "backward", start
         if work or is_last:
             yield "update", stop

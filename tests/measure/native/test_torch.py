@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -143,6 +144,36 @@ def test_gradients_that_are_zeroed_before_the_second_backward_pass_are_no_update
     took = {s.name: sum(x.stop_ns - x.start_ns for x in spans if x.name == s.name) for s in spans}
     assert took["forward"] > 2 * TRACED_STEPS * 30e6
     assert [s.name for s in spans[:6]] == ["forward", "backward", "update"] * 2
+
+
+def test_a_closure_that_an_optimizer_calls_is_forward_and_backward_not_its_update() -> None:
+    """As Lightning's: a forward pass of accumulated gradients was called an update."""
+
+    def by_closures(ctx: Any) -> Any:
+        nets = [torch.nn.Linear(2, 1) for _ in range(2)]
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+
+        def forward_backward(net: torch.nn.Module) -> Any:
+            time.sleep(0.02)
+            loss = net(torch.ones(1, 2)).sum()
+            loss.backward()
+            return loss
+
+        def step() -> Any:
+            for net, optimizer in zip(nets, optimizers, strict=True):
+                forward_backward(net)
+                loss = optimizer.step(lambda net=net: forward_backward(net))
+                optimizer.zero_grad()
+            return loss
+
+        return step
+
+    timeline = measure(by_closures, NATIVE).timeline
+    one = ["forward", "backward", "forward", "backward", "update"]
+    assert phases(timeline) == one * 2 * TRACED_STEPS
+    spans = [s for s in timeline.spans if s.kind == "record"]
+    assert all(s.stop_ns - s.start_ns < 20e6 for s in spans if s.name != "forward")
+    assert all(a.stop_ns <= b.start_ns for a, b in pairwise(spans))
 
 
 def test_one_step_without_warm_up_is_a_run() -> None:
@@ -380,3 +411,28 @@ def test_reads_on_a_cpu_are_counted_and_said_to_wait_for_nothing() -> None:
         assert "on a CPU torch computes in the call itself" in shown
         assert "the host never waited" not in shown
     assert not any("wait for nothing" in n for n in measure(mlp, NATIVE).timeline.notes)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "LBFGS"])
+def test_a_read_in_a_closure_is_the_programs_and_no_other_in_an_optimizers_step(
+    kind: str, reads: bool
+) -> None:
+    def by_closure(ctx: Any) -> Any:
+        weight = torch.nn.Parameter(torch.ones(4))
+        more: dict[str, Any] = {"max_iter": 1} if kind == "LBFGS" else {"foreach": False}
+        optimizer = getattr(torch.optim, kind)([weight], lr=0.01, **more)
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = weight.square().sum()
+            if reads:
+                loss.item()
+            loss.backward()
+            return loss
+
+        return lambda: optimizer.step(closure)
+
+    notes = " ".join(measure(by_closure, NATIVE).timeline.notes)
+    assert bool(re.search(r"1 read of a number a step \(\.item\(\), at test_torch", notes)) is reads
+    assert ("of a number a step" in notes) is reads
