@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -251,17 +251,32 @@ def _sites(old: str, new: str) -> str:
 
 
 def _constants(template: Any) -> list[tuple[str, Any]]:
-    args, kwargs = template
-    named = [(f"arg{i}", x) for i, x in enumerate(args)] + list(kwargs.items())
-    return [(name, x) for name, x in named if x is not HOLE and not isinstance(x, Scalar)]
+    return [(name, x) for name, x in _named(template) if not _is_input(x)]
 
 
 def _constant(old: Any, new: Any) -> tuple[str, str] | None:
-    a, b = dict(_constants(old)), dict(_constants(new))
-    for name in [*a, *(n for n in b if n not in a)]:
-        if repr(a.get(name)) != repr(b.get(name)):
-            return repr(a.get(name))[:60], repr(b.get(name))[:60]
+    a, b = dict(_named(old)), dict(_named(new))
+    for name in a | b:
+        was, now = (_shown(name, arguments) for arguments in (a, b))
+        if was != now:
+            return was[:60], now[:60]
     return None
+
+
+def _named(template: Any) -> list[tuple[str, Any]]:
+    args, kwargs = template
+    return [(f"arg{i}", x) for i, x in enumerate(args)] + list(kwargs.items())
+
+
+def _shown(name: str, arguments: Mapping[str, Any]) -> str:
+    if name not in arguments:
+        return "nothing"
+    return "an input" if _is_input(arguments[name]) else repr(arguments[name])
+
+
+def _is_input(argument: Any) -> bool:
+    """Is it a tensor, or a number that the program is given at each call?"""
+    return argument is HOLE or isinstance(argument, Scalar)
 
 
 def _first(program: CompiledProgram) -> str:

@@ -14,6 +14,7 @@ from kit.errors import GraphError
 from kit.runs.compiles import Compile, storms, worth_showing
 from kit.runs.settings import Settings
 from kit.runtime.compiling import reasons
+from kit.runtime.recording.template import HOLE
 from kit.runtime.session.session import Session
 from kit.torch.device import open_session
 
@@ -195,3 +196,10 @@ def test_the_metrics_report_has_pytorch_xlas_names() -> None:
         assert name in text
     assert text.count("a step") == 5
     assert "a step" not in session_of(lambda i: None, 0).metrics_report()
+
+
+def test_a_constant_that_becomes_an_input_is_said_to() -> None:
+    fixed, fed = (((HOLE, 1.0), {}), ((HOLE, HOLE), {"alpha": 2}))
+    assert reasons._constant(fixed, fed) == ("1.0", "an input")
+    assert reasons._constant(fixed, ((HOLE, 1.0), {"alpha": 2})) == ("nothing", "2")
+    assert reasons._constant(fixed, fixed) is None
