@@ -8,6 +8,7 @@ a hook in backward does not end the process.
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from kit.runs.settings import Settings
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.session.interrupts import postponed
 from kit.runtime.session.session import Session, session_for
 from kit.runtime.session.setup import Setup
 from kit.torch.autocast import register_autocast
@@ -51,6 +53,16 @@ _OUTS = (
 )
 
 
+class _State:
+    """How far this process is."""
+
+    is_registered = False
+    lock = threading.RLock()  # held while the device is registered
+
+
+_STATE = _State()
+
+
 def open_session(
     settings: Settings | None = None,
     *,
@@ -77,8 +89,20 @@ def register() -> None:
     Raises:
         SessionError: torch lacks the backend hook, or another library has taken it.
     """
-    if getattr(torch, "kit", None) is not None:
+    if _STATE.is_registered:
         return
+    with _STATE.lock, postponed():
+        if not _STATE.is_registered:
+            _register()
+            _STATE.is_registered = True
+
+
+def _register() -> None:
+    if getattr(torch, "kit", None) is not None:
+        raise SessionError(
+            "an error or an interrupt came while device 'kit' was registered with torch, which "
+            "cannot be done twice in a process: restart Python"
+        )
     warn_of_untried("python", "torch", "jax", "jaxlib")
     setup = private("torch.utils.backend_registration._setup_privateuseone_for_python_backend")
     taken = private("torch._C._get_privateuse1_backend_name")()

@@ -9,6 +9,7 @@ The way of one op: `KitTensor.__torch_dispatch__`, `Dispatcher.dispatch`, the re
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
@@ -19,6 +20,7 @@ from kit.errors import KitError
 from kit.runtime.compiling.precision import Precision
 from kit.runtime.recording.bulk import Value
 from kit.runtime.recording.sites import format_site
+from kit.runtime.session.interrupts import refuse_in_handler
 from kit.runtime.session.session import Session
 from kit.torch.follow import Follower
 from kit.torch.ops.host import raise_as_cpu
@@ -167,8 +169,11 @@ class Dispatcher:
     def dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one torch op: what `__torch_dispatch__` calls. The hottest lines of kit."""
         tape = self.tape
+        session = tape.opened
+        if session is not None and session.lock._is_owned():
+            refuse_in_handler(sys._getframe())
         try:
-            session = tape.opened or tape.session  # the second one raises
+            session = session or tape.session  # the second one raises
             with session.lock:  # several threads may record
                 stream = session.here.stream or session.join()
                 place = stream.place or tape.follow(stream)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -249,3 +251,32 @@ def test_a_kernel_that_is_interrupted_goes_on_in_the_next_cell() -> None:
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+
+
+def test_an_interrupt_comes_while_only_another_thread_records() -> None:
+    ends, recorded = threading.Event(), threading.Event()
+
+    def work() -> None:
+        x = torch.zeros(2, device="kit")
+        while not ends.is_set():
+            x = x + 1
+            recorded.set()
+
+    def wait_for_it() -> None:
+        interrupt()
+        for _ in range(200):
+            time.sleep(0.1)
+
+    with kit.Session(kit.Settings(mode="bulked", bulk_forward=1)):
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(work,))
+        thread.start()
+        try:
+            assert recorded.wait(60)
+            start = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                wait_for_it()
+            assert time.monotonic() - start < 10
+        finally:
+            ends.set()
+            thread.join()

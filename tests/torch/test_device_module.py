@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -238,3 +240,60 @@ def test_numbers_on_the_device_make_a_tensor() -> None:
         numbers = [torch.tensor(1.5, device="kit"), torch.ones(1, device="kit")[0], 3]
         assert torch.tensor(numbers).tolist() == [1.5, 1.0, 3.0]
         assert torch.tensor(numbers, device="kit").tolist() == [1.5, 1.0, 3.0]
+
+
+def in_a_new_process(code: str) -> str:
+    """What it prints; device kit is registered once a process."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_threads_may_open_the_first_sessions_together() -> None:
+    code = """
+import threading, torch, kit
+def work():
+    with kit.Session():
+        print((torch.ones(2, device="kit") + 1).tolist())
+threads = [threading.Thread(target=work) for _ in range(3)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+"""
+    assert in_a_new_process(code).count("[2.0, 2.0]") == 3
+
+
+def test_an_interrupt_while_the_device_is_registered_leaves_it_usable() -> None:
+    code = """
+import signal, torch, kit
+from kit.torch import device
+signal.signal(signal.SIGINT, signal.default_int_handler)
+keep = device.keep_parameters
+device.keep_parameters = lambda: (signal.raise_signal(signal.SIGINT), keep())
+try:
+    with kit.Session():
+        print("no interrupt")
+except KeyboardInterrupt:
+    print("interrupted")
+with kit.Session():
+    print((torch.ones(2, device="kit") + 1).tolist())
+"""
+    assert in_a_new_process(code).split("\n")[:2] == ["interrupted", "[2.0, 2.0]"]
+
+
+def test_an_error_while_the_device_is_registered_is_told_to_the_next_session() -> None:
+    code = """
+import kit
+from kit.torch import device
+def broken():
+    raise MemoryError
+device.keep_parameters = broken
+for _ in range(2):
+    try:
+        with kit.Session():
+            pass
+    except (MemoryError, RuntimeError) as error:
+        print(type(error).__name__, error)
+"""
+    said = in_a_new_process(code)
+    assert said.startswith("MemoryError")
+    assert "SessionError an error or an interrupt came while device 'kit' was registered" in said

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import queue
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import SettingsError
+from kit.runtime.recording.sites import format_site, level_of_user, line_of_frame
 from kit.threads import start_thread
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ __all__ = ["BATCH", "NEXT", "WAITED", "endless", "fetched", "noted", "prefetched
 
 BATCH = "kit batch: "  # how an event of torch's profiler begins in which a native step loads
 NEXT, WAITED = "next batch", "waiting for a batch"  # what bringing one is called; a thread does it
+PATIENCE_S = 5.0  # for a batch that is being prepared when no more are wanted
 SHORT_NS = 20_000  # a batch that is there already is taken in less
 
 
@@ -129,4 +133,11 @@ def prefetched(batches: Iterator[Any], depth: int) -> Generator[Any]:
     finally:
         stopped.set()
         if thread is not threading.current_thread():  # the garbage collector may run there
-            thread.join()
+            thread.join(PATIENCE_S)
+            if thread.is_alive() and thread.ident in (frames := sys._current_frames()):
+                where = format_site(line_of_frame(frames[thread.ident]))
+                warnings.warn(
+                    f"the next batch is still being prepared{where and f' at {where}'}, after "
+                    f"{PATIENCE_S:g} s: the thread 'kit prefetch' is left to end by itself",
+                    stacklevel=level_of_user(),
+                )

@@ -33,7 +33,7 @@ def check_importable(workload: Workload, advice: str) -> None:
         ) from error
 
 
-def portable(error: Exception) -> Exception:
+def portable(error: BaseException) -> BaseException:
     """The same error, or its text as an `ExecutionError` if it cannot be pickled; notes stay."""
     let_go(error)
     try:

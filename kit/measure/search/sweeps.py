@@ -51,7 +51,7 @@ from kit.text import format_count
 
 __all__ = ["sweep"]
 
-_Future: TypeAlias = "Future[Run | Exception]"
+_Future: TypeAlias = "Future[Run | BaseException]"
 
 # Keys in a run's environment: runs in which one of them differs do not compare.
 _OF_MACHINE = (
@@ -179,9 +179,9 @@ class _Sweep:
                     cancelled=self.cancelled,
                     caches=caches,
                 )
-            except Cancelled:
+            except (Cancelled, KeyboardInterrupt, GeneratorExit):
                 raise
-            except Exception as error:  # noqa: BLE001 - the other cells are still run
+            except BaseException as error:  # noqa: BLE001 - the other cells are still run
                 self.fail(i, error)
             else:
                 self.keep(i, made)
@@ -249,7 +249,7 @@ class _Sweep:
                 raise error
             del waiting[future]
 
-    def note(self, i: int, made: Run | Exception) -> None:
+    def note(self, i: int, made: Run | BaseException) -> None:
         """What `_measure` gave for a cell."""
         if isinstance(made, Run):
             self.keep(i, made)
@@ -281,7 +281,7 @@ class _Sweep:
                 )
             self.saved.add(i)
 
-    def fail(self, i: int, error: Exception) -> None:
+    def fail(self, i: int, error: BaseException) -> None:
         """Keep what a cell raised."""
         let_go(error)
         self.failures[self.cells[i]] = error
@@ -320,7 +320,7 @@ def _measure(
     cancelled: CancelledFn | None,
     home: str,
     ticket: str,
-) -> Run | Exception:
+) -> Run | BaseException:
     """What an executor runs: one cell, with an `ExecutableCache` of its own.
 
     What the cell raises is returned, so that an error of the future is the executor's own. No two
@@ -331,9 +331,9 @@ def _measure(
             raise Cancelled("the sweep has ended")
         try:
             made = placement.run(cell, cancelled=cancelled)
-        except Cancelled:
+        except (Cancelled, KeyboardInterrupt, GeneratorExit):
             raise
-        except Exception as error:  # noqa: BLE001 - it is given back
+        except BaseException as error:  # noqa: BLE001 - it is given back
             if _process() == home:
                 return error
             return portable(error)

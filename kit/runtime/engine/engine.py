@@ -17,17 +17,18 @@ The tests hold it against the same meaning without threads: each operation run w
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock, get_ident
+from _thread import RLock, allocate_lock, get_ident
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from kit.errors import EngineError, to_raise
+from kit.errors import EngineError, SessionError, to_raise
 from kit.runtime.engine.operations import (
     CANCELLED,
     DONE,
+    IN_BETWEEN,
     RUNNING,
     WAITING,
     Operation,
@@ -61,7 +62,7 @@ class Engine:
         check_whole_number(EngineError, "workers", workers)
         self.workers = workers
         self._setting = setting
-        self._lock = allocate_lock()
+        self._lock: Any = RLock()  # asked whether this thread is in the middle: `check`
         self._lanes: dict[Hashable, ReadyQueue] = {}
         self._pending: dict[Operation, None] = {}  # pushed and not done, in program order
         self._failures: list[tuple[int, BaseException]] = []  # that nobody has been told of
@@ -80,6 +81,15 @@ class Engine:
         """
         with self._lock:
             self._lane(device)
+
+    def check(self) -> None:
+        """Refuse a call that comes while this thread changes the queues: both would be wrong.
+
+        Raises:
+            SessionError: it comes from a signal handler or a `__del__`.
+        """
+        if self._lock._is_owned():
+            raise SessionError(IN_BETWEEN)
 
     # -- pushing ---------------------------------------------------------------------------------
 
@@ -118,6 +128,7 @@ class Engine:
         """Push an operation that has been made before: as `push`. All of it happens, or nothing."""
         if os.getpid() != self._pid:  # before the lock: it may be held by a thread left behind
             raise forked("the engine")
+        self.check()
         with self._lock:
             if self._is_closed:
                 raise EngineError(f"the engine is closed; {op!r} cannot run")
@@ -167,6 +178,7 @@ class Engine:
 
     def release(self, op: Operation) -> None:
         """What a held operation waited for has come: call it once, from any thread."""
+        self.check()
         with self._lock:
             op.waits -= 1
             if not op.waits:
@@ -211,6 +223,7 @@ class Engine:
         me = get_ident()
         if any(t.ident == me for x in list(self._lanes.values()) for t in x.threads):
             raise EngineError(_INSIDE)
+        self.check()
         gate = allocate_lock()
         gate.acquire()
         with self._lock:

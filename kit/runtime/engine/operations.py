@@ -8,7 +8,13 @@ from typing import Any
 
 from kit.errors import Cancelled, ExecutionError, KitError, words_of
 
-__all__ = ["CANCELLED", "DONE", "RUNNING", "WAITING", "Operation", "Variable", "outcome"]
+__all__ = ["CANCELLED", "DONE", "IN_BETWEEN", "RUNNING", "WAITING", "Operation", "Variable",
+           "outcome"]  # fmt: skip
+
+IN_BETWEEN = (
+    "a signal handler or __del__ uses a kit tensor while an op is recorded: set a flag there and "
+    "act between two steps"
+)
 
 
 class Variable:

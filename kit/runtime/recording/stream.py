@@ -40,8 +40,8 @@ class Cutter(Protocol):
 class Stream:
     """The bulk that grows in one thread, and the sizes that are in force there."""
 
-    __slots__ = ("_cutter", "_policy", "bulk", "first_values", "is_main", "makes_state", "phase",
-                 "place", "sizes", "thread")  # fmt: skip
+    __slots__ = ("_cutter", "_policy", "bulk", "first_values", "is_main", "makes_state", "ops_cut",
+                 "phase", "place", "sizes", "thread")  # fmt: skip
 
     def __init__(
         self, cutter: Cutter, policy: CutPolicy, sizes: BulkSizes, *, is_main: bool
@@ -52,6 +52,7 @@ class Stream:
         self.is_main = is_main  # of the thread that opened the session
         self.thread = threading.current_thread()
         self.bulk: Bulk | None = None
+        self.ops_cut = 0  # how many have gone on from here in segments
         # Says whether the optimizer's step still goes on that was to make state; None: none was.
         self.makes_state: Callable[[], bool] | None = None
         self.first_values: Bulk | None = None  # of that state, issued before the bulk

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from _thread import allocate_lock
+from _thread import RLock
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -69,7 +69,7 @@ class Executor:
         self.is_holding = False  # what is pushed is only planned
         self.held: list[Task] = []  # of a plan; they run before what is pushed or awaited after it
         self.recovered: list[str] = []  # segments that failed whole, and not op by op
-        self._asking = allocate_lock()  # held while it changes whether a task is asked for
+        self._asking = RLock()  # held while it changes whether a task is asked for
         self._launch = launch
         self._waits = device.platform == "cpu"
         self.findings = Findings(self._note_failure)

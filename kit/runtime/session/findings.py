@@ -8,7 +8,7 @@ may have read bad numbers, so none of it can be read any more.
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import RLock
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class Findings:
     def __init__(self, fail: Callable[[Task, BaseException], None]) -> None:
         self._fail = fail
         self._unseen: deque[_Issued] = deque()  # in the order of issue
-        self._lock = allocate_lock()  # held by a thread that takes one off that it has looked at
+        self._lock = RLock()  # held by a thread that takes one off that it has looked at
 
     def begin(self, task: Task) -> Callable[[Sequence[Flags]], None]:
         """A task is going to be issued; the result is called with what its probes give."""

@@ -31,7 +31,10 @@ from types import FrameType
 from typing import Any, Protocol
 from weakref import ref
 
-__all__ = ["Interrupts", "give_back_all", "no_session", "postponed"]
+from kit.errors import SessionError
+from kit.runtime.engine.operations import IN_BETWEEN
+
+__all__ = ["Interrupts", "give_back_all", "no_session", "postponed", "refuse_in_handler"]
 
 QUIET_S = 0.05  # without an op recorded: then no op is under way
 RETRY_S = 0.02  # between two looks at an interrupt that is kept
@@ -47,6 +50,12 @@ _LIBRARIES = (
 # Functions that Python calls by itself, and whose errors it prints and forgets: jax's is called by
 # the garbage collector. So it does with what `weakref.finalize` calls.
 _SWALLOW = frozenset({"__del__", "_xla_gc_callback"})
+# Functions that hold a session's lock, in which the kit calls torch, and that the kit again.
+_HOLD = frozenset({
+    *("Dispatcher.dispatch", "ThreadStreams.flush", "Reads._taken", "to_host"),
+    *("Session.mark_step", "Session._set_sizes", "Session.wait_to_read"),
+    *("Redo.open", "Redo.close", "Bound.record", "Hybrid.__call__", "reset_arrays"),
+})  # fmt: skip
 # Functions that wait with nothing half done: an interrupt ends the wait, and harms nothing.
 _WAITS = frozenset({"Engine.wait", "Pool._finish"})
 
@@ -125,7 +134,13 @@ class Interrupts:
             signal.signal(signal.SIGINT, self.arrive)
 
     def _give_back(self) -> None:
-        if getattr(signal.getsignal(signal.SIGINT), "__self__", None) is not self:
+        above = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+        if above is not self:  # a session that was opened later is still open, as with asyncio
+            while isinstance(above, Interrupts):
+                after, above = above, getattr(above.before, "__self__", None)
+                if above is self:
+                    after.before = self.before
+                    return
             return
         with self._retry.lock:  # no second look is sent from here on
             self._is_due = bool(self.kept)
@@ -162,7 +177,7 @@ class Interrupts:
             return False
         if _is_waiting(frame):
             return is_second or not is_in_backward
-        ops, now = session.streams.ops_recorded(), time.monotonic()
+        ops, now = session.streams.ops_recorded_here(), time.monotonic()
         if ops != retry.ops or not self.kept:
             retry.ops, retry.since = ops, now
             return False
@@ -250,6 +265,37 @@ def postponed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if kept:
             raise KeyboardInterrupt
+
+
+def refuse_in_handler(frame: FrameType | None) -> None:
+    """Called where this thread holds a session's lock already: who wants it again?
+
+    Args:
+        frame: of the function that is about to take it.
+
+    Raises:
+        SessionError: a signal handler or a `__del__`, which came between two lines that belong
+            together.
+    """
+    while frame is not None and (frame := frame.f_back) is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_KIT):
+            if code.co_qualname in _HOLD:
+                return  # nothing came between
+        elif _is_called_in_between(frame):
+            raise SessionError(IN_BETWEEN)
+
+
+def _is_called_in_between(frame: FrameType) -> bool:
+    """Has Python itself called this function, between two instructions of its caller?"""
+    code, caller = frame.f_code, frame.f_back
+    if code.co_name == "__del__" or code.co_filename == weakref.__file__:
+        return True
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]  # and `*rest`
+    given = (frame.f_locals.get(name) for name in arguments)
+    # a signal handler is given the frame that it interrupts
+    found = (y for x in given for y in (x if isinstance(x, tuple) else (x,)))
+    return caller is not None and any(x is caller for x in found)
 
 
 def no_session() -> None:

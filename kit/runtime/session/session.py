@@ -104,7 +104,7 @@ class Session:
         self.settings = settings or Settings()
         self.rules, self.strict = rules, strict
         self.is_open = False
-        self.lock = threading.RLock()  # held while an op is recorded: several threads may
+        self.lock: Any = threading.RLock()  # held while an op is recorded: several threads may
         self.frontends = tuple(frontends)  # that are open with the session
         self._cache = ExecutableCache() if cache is None else cache
         self.intern = self._cache.intern  # the one `Op` for a call: `ExecutableCache.intern`
@@ -387,7 +387,7 @@ class Session:
 
     @property
     def compiles(self) -> tuple[Compile, ...]:
-        """The compiles so far, each with its reason; the latest few hundred."""
+        """The compiles so far, each with its reason; the latest 10,000."""
         return self.report.log.notes
 
     def compile_diff(self, i: int = -1) -> GraphDiff:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 from weakref import ref
@@ -10,6 +11,7 @@ from kit.errors import KitError, SessionError, to_raise, words_of
 from kit.runs.bulk_sizes import BulkSizes
 from kit.runtime.recording.bulk import Bulk, Cell, Cut, Task, Value
 from kit.runtime.recording.stream import CutPolicy, Stream, ThreadState
+from kit.runtime.session.interrupts import refuse_in_handler
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.redo import Redo
 from kit.runtime.steps.stepper import Stepper
@@ -75,10 +77,17 @@ class ThreadStreams:
 
     def ops_recorded(self) -> int:
         """How many ops there have been, in segments and in the bulks of the thread that asks."""
+        return self._issuer.counts["record.ops"] + self._ops_pending()
+
+    def ops_recorded_here(self) -> int:
+        """How many ops the thread that asks has recorded."""
+        stream = self.here.stream
+        return 0 if stream is None else stream.ops_cut + self._ops_pending()
+
+    def _ops_pending(self) -> int:
         stream = self.here.stream
         bulks = () if stream is None else (stream.first_values, stream.bulk)
-        pending = sum(len(bulk.ops) for bulk in bulks if bulk is not None)
-        return self._issuer.counts["record.ops"] + pending
+        return sum(len(bulk.ops) for bulk in bulks if bulk is not None)
 
     # -- what a stream asks for ------------------------------------------------------------------
 
@@ -99,6 +108,7 @@ class ThreadStreams:
         Nothing has happened if that fails, and the bulk can be cut again; unless a check was open.
         """
         self.check()
+        self._issuer.executor.engine.check()
         stream.flush_first_values()
         bulk = stream.bulk
         if bulk is None or not bulk.ops:
@@ -166,6 +176,7 @@ class ThreadStreams:
         stream.bulk = None
         bulk.close()
         self.ops_cut += bulk.size
+        stream.ops_cut += len(bulk.ops)
         self._issuer.counts["record.ops"] += len(bulk.ops)
         self._issuer.note(chosen)
 
@@ -173,11 +184,14 @@ class ThreadStreams:
         """Refuse to go on where that is impossible; before the lock is taken.
 
         Raises:
-            SessionError: an error has come in the middle of what cannot be taken back.
+            SessionError: an error has come in the middle of what cannot be taken back, or a signal
+                handler asks in the middle of an op.
             EngineError: this is a forked child.
         """
         if self._refusal is not None:
             raise to_raise(self._refusal)
+        if self._lock._is_owned():
+            refuse_in_handler(sys._getframe(1))
 
     def end_plan(self) -> None:
         """Steps were planned. If one may have to be taken back, no number after it can be right."""
@@ -194,9 +208,10 @@ class ThreadStreams:
     def mend(self) -> None:
         """An error has ended a call in this thread: leave out what was recorded of it in part."""
         stream = self.here.stream
-        for bulk in () if stream is None else (stream.first_values, stream.bulk):
-            if bulk is not None:
-                bulk.mend()
+        with self._lock:  # a signal handler may record
+            for bulk in () if stream is None else (stream.first_values, stream.bulk):
+                if bulk is not None:
+                    bulk.mend()
 
     def _task(self, bulk: Bulk, kept: list[Value], reason: str) -> Task:
         """The bulk as a task; its number and its outputs come later."""

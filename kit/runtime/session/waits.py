@@ -41,10 +41,9 @@ class Waits:
 def _unlocked(lock: Any) -> Iterator[None]:
     """The lock is free in the block, however many calls of this thread hold it."""
     depth = 0
-    with contextlib.suppress(RuntimeError):  # released as often as it was taken
-        while True:
-            lock.release()
-            depth += 1
+    while lock._is_owned():  # released as often as it was taken
+        lock.release()
+        depth += 1
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 
 import kit
 from kit.errors import SettingsError
+from kit.measure.base import loading
 from kit.trace import breakdown
 from tests.waiting import leaves_no_thread
 
@@ -200,3 +201,21 @@ def test_a_native_run_ends_its_loaders_thread_though_the_program_keeps_the_loade
     with leaves_no_thread():
         kit.run(workload, QUICK.replace(mode="torch", prefetch=2))
     assert kept
+
+
+def test_a_batch_that_never_comes_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "PATIENCE_S", 0.05)
+    go_on, is_there = threading.Event(), threading.Event()
+
+    def batches() -> Iterator[int]:
+        yield 1
+        is_there.set()
+        go_on.wait(60)
+
+    ready = loading.prefetched(batches(), 2)
+    assert next(ready) == 1
+    is_there.wait(60)
+    with leaves_no_thread():
+        with pytest.warns(UserWarning, match=r"prepared at test_loading.py:\d+, after 0.05 s"):
+            ready.close()
+        go_on.set()

@@ -442,3 +442,9 @@ def test_a_single_value_is_no_list_of_values(values: Any) -> None:
 def test_a_name_without_values_is_no_sweep(values: Any) -> None:
     with pytest.raises(SettingsError, match="'bulk_forward' has no value to sweep over"):
         kit.sweep(Counted().workload, {"seed": [1], "bulk_forward": values})
+
+
+def test_a_cell_that_asks_for_the_programs_end_fails_as_any_other():
+    for pool in (None, ThreadPoolExecutor(1)):
+        with pytest.raises(SweepError, match="1 cell of a sweep failed, 5 finished"):
+            kit.sweep(Counted({1: SystemExit(3)}).workload, GRID, NATIVE, executor=pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import multiprocessing
 import os
@@ -314,3 +315,26 @@ def test_what_is_pending_is_neither_compiled_nor_run_once_it_is_dropped() -> Non
             with pytest.raises(Cancelled, match="interrupted before this was computed"):
                 lost.tolist()
         assert (torch.ones(3, device="kit") + 1).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_sessions_of_one_thread_may_close_in_any_order() -> None:
+    """As those of two asyncio tasks do: autograd's threads and Ctrl-C are as before at the end."""
+    is_threaded = torch._C._is_multithreading_enabled
+    before = is_threaded(), signal.getsignal(signal.SIGINT)
+    contexts = [contextvars.copy_context() for _ in range(3)]
+    sessions = [kit.Session() for _ in contexts]
+    for context, session in zip(contexts, sessions, strict=True):
+        context.run(session.__enter__)
+    for i in (1, 0, 2):
+        assert not is_threaded()
+        contexts[i].run(sessions[i].__exit__, None, None, None)
+    assert (is_threaded(), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_session_that_was_dropped_leaves_autograds_threads_to_the_next_one() -> None:
+    before = torch._C._is_multithreading_enabled()
+    known, _ = dropped()
+    assert freed(known)
+    with kit.Session():
+        assert not torch._C._is_multithreading_enabled()
+    assert torch._C._is_multithreading_enabled() == before
