@@ -51,7 +51,7 @@ def _imported(name: str) -> ModuleType:
     numbers = sys.modules.get("numpy.random")
     if numbers is None or "jax" in sys.modules:
         return importlib.import_module(name)
-    state = numbers.get_state()
+    state = numbers.get_state(legacy=False)
     try:
         return importlib.import_module(name)
     finally:

@@ -23,7 +23,7 @@ from kit import __version__
 from kit.cli.cuda import Wheels, cuda_findings, installed_wheels
 from kit.cli.finding import BAD, ODD, OK, Finding
 from kit.cores import usable_cores
-from kit.runtime.compiling.folder import chosen_folder, why_not_kept
+from kit.runtime.compiling.folder import NOISY_JAXLIB, chosen_folder, why_not_kept
 from kit.text import format_count, safe_terminal
 from kit.versions import cure_of, is_early, is_within, needed
 
@@ -176,6 +176,10 @@ def _cache() -> Finding:
     if not folder:
         return Finding("cache", ODD, "you have no home folder: each process compiles anew", cure)
     shown = _shown(Path(folder))
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        if is_within(jaxlib := metadata.version("jaxlib"), NOISY_JAXLIB):
+            text = f"on a CPU each process compiles anew: jaxlib {jaxlib} loads with errors"
+            return Finding("cache", ODD, text, 'pip install "jaxlib>=0.10.2"')
     if why := why_not_kept(folder):
         text = f"each process compiles anew, nothing is kept in {shown}: {why}"
         return Finding("cache", ODD, text, cure)

@@ -75,7 +75,7 @@ _READS = {"__float__", "__int__", "__bool__", "__index__", "__complex__", "item"
 _MAIN = "host/main"  # the lane of the thread that steps
 # A function of Python's in C that only waits: "$time sleep", "$<unknown> acquire".
 _SLEEPS = re.compile(
-    r"\$(?!\S+\.py:)\S+ (sleep|select|poll|acquire|get|read\w*|write|flush|wait4|waitpid|accept|"
+    r"\$(?!\S+:\d+ )\S+ (sleep|select|poll|acquire|get|read\w*|write|flush|wait4|waitpid|accept|"
     r"connect|recv\w*|send\w*)"
 )
 
@@ -315,8 +315,9 @@ class _Profile:
                     site = places([e.name for e, _ in open_])[0] or "an unknown line"
                     self.spans.append(_Span(lane, site, "elsewhere", event.start_ns, event.stop_ns))
                 continue  # nothing is in it
-            inside = {k for _, k in open_}
-            if lane == _MAIN and not kind and (self._is_asked(event) or not any(inside)):
+            may_step = lane == _MAIN and not kind and (event.name[:1] != "$" or self._step_by)
+            inside = {k for _, k in open_} if kind or may_step else set()
+            if may_step and (self._is_asked(event) or not any(inside)):
                 self._annotate(event)
             if kind and kind not in inside and not (kind == "input" and "dispatch" in inside):
                 name = f"step {event.step}" if kind == "step" else event.name
@@ -331,6 +332,8 @@ class _Profile:
 
     def _is_asked(self, event: _Event) -> bool:
         """Is this what the reader of the profile calls a step: an annotation, or a function?"""
+        if not self._step_by:
+            return False
         frame = FRAME.match(event.name)
         return is_asked(frame["function"] if frame else event.name, self._step_by)
 

@@ -38,8 +38,9 @@ class _AsTraced:
 
     def _array(self, result: Any) -> Any:
         array = np.asarray(result)
-        is_number = array.dtype.kind in "iufc"
-        return array.astype(jax.dtypes.canonicalize_dtype(array.dtype)) if is_number else array
+        if array.dtype.kind not in "iufc":
+            return array
+        return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
 def as_traced(equation: Any) -> Any:

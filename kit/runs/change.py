@@ -131,12 +131,13 @@ def steps_difference(
 ) -> Difference:
     """The same where each side was measured several times: by turns, repeats make it surer."""
     turns = by_turns(*([run.environment.get(TIME, "") for run in runs] for runs in (old, new)))
-    are_many = turns and min(len(old), len(new)) >= TURNS
+    are_many = turns and min(len(known(_each(runs, by_sample))) for runs in (old, new)) >= TURNS
     sides = [
         _log_times(runs, by_sample=by_sample, took_turns=turns, are_many=are_many)
         for runs in (old, new)
     ]
-    found = _with_means(_ratio(*sides), _each(old, by_sample), _each(new, by_sample))
+    each = (_each(runs, by_sample) for runs in (old, new))
+    found = _with_means(_ratio(*sides), *each, are_many=are_many)
     if are_many:  # what others took is in the runs' own spread
         return found
     return replace(found, doubt=doubt_of(*old, *new))
@@ -329,7 +330,7 @@ def _ratio(old: LogTimes, new: LogTimes) -> Difference:
     return Difference(old.middle, new.middle, math.exp(low), math.exp(high))
 
 
-def _with_means(found: Difference, *sides: Sequence[Times]) -> Difference:
+def _with_means(found: Difference, *sides: Sequence[Times], are_many: bool = False) -> Difference:
     """With the means of the steps, where these are far off and do not show the same change.
 
     A tail, or a second sort of step, which no median sees.
@@ -343,7 +344,7 @@ def _with_means(found: Difference, *sides: Sequence[Times]) -> Difference:
     if is_near or (found.is_changed and (factor > 1) == (found.amount > 0)):
         return found
     steps = [np.concatenate(side) for side in runs]
-    again = SURE * max(_rerun(run).sd for side in runs for run in side)
+    again = SURE * max(_rerun(run, are_many=are_many).sd for side in runs for run in side)
     half = math.exp(math.hypot(mean_margin(*(s / s.mean() for s in steps)), again))
     means = Difference(old, new, factor / half, factor * half)
     if found.is_changed and means.low <= found.new / found.old <= means.high:

@@ -60,7 +60,9 @@ class Follower(OptimizerWatch):
     def close(self) -> None:
         """The session closes: nothing is followed any more."""
         _HERE.followed.discard(self)
-        if not _HERE.followed and _HERE.before is not None:
+        others = (other._session() for other in _HERE.followed)
+        are_open = any(session is not None and session.is_open for session in others)
+        if not are_open and _HERE.before is not None:
             _HERE.before.__exit__(None, None, None)
             _HERE.before = None
         self._unhook()

@@ -90,11 +90,12 @@ class _DeviceKit:
 
     def setup_device(self, device: torch.device) -> None:
         """A trainer begins: `fit`, `validate`, `test` or `predict`."""
-        if current_session() is None:
+        if (session := current_session()) is None:
             raise SessionError(
                 "Lightning was given device kit outside a session: wrap the call, as in `with "
                 "kit.Session(): trainer.fit(model, loader)`"
             )
+        LibrarySteps.of(session).begin()
         names = ("precision_plugin", "precision")  # of a Trainer's strategy, of a Fabric's
         found = [plugin for name in names if (plugin := getattr(self._strategy, name, None))]
         casts_on = getattr(found[0], "device", "kit") if found else "kit"
@@ -167,8 +168,9 @@ class LibrarySteps:
     """
 
     def __init__(self) -> None:
-        # How many steps had ended after the last that a library has ended; None: there was none.
-        self._step: int | None = None
+        # How many steps had ended after the last that a library has ended, and how many ops there
+        # had been then; None: there was none.
+        self._ended: tuple[int, int] | None = None
         self._leader: Callable[[], Any] = lambda: None  # the optimizer that ends them
         self._others: WeakSet[Any] = WeakSet()  # that were stepped since
 
@@ -177,15 +179,20 @@ class LibrarySteps:
         """Those of this session."""
         return _STEPS.setdefault(session, cls())
 
+    def begin(self) -> None:
+        """A library's loop begins: the next step is its own, whoever has ended the last one."""
+        self._ended = None
+
     def has_ended(self, session: Session) -> bool:
-        """Was the session's last step ended here?"""
-        return session.step == self._step
+        """Was the session's last step ended here, and has nothing been recorded since?"""
+        return self._ended == (session.step, session.streams.ops_recorded())
 
     def end_step(self, session: Session) -> None:
         """A step of the library's loop has ended."""
-        if self._step in (None, session.step):
+        is_first = self._ended is None and session.stream.is_pending  # not if a watch has ended it
+        if is_first or (self._ended is not None and self._ended[0] == session.step):
             session.mark_step()
-        self._step = session.step
+        self._ended = session.step, session.streams.ops_recorded()
 
     def after_optimizer(self, optimizer: Any, session: Session) -> None:
         """In a hook of torch's: an optimizer has stepped."""

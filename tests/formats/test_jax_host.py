@@ -14,7 +14,8 @@ from tests.formats.test_xplane import field, opened, space
 
 def test_a_sleep_of_the_steps_thread_is_no_wait_for_the_device(tmp_path: Path):
     """All of it was said of the read before, though the sleep is in the file."""
-    names = ("train", "$mine.py:7 step", "$time sleep", "$<unknown> acquire", "$mine.py:9 sleep")
+    names = ("train", "$mine.py:7 step", "$time sleep", "$<unknown> acquire", "$mine.py:9 sleep",
+             "$train:12 get")  # fmt: skip
     stat = field(4, field(1, 1) + field(4, 3))
 
     def line(name: str, *events: tuple[int, int, int]) -> bytes:
@@ -25,7 +26,8 @@ def test_a_sleep_of_the_steps_thread_is_no_wait_for_the_device(tmp_path: Path):
         )  # fmt: skip
         return field(3, field(2, name) + field(3, 1000) + found)
 
-    main = line("main", (1, 0, 500), (2, 1, 400), (3, 2, 50), (4, 10, 9), (4, 20, 30), (5, 30, 50))
+    main = line("main", (1, 0, 500), (2, 1, 400), (3, 2, 50), (4, 10, 9), (4, 20, 30), (5, 30, 50),
+                (6, 450, 30))  # fmt: skip
     host = field(1, field(2, "/host:CPU") + main + line("other", (3, 2, 50)) + names_of(4, *names)
                  + names_of(5, "step_num"))  # fmt: skip
     t = opened(tmp_path, space([(10, 50, "dot")], steps=False) + host)

@@ -175,7 +175,7 @@ def test_a_library_trains_on_the_device_with_the_losses_of_the_cpu(
         found = WAYS[name]("kit", tmp_path)
         assert session.metrics()["segment.count"] > 0
         # Accelerate was asked to add up the gradients of two batches.
-        assert session.step == (STEPS + 1) // 2 if name == "accelerate" else STEPS
+        assert session.step == ((STEPS + 1) // 2 if name == "accelerate" else STEPS)
     assert len(found) == STEPS
     assert found == pytest.approx(expected, rel=1e-4)
 

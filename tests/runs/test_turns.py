@@ -12,6 +12,7 @@ from kit.runs.change import SHORT_MS, by_turns, doubt_of, error_of, step_interva
 from kit.runs.conditions import Conditions
 from kit.runs.labels import TIME
 from kit.runs.run import Run
+from kit.runs.spread import _median_loss
 from tests.factories import make_run
 
 
@@ -82,6 +83,23 @@ def test_turns_of_runs_alike_are_called_changed_at_most_five_times_of_a_hundred(
                  for turns in both_sides(repeats))  # fmt: skip
         changed += steps_difference(*sides).is_changed
     assert changed <= 10
+
+
+def test_runs_apart_whose_speeds_differ_are_called_changed_as_seldom() -> None:
+    rng, changed = np.random.default_rng(6), 0
+    for _ in range(200):
+        sides = ([replace(rerun(rng, 0.1), environment=at.environment) for at in apart]
+                 for apart in (measured_at(make_run(), *range(9)),
+                               measured_at(make_run(), *range(9, 18))))  # fmt: skip
+        changed += steps_difference(*sides).is_changed
+    assert changed <= 16  # 5 of 100, and two standard deviations; 23 as if it were a mean
+
+
+def test_a_median_is_less_sure_than_a_mean_by_what_draws_show() -> None:
+    draws = np.random.default_rng(7).normal(size=(40_000, 10))
+    for count in range(1, 11):
+        seen = count * np.median(draws[:, :count], axis=1).var()
+        assert _median_loss(count) == pytest.approx(seen, rel=0.03)
 
 
 def test_turns_of_short_runs_show_what_reruns_differ_by_and_it_is_not_assumed() -> None:

@@ -212,7 +212,7 @@ def debug_mode_waits() -> Iterator[Counter[str]]:
 
     def note(message: Any, *_: Any, **__: Any) -> None:
         if "called a synchronizing CUDA operation" in str(message):
-            found[format_site(outside_torch(sys._getframe(1))[0]) or "unknown"] += 1
+            found[format_site(outside_torch(sys._getframe(1).f_back)[0]) or "unknown"] += 1
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")

@@ -9,11 +9,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import SettingsError
+from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site, level_of_user, line_of_frame
-from kit.threads import start_thread
+from kit.threads import read_stacks, start_thread
 
 if TYPE_CHECKING:
     from kit.runtime.session.session import Session
@@ -103,6 +105,12 @@ def _brought(session: Session, bring: Callable[[], Any]) -> Iterator[tuple[Any, 
         yield batch, cells
 
 
+def _line_of(thread: threading.Thread) -> Site:
+    """The user's line that a thread is at: for `read_stacks`."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return ("", 0) if frame is None else line_of_frame(frame)
+
+
 def prefetched(batches: Iterator[Any], depth: int) -> Generator[Any]:
     """The same batches, prepared ahead by a thread that ends with this iterator."""
     ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(depth)
@@ -134,8 +142,8 @@ def prefetched(batches: Iterator[Any], depth: int) -> Generator[Any]:
         stopped.set()
         if thread is not threading.current_thread():  # the garbage collector may run there
             thread.join(PATIENCE_S)
-            if thread.is_alive() and thread.ident in (frames := sys._current_frames()):
-                where = format_site(line_of_frame(frames[thread.ident]))
+            if thread.is_alive():
+                where = format_site(read_stacks(partial(_line_of, thread)))
                 warnings.warn(
                     f"the next batch is still being prepared{where and f' at {where}'}, after "
                     f"{PATIENCE_S:g} s: the thread 'kit prefetch' is left to end by itself",

@@ -7,7 +7,7 @@ import pickle
 import sys
 import traceback
 
-from kit.errors import RAISED_AT, ExecutionError, SettingsError, words_of
+from kit.errors import RAISED_AT, ExecutionError, SettingsError, note, words_of
 from kit.measure.base.context import Workload
 
 __all__ = ["check_importable", "let_go", "portable"]
@@ -40,8 +40,8 @@ def portable(error: BaseException) -> BaseException:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever its constructor raises
         plain = ExecutionError(f"{type(error).__name__}: {words_of(error)}")
-        for note in getattr(error, "__notes__", ()):
-            plain.add_note(note)
+        for said in getattr(error, "__notes__", ()):
+            plain.add_note(said)
         return plain
     return error
 
@@ -56,7 +56,7 @@ def let_go(error: BaseException) -> None:
     while seen is not None and seen not in chain:
         chain.append(seen)
         if seen.__traceback__ is not None:
-            seen.add_note(RAISED_AT + "".join(traceback.format_tb(seen.__traceback__)))
-            seen.__traceback__ = None
+            note(seen, RAISED_AT + "".join(traceback.format_tb(seen.__traceback__)))
+            seen.with_traceback(None)  # which also a frozen dataclass takes
         seen = seen.__cause__ or seen.__context__
     gc.collect()

@@ -179,9 +179,9 @@ class _Sweep:
                     cancelled=self.cancelled,
                     caches=caches,
                 )
-            except (Cancelled, KeyboardInterrupt, GeneratorExit):
+            except Cancelled:
                 raise
-            except BaseException as error:  # noqa: BLE001 - the other cells are still run
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the other cells are still run
                 self.fail(i, error)
             else:
                 self.keep(i, made)
@@ -331,9 +331,9 @@ def _measure(
             raise Cancelled("the sweep has ended")
         try:
             made = placement.run(cell, cancelled=cancelled)
-        except (Cancelled, KeyboardInterrupt, GeneratorExit):
+        except Cancelled:
             raise
-        except BaseException as error:  # noqa: BLE001 - it is given back
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is given back
             if _process() == home:
                 return error
             return portable(error)

@@ -34,7 +34,7 @@ class KernelCost:
 
     Bytes and arithmetic are modelled, from the shapes of the graph: each value is read once and
     written once, and what stays inside a fused kernel is neither. nan is what cannot be known, as
-    of a kernel inside of a loop, whose body is not in the graph.
+    of one of several kernels of a loop or a hybridized function, whose body is not in the graph.
 
     A foreign trace has no graph, but may name the ops that launched a kernel, and their shapes. An
     op that launches several kernels says nothing of what each of them does: only kernels that are

@@ -22,10 +22,10 @@ import jax
 import jaxlib.version
 from jax.experimental.compilation_cache import compilation_cache
 
-from kit.runtime.compiling.folder import chosen_folder, is_private
+from kit.runtime.compiling.folder import NOISY_JAXLIB, chosen_folder, is_private
 from kit.runtime.compiling.sealed import SealedFolder
 from kit.text import safe_terminal
-from kit.versions import tried_text
+from kit.versions import is_within, tried_text
 
 try:
     from jax._src import compilation_cache as jax_cache
@@ -38,7 +38,6 @@ except ImportError:  # then what is compiled ahead is found in its own process o
 
 __all__ = ["counting_hits", "use_disk_cache", "with_nodes", "without_lines"]
 
-_QUIET = (0, 10, 2)  # older jaxlibs write two errors at each program of a CPU that they load
 _HIT = "/jax/compilation_cache/cache_hits"
 _counter = threading.local()
 
@@ -47,7 +46,8 @@ def use_disk_cache() -> None:
     """Switch jax's persistent cache on, unless the user has decided otherwise."""
     if jax.config.values.get("jax_compilation_cache_dir") is not None:
         return
-    if jaxlib.version.__version_info__ < _QUIET and jax.default_backend() == "cpu":
+    is_noisy = is_within(jaxlib.version.__version__, NOISY_JAXLIB)
+    if is_noisy and jax.default_backend() == "cpu":
         return
     chosen = chosen_folder()
     if not chosen or not is_private(chosen) or not _let_jax_keep_in(chosen):

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from kit.text import safe_terminal
 
-__all__ = ["chosen_folder", "is_private", "why_not_kept"]
+__all__ = ["NOISY_JAXLIB", "chosen_folder", "is_private", "why_not_kept"]
 
+NOISY_JAXLIB = "<0.10.2"  # writes two errors at each program of a CPU that it loads
 _NO_FOLDER = "it is no folder"
 
 

@@ -128,9 +128,9 @@ class CompileLog:
     def changes(self) -> tuple[GraphChange, ...]:
         """The graphs behind the recompiles that are worth showing; no program of thousands."""
         noted = self._noted
-        shown = worth_showing([note for note, _, _ in noted])
-        shown = [i for i in shown if noted[i][0].ops <= _MOST_OPS and noted[i][2] is not None]
-        found = (change_of(i, _diff(noted[i])) for i in shown)
+        first = max(len(noted) - KEPT, 0)  # whose graphs are kept
+        shown = [first + i for i in worth_showing([note for note, _, _ in noted[first:]])]
+        found = (change_of(i, _diff(noted[i])) for i in shown if noted[i][0].ops <= _MOST_OPS)
         return tuple(change for change in found if change.is_small)
 
     def _most_similar(self, new: CompiledProgram) -> CompiledProgram | None:
@@ -168,7 +168,7 @@ class CompileLog:
                 f"  step {note.step}, segment {note.segment} ({note.phase}): "
                 f"{note.sentence}, {note.ms:.0f} ms"
             )
-        if again:
+        if again and again[-1][2] is not None:
             shown = str(_diff(again[-1])).splitlines()
             lines += ["the last change, old left and new right:", *("  " + x for x in shown)]
         return lines

@@ -292,7 +292,8 @@ def _is_called_in_between(frame: FrameType) -> bool:
     if code.co_name == "__del__" or code.co_filename == weakref.__file__:
         return True
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]  # and `*rest`
-    given = (frame.f_locals.get(name) for name in arguments)
+    known = frame.f_locals
+    given = (known.get(name) for name in arguments)
     # a signal handler is given the frame that it interrupts
     found = (y for x in given for y in (x if isinstance(x, tuple) else (x,)))
     return caller is not None and any(x is caller for x in found)

@@ -216,6 +216,7 @@ class Batch:
             for cell in cells_of(thing)
             if id(cell) not in own
         ]
+        self._look.held.clear()
         self._look.arrays.clear()
         self._look.boxes.clear()
 

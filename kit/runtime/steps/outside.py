@@ -93,7 +93,7 @@ def asked(
             return f"{shown} at {_site(function, word)}"
     for name, thing in held:
         holder = last_word(name)
-        is_called = holder in reached or (holder != name and not holder.isidentifier())
+        is_called = holder in reached or (bool(name) and not holder.isidentifier())
         if is_called and (found := _NAMED.get(id(_plain(thing)))) is not None:
             owner, word = found
             if word not in _SEEDED:

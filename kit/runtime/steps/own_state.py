@@ -105,7 +105,8 @@ class OwnState:
         self._drawn = self._draws()
 
     def _drop(self) -> None:
-        """Let go of the arrays, which the step would keep otherwise."""
+        """Let go of the arrays, and of what has one, which the step would keep otherwise."""
+        self._seen.held.clear()
         self._seen.arrays.clear()
         self._seen.boxes.clear()
 

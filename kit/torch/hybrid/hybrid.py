@@ -116,9 +116,9 @@ class Hybrid(Generic[P, T]):
                 if isinstance(trace := traces.get(kind), Trace):
                     trace.hold(outside)
                 return made
-            if isinstance(trace, str):
-                return self._as_it_is(args, kwargs, trace)
-            return _again(tape, trace, tensors, bases)  # type: ignore[no-any-return]
+            if not isinstance(trace, str):
+                return _again(tape, trace, tensors, bases)  # type: ignore[no-any-return]
+        return self._as_it_is(args, kwargs, trace)  # its ops take the lock one by one
 
     def _changed(self, traces: dict[Any, Any], kind: Any) -> str | None:
         """What it reaches for has changed since it was learnt: it is learnt anew, some times."""
@@ -257,7 +257,7 @@ def _told_apart(outside: Any) -> Any:
 def _in_words(what: str, known: KnownFunction) -> str:
     if known.unseen:
         return known.unseen.replace("the step names", "it names").replace("each step", "each call")
-    name = what.rpartition(": ")[2].removeprefix("global ")
+    name = what.rpartition(": ")[2].removeprefix("global ") or "what it reaches for"
     return f"it changes {name} itself, and a repetition would not"
 
 

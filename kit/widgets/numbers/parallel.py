@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import traitlets
 from bokeh.models import (
+    BasicTickFormatter,
     ColumnDataSource,
     FactorRange,
     HoverTool,
     Legend,
-    NumeralTickFormatter,
     Span,
 )
 from bokeh.plotting import figure
@@ -223,7 +223,7 @@ class ParallelView(View):
             ("segments", "@segments"),
         ]
         plot.add_tools(HoverTool(renderers=[line], tooltips=tips, mode="vline"))
-        plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[000]")  # no powers of ten
+        plot.yaxis.formatter = BasicTickFormatter(use_scientific=False)  # no powers of ten
         ops = self.backward.ops
         plot.xaxis.ticker = sorted(
             {*(k * 10**n for n in range(7) for k in (1, 2, 5) if k * 10**n < ops * 0.75), ops}
@@ -239,7 +239,7 @@ class ParallelView(View):
             x_axis_label="ms",
             title="modelled step of one device",
         )
-        plot.xaxis.formatter = NumeralTickFormatter(format="0,0.[000]")  # no powers of ten
+        plot.xaxis.formatter = BasicTickFormatter(use_scientific=False)  # no powers of ten
         bars = plot.hbar(y="lane", left="left", right="right", height=0.75, color="color",
                          line_color="#ffffff", source=self.lanes, legend_field="what")  # fmt: skip
         tips = [("", "@name"), ("from", "@left{0.00} ms"), ("to", "@right{0.00} ms")]

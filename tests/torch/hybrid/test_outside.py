@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import random
+import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -180,6 +181,20 @@ def test_a_function_that_fills_a_list_of_numbers_runs_as_it_is_from_the_third_ca
             assert [float(counted(x)[0]) for _ in range(6)] == [1, 2, 3, 4, 5, 6]
     assert [str(one.message).partition("because ")[2] for one in said] == [*counted.reasons]
     assert [*counted.reasons] == ["it changes calls itself, and a repetition would not"]
+
+
+def test_a_function_that_only_writes_a_global_is_told_without_its_name() -> None:
+    @kit.hybridize
+    def noting(x: Any) -> Any:
+        global NOTED
+        NOTED = time.perf_counter()
+        return x * 2
+
+    with kit.Session(), warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        for _ in range(6):
+            noting(torch.ones(2, device="kit"))
+    assert all("  " not in reason for reason in noting.reasons)
 
 
 def test_settings_that_change_at_each_call_end_the_learning() -> None:

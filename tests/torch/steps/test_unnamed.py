@@ -195,6 +195,8 @@ class Holds:
      (lambda: partial(VALUE)(), "read_text"), (lambda: LATER[0](), "Path.open"),
      (lambda ask={"now": time.monotonic}: ask["now"](), "time.monotonic"),
      (Holds().of_python, "Path.read_bytes"), (Holds().of_the_programs, "exists"),
+     (lambda read=FLAG.read_text: read(), "Path.read_text"),
+     (lambda *, read=FLAG.read_text: read(), "Path.read_text"),
      (Holds().of_none, ""), (lambda: time.strftime("%H"), "time.strftime")],
 )  # fmt: skip
 def test_a_method_in_a_variable_asks_what_it_asks_by_its_name(step: Any, said: str) -> None:

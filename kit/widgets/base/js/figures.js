@@ -40,12 +40,16 @@ export class FigurePainter {
     this.painted = new WeakMap(); // model -> {property: [light, dark]}
   }
 
-  /** @param {any} figure @param {any} index of bokeh's views */
+  /** @param {any} figure @param {any} index of bokeh's views @returns {boolean} whether a colour has changed */
   paint(figure, index) {
     this.figures.set(figure, index);
     const toDark = this.isDark(), sources = new Map();
     for (const {glyph, data_source} of figure.renderers) sources.set(glyph, data_source);
-    for (const model of figure.references()) this.paintModel(model, toDark, sources.get(model));
+    let hasChanged = false;
+    for (const model of figure.references()) {
+      hasChanged = this.paintModel(model, toDark, sources.get(model)) || hasChanged;
+    }
+    return hasChanged;
   }
 
   /** Before the dark twins change: all figures are light again, and no twin is kept. */
@@ -60,8 +64,7 @@ export class FigurePainter {
   paintAll() {
     for (const [figure, index] of this.figures) {
       if (figure.document === null) this.figures.delete(figure);
-      else {
-        this.paint(figure, index);
+      else if (this.paint(figure, index)) {
         // A legend in other colours is made anew, and had no height when bokeh laid the figure out.
         requestAnimationFrame(() => { for (const view of index.find(figure)) view.invalidate_layout(); });
       }
@@ -87,6 +90,7 @@ export class FigurePainter {
     // Not `setv`: jupyter_bokeh sends what that changes to the kernel, which need not know.
     const asked = Object.entries(changes).map(([name, value]) => [model.properties[name], value]);
     if (asked.length) model._setv(new Map(/** @type {any} */ (asked)), {});
+    return asked.length > 0;
   }
 
   /** @param {string} name @param {any} spec @param {any} source */

@@ -189,6 +189,7 @@ export class TimelinePlot {
   dress() {
     this.tones = tonesNow();
     this.colors = this.fills();
+    this.legend.show(this.table, this.filter, this.ghost, this.showsPath);
     this.frame.dress(this.tones, isDark());
     this.painter.overview.reset();
     this.draw();

@@ -13,20 +13,21 @@ const IDLE_ALPHA = 0.55, FAINTEST = 0.08; // of a pixel that is idle all through
  * @param {CanvasRenderingContext2D} ctx @param {Picture} picture */
 export function paintIdle(ctx, picture) {
   const {table, view} = picture;
+  if (!table.idle.length) return;
+  const hatch = hatchIn(ctx, picture.tones.ground);
   ctx.font = `11px ${FONT}`;
   ctx.textBaseline = "middle";
   for (const {top, gaps} of table.idle) {
     const y = view.y(top);
-    if (y + IDLE_PX >= AXIS && y <= view.height) paintGaps(ctx, picture, gaps, y);
+    if (y + IDLE_PX >= AXIS && y <= view.height) paintGaps(ctx, picture, hatch, gaps, y);
   }
   ctx.globalAlpha = 1;
 }
 
-/** @param {CanvasRenderingContext2D} ctx @param {Picture} picture @param {import("../data/idle.js").Gaps} gaps
- * of one row @param {number} y */
-function paintGaps(ctx, {table, view, tones, causes}, gaps, y) {
+/** @param {CanvasRenderingContext2D} ctx @param {Picture} picture @param {CanvasPattern} hatch
+ * @param {import("../data/idle.js").Gaps} gaps of one row @param {number} y */
+function paintGaps(ctx, {table, view, tones, causes}, hatch, gaps, y) {
   const width = Math.max(1, Math.round(view.right - view.gutter)), {cause} = table.gaps;
-  const hatch = hatchIn(ctx, tones.ground);
   const pixels = idlePixels(gaps, cause, view.shownFrom, view.shownTo, width);
   for (let p = 0; p < width; p++) {
     if (pixels.causes[p] < 0) continue;
