@@ -58,12 +58,7 @@ def measure(
             lambda: session.run_step(step),
             settings,
             # `run_step` ends the steps
-            Pace(
-                session.wait_all,
-                quiet=partial(watch.begin, cancelled),
-                start=syncs.clear,
-                drain=session.wait_all,
-            ),
+            Pace(session.wait_all, quiet=partial(watch.begin, cancelled), start=syncs.clear),
             progress=progress,
             cancelled=cancelled,
             source=step,

@@ -30,7 +30,7 @@ CancelledFn = Callable[[], bool]
 
 TRACED_STEPS = 3  # after the measured ones; of two, the spread of a fraction is hardly known
 _AROUND_TRACED = 2  # steps before them, at most, and as many as settle a loader
-_LONG = 0.02  # of a step: a report of how far it is that takes longer is noticed
+_REPORTING = 0.01  # of the time, at most: the device works on meanwhile, and the clock stands
 LEAST_WARMUP = 3  # where steps decide how long it takes; losses are kept from then on
 
 
@@ -52,8 +52,6 @@ class Pace:
     mark_step: Callable[[], object] = _nothing  # a step ends
     quiet: Callable[[], object] = _nothing  # wait for what else would disturb the clock
     start: Callable[[], object] = _nothing  # the measured steps begin
-    # Wait for all work where one may do so alone: other processes do not, and would be waited for.
-    drain: Callable[[], object] = _nothing
     keep: Callable[[Any], Any] = detached  # what to keep of a measured step's result
     agree: Callable[[bool], bool] = bool  # do all who take the step call their steps steady?
     share: Callable[[int], int] = int  # how many steps do all who take the step measure?
@@ -115,7 +113,7 @@ def timed_steps(
     i = 0
     if progress is not None:
         progress("running the first step (may compile)", 0.0)
-    before = time.perf_counter_ns()
+    before = next_report = time.perf_counter_ns()
     while first is None or i < end:
         if cancelled is not None and cancelled():
             raise Cancelled(f"cancelled before step {i + 1}")
@@ -134,21 +132,18 @@ def timed_steps(
         if i == end - 1:
             pace.finish()
         now = time.perf_counter_ns()
-        began = before
-        (times if first is not None and i >= first else warming).append(now - began)
+        (times if first is not None and i >= first else warming).append(now - before)
         if i >= least:
             kept.append(pace.keep(result))
         del result  # with its graph, which keeps the inputs that have gradients
         ready.note()
         before = time.perf_counter_ns()
         i += 1
-        if progress is not None:
+        if progress is not None and now >= next_report:
             said, part = _progress(i, first, end, settings)
             progress(said + _slow(i, (times or warming)[-1]), part)
             before = time.perf_counter_ns()
-            if before - now > _LONG * (now - began):
-                pace.drain()  # meanwhile the device has worked: its next step would seem shorter
-                before = time.perf_counter_ns()
+            next_report = before + round((before - now) / _REPORTING)
     ready.end_measured(len(times))
     return Timed(times, kept[: settings.least_steps], i - len(times), ready)
 

@@ -74,12 +74,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         timed = timed_steps(
             paced.run,
             settings,
-            Pace(
-                paced.finish,
-                paced.mark,
-                quiet=lambda: watch.begin(cancelled),
-                drain=paced.finish,
-            ),
+            Pace(paced.finish, paced.mark, quiet=lambda: watch.begin(cancelled)),
             progress=progress,
             cancelled=cancelled,
             source=step,
