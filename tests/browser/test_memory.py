@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -49,12 +50,18 @@ THEME = """(name) => window.jupyterapp.commands.execute(
   "apputils:change-theme", {theme: `JupyterLab ${name}`})"""
 
 
-def test_the_legend_stays_in_its_figure_when_the_theme_changes(lab: Lab, browser: Browser) -> None:
+def opened(lab: Lab, browser: Browser) -> Any:
+    """The page with a notebook that shows the view."""
     page = browser.page
     page.set_viewport_size({"width": 1200, "height": 1500})
     write_notebook(lab.root / "memory.ipynb", VIEW)
     assert lab.open_and_run(browser, "memory.ipynb") == []
     browser.wait_for_canvases(2)
+    return page
+
+
+def test_the_legend_stays_in_its_figure_when_the_theme_changes(lab: Lab, browser: Browser) -> None:
+    page = opened(lab, browser)
     try:
         for name in ("Dark", "Light"):
             page.evaluate(THEME, name)
@@ -70,11 +77,7 @@ def test_the_legend_stays_in_its_figure_when_the_theme_changes(lab: Lab, browser
 
 
 def test_clicks_on_the_area_a_holder_and_a_row_select_nodes(lab: Lab, browser: Browser) -> None:
-    page = browser.page
-    page.set_viewport_size({"width": 1200, "height": 1500})
-    write_notebook(lab.root / "memory.ipynb", VIEW)
-    assert lab.open_and_run(browser, "memory.ipynb") == []
-    browser.wait_for_canvases(2)
+    page = opened(lab, browser)
     page.get_by_text("Variants: time, and the memory that they write").first.wait_for()
     area, holders = (page.locator(".bk-Figure").nth(i) for i in (0, 1))
     browser.click_until(

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from kit.errors import Cancelled, SessionError, SettingsError
+from kit.errors import Cancelled, SessionError, SettingsError, note
 from kit.measure.base.context import as_workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.turns import in_turn
@@ -241,7 +241,7 @@ class _Child:
             elif kind == "failed":
                 self.error, self.is_cause = rest
                 rank, count = self.rank, self._task.team.processes
-                self.error.add_note(f"kit: this was in process {rank} of {count}")
+                note(self.error, f"kit: this was in process {rank} of {count}")
 
     def _next(self) -> tuple[Any, ...] | None:
         """The next that it says; None: nothing now, or it has gone."""

@@ -24,7 +24,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from kit.errors import EngineError, SessionError, to_raise
+from kit.errors import EngineError, SessionError, note, to_raise
 from kit.runtime.engine.operations import (
     CANCELLED,
     DONE,
@@ -280,7 +280,7 @@ class Engine:
             return None
         error = failures[0][1]
         if others := [str(e) for _, e in failures[1:4] if e is not error]:
-            error.add_note(f"kit: {len(failures) - 1} more failed: " + "; ".join(others))
+            note(error, f"kit: {len(failures) - 1} more failed: " + "; ".join(others))
         return error
 
     def close(self, *, cancel: bool = False) -> None:
