@@ -88,12 +88,15 @@ def asked(
         held: functions, and those of methods, with the names of what holds them; see `Look`.
     """
     reached = {"<lambda>", *by_libraries}  # grows by the words of each that is called
+    attributes = set(by_libraries)
     for function in _called(functions, reached, held):
+        attributes |= _attributes_in(function.__code__)
         for word, shown in _asked_by(function, paths):
             return f"{shown} at {_site(function, word)}"
     for name, thing in held:
-        holder = last_word(name)
-        is_called = holder in reached or (bool(name) and not holder.isidentifier())
+        holder = last_word(name)  # a module is named alike: `time.sleep` does not ask `time.time`
+        is_named = holder in (attributes if "." in name else reached)
+        is_called = is_named or (bool(name) and not holder.isidentifier())
         if is_called and (found := _NAMED.get(id(_plain(thing)))) is not None:
             owner, word = found
             if word not in _SEEDED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import random
@@ -197,7 +198,9 @@ class Holds:
      (Holds().of_python, "Path.read_bytes"), (Holds().of_the_programs, "exists"),
      (lambda read=FLAG.read_text: read(), "Path.read_text"),
      (lambda *, read=FLAG.read_text: read(), "Path.read_text"),
-     (Holds().of_none, ""), (lambda: time.strftime("%H"), "time.strftime")],
+     (Holds().of_none, ""), (lambda: time.strftime("%H"), "time.strftime"),
+     (lambda: time.sleep(0), ""), (lambda: glob.escape("a"), ""),  # named as a function in them
+     (lambda: time.time(), "time.time"), (lambda: glob.glob("a"), "glob.glob")],
 )  # fmt: skip
 def test_a_method_in_a_variable_asks_what_it_asks_by_its_name(step: Any, said: str) -> None:
     found = Look("self", step)
