@@ -45,7 +45,7 @@ KNOWN_ERRORS = (
         0.25,
         _unfitted(4345),
     ),
-    KnownError((REPLAY,), 0.30, _unfitted(626)),
+    KnownError((REPLAY,), 0.45, _unfitted(206)),
     KnownError(("prefetch",), 0.50, _unfitted(1430)),
 )
 
