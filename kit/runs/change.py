@@ -25,6 +25,7 @@ from kit.runs.conditions import doubt
 from kit.runs.labels import TIME, cell_of, samples_of
 from kit.runs.spread import (
     BLUR,
+    ENOUGH_FREEDOM,
     SURE,
     TURNS,
     Difference,
@@ -127,13 +128,26 @@ def step_difference(old: Run, new: Run, *, by_sample: bool = False) -> Differenc
 
 
 def steps_difference(
-    old: Sequence[Run], new: Sequence[Run], *, by_sample: bool = False
+    old: Sequence[Run],
+    new: Sequence[Run],
+    *,
+    by_sample: bool = False,
+    beside: Sequence[Sequence[Run]] = (),
 ) -> Difference:
-    """The same where each side was measured several times: by turns, repeats make it surer."""
-    turns = by_turns(*([run.environment.get(TIME, "") for run in runs] for runs in (old, new)))
+    """The same where each side was measured several times: by turns, repeats make it surer.
+
+    Args:
+        beside: the runs of others, all of one under the same settings. Where they took turns with
+            both sides, what theirs differ by says what reruns do, until there are enough of each.
+    """
+    turns = _took_turns(old, new)
     are_many = turns and min(len(known(_each(runs, by_sample))) for runs in (old, new)) >= TURNS
+    alike = [s for s in beside if turns and _took_turns(old, s) and _took_turns(new, s)]
+    learned = _learned([[run.step_ms for run in runs] for runs in (old, new, *alike)])
+    if learned is not None and (are_many or not turns or learned.freedom < ENOUGH_FREEDOM):
+        learned = None
     sides = [
-        _log_times(runs, by_sample=by_sample, took_turns=turns, are_many=are_many)
+        _log_times(runs, learned, by_sample=by_sample, took_turns=turns, are_many=are_many)
         for runs in (old, new)
     ]
     each = (_each(runs, by_sample) for runs in (old, new))
@@ -141,6 +155,10 @@ def steps_difference(
     if are_many:  # what others took is in the runs' own spread
         return found
     return replace(found, doubt=doubt_of(*old, *new))
+
+
+def _took_turns(old: Sequence[Run], new: Sequence[Run]) -> bool:
+    return by_turns(*([run.environment.get(TIME, "") for run in runs] for runs in (old, new)))
 
 
 def by_turns(old: Sequence[str], new: Sequence[str]) -> bool:
@@ -199,7 +217,7 @@ class StepTimes:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
-        learned = _learned(runs)
+        learned = _learned_of_labels(runs)
         self._sides = [_log_times([run], learned).side for run in runs]
 
     def difference(self, old: int, new: int) -> Difference:
@@ -362,19 +380,25 @@ def _rerun(times_ms: NDArray[Any], *, are_many: bool = False) -> Rerun:
     return Rerun(RERUN_SHORT if is_short else RERUN, wanders=True)
 
 
-def _learned(runs: Sequence[Run]) -> Rerun | None:
+def _learned_of_labels(runs: Sequence[Run]) -> Rerun | None:
     """What reruns of one label and the same settings differ by; None where there are too few.
 
     Runs without a label may be of before and after a change, so they are no reruns.
     """
     groups: dict[Hashable, list[float]] = defaultdict(list)
     for run in runs:
-        if run.label and run.step_ms > 0:
-            groups[run.label, *cell_of(run)].append(math.log(run.step_ms))
-    freedom = sum(len(group) - 1 for group in groups.values())
+        if run.label:
+            groups[run.label, *cell_of(run)].append(run.step_ms)
+    return _learned([*groups.values()])
+
+
+def _learned(groups: Sequence[Sequence[float]]) -> Rerun | None:
+    """What the reruns of each group differ by, in milliseconds; None where there are too few."""
+    logs = [np.log([time for time in group if time > 0]) for group in groups]
+    freedom = sum(len(group) - 1 for group in logs if len(group))
     if freedom < TURNS - 1:
         return None
-    squares = sum(float(np.var(group)) * len(group) for group in groups.values())
+    squares = sum(float(np.var(group)) * len(group) for group in logs if len(group))
     return Rerun(max(math.sqrt(2 * squares / freedom), RERUN), float(freedom))
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from kit.text import format_ms, format_number, format_percent, is_nothing
 
 __all__ = [
-    "BLUR", "SURE", "TURNS", "Difference", "LogTimes", "Rerun", "Side", "ends_text",
-    "interval", "known", "mean_margin", "middle_of", "student",
+    "BLUR", "ENOUGH_FREEDOM", "SURE", "TURNS", "Difference", "LogTimes", "Rerun", "Side",
+    "ends_text", "interval", "known", "mean_margin", "middle_of", "student",
 ]  # fmt: skip
 
 SURE = 1.96  # standard deviations of a 95 % interval
@@ -31,6 +31,8 @@ _OF_HALF = 0.37  # the middle half of some values says as much of their spread a
 _MANY = 1000  # steps: exact sums of binomials take long, and the normal is 0.1 % off
 _WORST_ECHO = 0.8  # correlation of neighbouring steps; beyond, ten steps would count as none
 BLUR = 0.10  # an interval that reaches further to one side could hide a change worth knowing
+ENOUGH_FREEDOM = 4.0  # of a spread that is learned of several settings: Student's t is 2.8 there
+_ODD = 3.0  # times the variance that is learned of all sides: this one is more erratic
 _WIDEST = 1e4  # times the lower end: an interval whose upper end lies beyond says nothing
 _MAY_BE_ANYTHING = "may be off a hundredfold"  # said of such an interval
 _NORMAL = NormalDist()
@@ -176,7 +178,7 @@ class Rerun:
     """What the difference of two reruns varies by: its standard deviation.
 
     Attributes:
-        freedom: degrees of freedom, if it was measured; inf of what is assumed.
+        freedom: degrees of freedom, if it was learned from reruns; inf of what is assumed.
         wanders: the speed is taken to differ between two runs as much as between the blocks of one.
     """
 
@@ -222,9 +224,12 @@ class Side:
             least += alike * sum(r.sd**2 for r in reruns) / 2
             seen = float(np.var([np.median(run) for run in runs], ddof=1))
             own = seen / count * _median_loss(count), count - 1.0
+            is_learned = all(math.isfinite(rerun.freedom) for rerun in reruns)
             if took_turns and count >= TURNS:
                 error, freedom = max(own, (least / count**2, freedom))
-            elif own[0] > error:  # what is assumed stays, and only what is beyond rests on few
+            elif own[0] > error * (
+                _ODD if is_learned else 1
+            ):  # what is assumed stays, and only what is beyond rests on few
                 freedom = _freedom([(error, freedom), (own[0] - error, own[1])])
                 error = own[0]
             one_run = max(seen, one_run)

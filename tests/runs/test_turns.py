@@ -120,6 +120,38 @@ def test_a_model_is_compared_with_the_median_of_repeats_which_is_surer_than_a_re
     assert (high - low) / low > 2 * error_of(10.0, runs).spread
 
 
+def rounds(rng: np.random.Generator, sides: int, sd: float) -> list[list[Run]]:
+    """Two runs of each side, by turns, of ten steps whose times differ by a tenth."""
+    found: list[list[Run]] = [[] for _ in range(sides)]
+    for second in range(2 * sides):
+        [at] = measured_at(rerun(rng, sd), second)
+        steps = (t * math.exp(rng.normal(0, 0.1)) for t in at.step_times_ns[:10])
+        found[second % sides].append(replace(at, step_times_ns=tuple(map(round, steps))))
+    return found
+
+
+def test_two_rounds_of_several_settings_say_together_what_reruns_differ_by() -> None:
+    """Of two runs each the half of an interval was 26 %, for one degree of freedom a side."""
+    rng = np.random.default_rng(8)
+    changed, found, alone = 0, 0, 0
+    for _ in range(100):
+        a, b, *beside = rounds(rng, 5, 0.01)
+        changed += steps_difference(a, b, beside=beside).is_changed
+        slower = [times(run, 1.2) for run in b]
+        found += steps_difference(a, slower, beside=beside).kind == "more"
+        alone += steps_difference(a, slower).kind == "more"
+    assert changed <= 5
+    assert found >= 80 > 40 > alone
+
+
+def test_what_others_differ_by_counts_only_where_they_took_turns() -> None:
+    a, b, *beside = rounds(np.random.default_rng(9), 5, 0.01)
+    later = [measured_at(run, 50 + i)[0] for i, side in enumerate(beside) for run in side]
+    apart = steps_difference(a, b, beside=[later[:2], later[2:4], later[4:]])
+    assert apart == steps_difference(a, b)
+    assert steps_difference(a, b, beside=beside).spread < apart.spread
+
+
 def test_two_runs_of_a_side_that_disagree_say_how_much_reruns_differ() -> None:
     rng = np.random.default_rng(3)
     old, new = ([replace(rerun(rng, 0), environment=at.environment) for at in

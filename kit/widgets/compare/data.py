@@ -157,7 +157,7 @@ def comparison_rows(
     base_ms = middle_ms(every[baseline])
     rows = []
     for i, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True)):
-        change = steps_difference(every[baseline], every[i], by_sample=by_sample)
+        change = _step_difference(baseline, i, every, by_sample=by_sample)
         row = _row(run, every[i], label, base_ms, None if i == baseline else change)
         rows.append(replace(row, doubt=doubt_of(run, *every[i]), by_sample=by_sample))
     found = {c.head: _best(c, rows, runs, every) for c in COLUMNS if c.best}
@@ -197,8 +197,14 @@ def _difference(
     field: str, i: int, k: int, runs: Sequence[Run], every: Sequence[Any]
 ) -> Difference:
     if field in ("step_ms", "sample_ms"):
-        return steps_difference(every[i], every[k], by_sample=field == "sample_ms")
+        return _step_difference(i, k, every, by_sample=field == "sample_ms")
     return headline_differences(runs[i], runs[k])[field]
+
+
+def _step_difference(i: int, k: int, every: Sequence[Any], *, by_sample: bool) -> Difference:
+    """From the i-th side to the k-th: what reruns differ by, all sides say together."""
+    beside = [runs for j, runs in enumerate(every) if j not in (i, k)]
+    return steps_difference(every[i], every[k], by_sample=by_sample, beside=beside)
 
 
 def check_runs(runs: Sequence[Any], baseline: Any) -> None:
