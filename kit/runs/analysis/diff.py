@@ -185,7 +185,8 @@ class RunDiff:
                 table = [row_markdown(row.name, row) for row in changed[:limit]]
                 parts.append(f"#### {title}\n\n{markdown_table(_HEAD, table)}")
             if rest := "; ".join(rest_texts(rows, self.doubt)):
-                parts.append(safe_markdown(rest if changed else f"{title}: {rest}") + ".")
+                told = rest if changed else f"{title}: {rest}"
+                parts.append(safe_markdown(told, 400) + ".")
         for title, nodes in self._nodes():
             if nodes:
                 table = [row_markdown(f"{n.op} at {_place(n)}", n) for n in nodes[:limit]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +11,8 @@ from kit.runs.change import Difference
 from kit.text import format_count, format_ms, safe_markdown, safe_terminal
 
 __all__ = ["Change", "NodeChange", "rest_texts", "row_markdown", "row_text"]
+
+_HIDDEN = "whose spread may hide a change"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Change:
             return "not compared: the step's line says why" if is_known else f"not judged: {doubt}"
         if self.difference is None or math.isnan(self.difference.spread):
             return "with too few steps to know the spread"
+        if self.difference.kind == "unclear":
+            return _HIDDEN
         return "without a change beyond the spread"
 
 
@@ -93,8 +97,19 @@ def rest_texts(rows: Sequence[Change], known_doubt: str = "") -> list[str]:
     Args:
         known_doubt: what the step's line says already.
     """
-    counts = Counter(row.why_untold(known_doubt) for row in rows if not row.is_changed)
-    return [f"{format_count(n, 'row')} {why}" for why, n in sorted(counts.items())]
+    untold: dict[str, list[Change]] = defaultdict(list)
+    for row in rows:
+        if not row.is_changed:
+            untold[row.why_untold(known_doubt)].append(row)
+    return [
+        f"{format_count(len(alike), 'row')} {why}{_largest(alike) if why == _HIDDEN else ''}"
+        for why, alike in sorted(untold.items())
+    ]
+
+
+def _largest(rows: Sequence[Change]) -> str:
+    row = max(rows, key=lambda row: abs(row.ms))
+    return f": the largest {row.name[:90]}, {_said(row)}"
 
 
 def row_text(name: str, row: Change | NodeChange, note: str = "") -> str:

@@ -166,6 +166,14 @@ def test_what_differs_by_less_than_its_spread_is_neither_slower_nor_in_the_text(
     assert "**" not in found.to_markdown()
 
 
+def test_a_row_that_the_spread_may_hide_a_change_of_is_not_said_to_be_without_one() -> None:
+    old = run_of(graph("mm", "relu"), ("dot", 0, 20, 1), ("relu", 60, 61, 2), noise=0.6)
+    new = run_of(graph("mm", "relu"), ("dot", 0, 24, 1), ("relu", 60, 61, 2), noise=0.6)
+    text = diff_runs(old, new).text()
+    assert "whose spread may hide a change: the largest" in text
+    assert "the largest dot, maybe 3.52 ms ±" in text
+
+
 def test_of_unchanged_reruns_hardly_a_row_is_called_changed() -> None:
     found = [
         diff_runs(make_run(seed=i, steps=3), make_run(seed=i + 50, steps=3)) for i in range(10)

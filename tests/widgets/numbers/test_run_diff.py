@@ -28,7 +28,8 @@ def test_a_rerun_has_no_red_and_no_green() -> None:
     text = run_diff_html(diff_runs(make_run(), make_run(seed=1)))
     assert WORSE not in text
     assert BETTER not in text
-    assert "Where the traced step went: 9 rows without a change beyond the spread." in text
+    assert "Where the traced step went: 3 rows whose spread may hide a change: the largest" in text
+    assert "; 6 rows without a change beyond the spread." in text
     assert "no change beyond the spread (" in text
 
 
