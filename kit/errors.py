@@ -27,6 +27,7 @@ Each message says what is wrong, where in the user's code, and what to do about 
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -109,6 +110,10 @@ class UnsupportedOp(LoweringError, NotImplementedError):
         )
         self.op = op
         self.site = site
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it is, and not made again of its text, where it goes to another process."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class ExecutionError(KitError, RuntimeError):

@@ -83,7 +83,12 @@ def _why_shared(folder: str) -> str:
             return "only a folder below your own is known to be closed to others"
     else:
         found = os.stat(folder)
-        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        if found.st_uid != os.getuid():
+            return (
+                f"it belongs to another user, of number {found.st_uid}. `chown` it if it is yours, "
+                "or set KIT_CACHE_DIR to a folder of your own"
+            )
+        if found.st_mode & 0o022:
             return (
                 "others may write there. `chmod 700` it if it is yours and nobody else has written "
                 "to it"

@@ -118,9 +118,13 @@ class CompileLog:
         """The graph diff behind a compile (the last one unless told), old left and new right.
 
         Raises:
-            GraphError: `KEPT` compiles have come since.
+            GraphError: there is no such compile, or `KEPT` compiles have come since.
         """
-        _, _, new = noted = self._noted[i]
+        kept = self._noted
+        if not -len(kept) <= i < len(kept):
+            numbers = f"0 to {len(kept) - 1}" if kept else "none"
+            raise GraphError(f"there is no compile {i}; their numbers: {numbers}")
+        _, _, new = noted = kept[i]
         if new is None:
             raise GraphError(f"the graphs of compile {i} are gone: the latest {KEPT} are kept")
         return _diff(noted)

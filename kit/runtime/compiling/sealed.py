@@ -15,11 +15,13 @@ import os
 import secrets
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from kit.files import open_plain, write_whole
+from kit.text import safe_terminal
 
 __all__ = ["MAX_BYTES", "SealedFolder"]
 
@@ -43,6 +45,7 @@ class SealedFolder:
     def __init__(self, folder: str) -> None:
         self._path = Path(folder)  # jax's name for it: jax logs it
         self._key = _key_of(self._path)
+        self._has_failed = False  # at writing an entry
         self._sweep()
 
     def get(self, key: str) -> bytes | None:
@@ -63,8 +66,21 @@ class SealedFolder:
         return content if is_mine else None
 
     def put(self, key: str, value: bytes) -> None:
-        """Keep an entry; now and then, make room."""
-        write_whole(self._file(key), self._seal(key, value) + value, sync=False)
+        """Keep an entry; now and then, make room. Why the first cannot be written is said once."""
+        file = self._file(key)
+        try:
+            write_whole(file, self._seal(key, value) + value, sync=False)
+        except OSError as error:  # jax would warn of each program: a full disk, a quota
+            if not self._has_failed:
+                self._has_failed = True
+                where = repr(safe_terminal(self._path, 200))
+                why = safe_terminal(error.strerror, 300)
+                warnings.warn(
+                    f"not all compiled programs are kept in {where}: {why}. KIT_CACHE_DIR names "
+                    "another folder",
+                    stacklevel=2,
+                )
+            return
         if secrets.randbelow(MAX_BYTES) < _BETWEEN * len(value):
             self.make_room()
 

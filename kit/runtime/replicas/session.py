@@ -28,11 +28,12 @@ class ReplicaSession(Session):
         self, rank: int, device: Any, collectives: Collectives, settings: Settings, frontend: Any,
         rules: Rules, cache: ExecutableCache | None = None,
     ) -> None:  # fmt: skip
-        if settings.step_mode == "speculate" or settings.mode == "torch":
+        if settings.mode == "torch":
+            raise SettingsError("DataParallel records its steps, which mode 'torch' does not")
+        if settings.step_mode == "speculate":
             raise SettingsError(
-                "DataParallel records its steps, or replays them: it needs step_mode='retrace' or "
-                "'replay', because what other replicas were sent cannot be asked for again, and a "
-                f"mode other than 'torch', not {settings.step_mode!r} and {settings.mode!r}"
+                "step_mode='speculate' issues a step again, and what other replicas were sent "
+                "cannot be asked for again; take 'retrace' or 'replay'"
             )
         if settings.scaling.takes_back:
             raise SettingsError(

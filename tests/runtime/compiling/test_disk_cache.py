@@ -51,6 +51,17 @@ def test_a_folder_that_others_may_write_to_is_refused_and_a_new_one_is_private(
         assert not is_private(str(shared))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such users")
+def test_a_folder_of_another_user_is_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said to `chmod` it, which changes nothing."""
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.warns(UserWarning, match="another user, of number .*`chown` it"):
+        assert not is_private(str(tmp_path))
+
+
 def test_a_home_that_cannot_be_written_to_is_said_and_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

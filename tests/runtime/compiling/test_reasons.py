@@ -105,6 +105,8 @@ def test_the_reasons_of_more_compiles_are_kept_than_graphs(
     assert session.compile_diff(26).rows
     with pytest.raises(GraphError, match="graphs of compile 25 are gone: the latest 4 are kept"):
         session.compile_diff(25)
+    with pytest.raises(GraphError, match="there is no compile 30; their numbers: 0 to 29"):
+        session.compile_diff(30)
     assert [change.compile for change in session.report.log.changes()] == [29]
     monkeypatch.setattr(reasons, "MOST_NOTES", 6)
     fewer = session_of(lambda i: ones(3) + (i + 2), 9)

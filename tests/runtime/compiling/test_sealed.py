@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,25 @@ def test_a_key_that_others_may_read_is_refused_and_a_torn_one_is_made_anew(tmp_p
     assert again.get("step") is None
     again.put("step", b"y")
     assert SealedFolder(str(tmp_path)).get("step") == b"y"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the bits of a mode say nothing there")
+def test_that_no_more_can_be_written_is_said_once_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """jax warned of each program of a full disk, by its name."""
+    folder = SealedFolder(str(tmp_path))
+
+    def full(*args: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sealed, "write_whole", full)
+    with pytest.warns(UserWarning, match="No space left on device. KIT_CACHE_DIR"):
+        folder.put("a", b"1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        folder.put("b", b"2")
+    assert folder.get("a") is None
 
 
 def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -222,3 +223,12 @@ def test_a_session_takes_settings_by_name() -> None:
     assert kit.Session(given, seed=7).settings == kit.Settings(bulk_forward=3, seed=7)
     with pytest.raises(SettingsError, match=r"'bulk_foward'; did you mean 'bulk_forward'\?"):
         kit.Session(bulk_foward=5)
+
+
+def test_an_error_of_an_op_without_a_rule_is_the_same_in_another_process() -> None:
+    """Its text was put into its text once more."""
+    error = UnsupportedOp("aten.foo.default", ["aten.fo.default"], "train.py:3", "no rule")
+    error.add_note("a note")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.op, again.site) == (str(error), error.op, error.site)
+    assert again.__notes__ == ["a note"]
