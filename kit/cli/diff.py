@@ -42,7 +42,7 @@ def diff(options: argparse.Namespace) -> int:
     parts += [f"{side}: {'; '.join(map(safe, names))}" for side, names in alone.items() if names]
     is_told = any(map(_is_measured, (found for _, found in diffs)))
     if bar is not None and is_told:
-        parts.append(_verdict(diffs, failed, bar, safe))
+        parts.append(_verdict(diffs, failed, bar, safe, alone.get("only in the old", ())))
     say("\n\n".join(part.rstrip("\n") for part in parts))
     if bar is not None and not is_told:
         raise KitError("no step was measured on both sides: --fail-over has nothing to compare")
@@ -113,12 +113,19 @@ def _verdict(
     failed: Sequence[str],
     bar: float,
     safe: Callable[[str], str],
+    gone: Sequence[str],
 ) -> str:
-    """What decides the exit status, in words; `safe` makes names fit for where they are shown."""
+    """What decides the exit status, in words.
+
+    Args:
+        safe: makes names fit for where they are shown.
+        gone: names of runs that only the old side has.
+    """
     rule = f"slower by more than {format_percent(bar, figures=3)} and than the spread"
     if failed:
         return f"FAILED: {rule}: " + "; ".join(safe(name) or "the step" for name in failed)
     missing = [safe(name) for name, found in diffs if not _is_measured(found)]
+    missing += map(safe, gone)
     unknown = [
         safe(n) or "the step"
         for n, d in diffs

@@ -238,7 +238,7 @@ def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:
     except Exception as error:
         warmup = _least_warmup(settings)
         what = f"warm-up step {i}" if i < warmup else f"step {i - warmup}"
-        note(error, f"kit: this was {what}, with {settings}")
+        note(error, f"kit: this was {what}, with {settings.to_string() or 'the default settings'}")
         if "No inf checks were recorded" in words_of(error):  # torch says no more than that
             note(error, _NO_GRADIENTS)
         raise

@@ -155,6 +155,7 @@ class Model:
         Raises:
             SettingsError: the runs cannot tell.
         """
+        asked = asked.of(self.run)
         if self.native is not None:
             return _native(self.run, self.native, asked)
         asked.check(self.run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kit.errors import SettingsError
 from kit.ir.plan import OpStream
@@ -39,6 +39,12 @@ class Question:
 
     def __post_init__(self) -> None:
         Settings.checked(self.settings)
+
+    def of(self, run: Run) -> Question:
+        """The same; settings that know no knob of the run's builder have them as the run did."""
+        if self.settings.own or not run.settings.own:
+            return self
+        return replace(self, settings=self.settings.fit(run.settings.own, run.name))
 
     def check(self, run: Run) -> None:
         """Accept a question that can be answered from this run.

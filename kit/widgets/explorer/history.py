@@ -33,9 +33,10 @@ MOST = 100  # settings that can be gone back to
 _CHOOSE = "choose …"
 
 
-def preset(settings: Settings) -> str:
-    """The name of the preset that these settings have in full; "" if of none."""
-    for name, change in PRESETS.items():
+def preset(settings: Settings, chosen: str = "") -> str:
+    """The name of the preset that these settings have in full, first the chosen; "" if of none."""
+    first = {chosen: PRESETS[chosen]} if chosen in PRESETS else {}
+    for name, change in {**first, **PRESETS}.items():
         if all(getattr(settings, field) == value for field, value in change.items()):
             return name
     return ""
@@ -174,7 +175,7 @@ class HistoryBar(HBox):
         if not hasattr(self, "redo"):
             return  # still being made
         with self._following:
-            self.preset.value = preset(self.settings) or _CHOOSE
+            self.preset.value = preset(self.settings, self.preset.value) or _CHOOSE
             self.text.value = self.settings.to_string()
             self.undo.disabled, self.redo.disabled = (not self._history.can(x) for x in (-1, 1))
             self.reset.disabled = self.settings == self._first

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.errors import SettingsError
 from kit.ir.plan import OpStream
+from kit.runs.knob import OwnKnob
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import predict
@@ -24,6 +25,18 @@ INPUT, HOST, KERNELS, ASLEEP = 40, 10, 30, 20  # milliseconds of a step of `nati
 
 def ms_of(run: Run, **asked: Any) -> float:
     return predict(run, **asked).step_ms
+
+
+def test_settings_without_the_builders_knobs_ask_for_the_runs_own() -> None:
+    """It was an AttributeError natively, and "width=None cannot be predicted" on device kit."""
+    own = (OwnKnob("width", 32, (16, 32), 16),)
+    native, lazy = native_run(), make_run(Settings("lazy", own=own))
+    native = replace(native, settings=native.settings.replace(own=own))
+    asked = native.settings.replace(own=(), prefetch=2)
+    assert predict(native, asked).settings.own == own
+    assert predict(lazy, Settings("bulked")).settings.own == own
+    with pytest.raises(SettingsError, match="width=16 cannot be predicted"):
+        predict(lazy, Settings("lazy", own=(own[0].set(16),)))
 
 
 @pytest.mark.parametrize("slowed", [1, 3])

@@ -154,3 +154,8 @@ def test_a_preset_changes_what_it_names_and_is_named_when_the_settings_are_its(e
     explorer.set(mode="bulked", bulk_forward=7)
     assert explorer.history.preset.value == explorer.history.preset.options[-2]  # scaling stayed
     assert preset(Settings(bulk_forward=7)) == ""
+    both = Settings(
+        loss_scaling="dynamic, on device"
+    )  # of two presets: the menu jumped to the other
+    assert preset(both, "no sync: scaling on the device") == "no sync: scaling on the device"
+    assert preset(Settings(), "no sync: scaling on the device") == preset(both) != ""
