@@ -128,9 +128,9 @@ def _is_constant(value: Any) -> bool:
 def of_optimizer(optimizer: torch.optim.Optimizer) -> Watched:
     """Asks an optimizer which tensors its state and gradients are; and for constants.
 
-    These are its parameters, hooks, and the numbers of its groups, such as the learning rate. One
-    that is a tensor on the device is read by the step like any other; one on the host is a
-    constant, as a number is.
+    These are its parameters, hooks, the constants among its attributes, and the numbers and texts
+    of its groups, such as the learning rate. One that is a tensor on the device is read by the step
+    like any other; one on the host is a constant, as a number is.
     """
 
     known = ref(optimizer)
@@ -141,6 +141,8 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> Watched:
             return None
         for hooks in _STEP_HOOKS(alive):
             seen += map(id, hooks.values())
+        seen += filter(_is_constant, vars(alive).values())
+        seen += numbers_in(alive.defaults)
         for group in alive.param_groups:
             for key, value in group.items():
                 if key == "params":
@@ -149,7 +151,7 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> Watched:
                     is_host = value.device.type == "cpu"
                     seen.append((id(value), float(value) if is_host and value.numel() == 1 else 0))
                 else:
-                    seen += numbers_in(value)
+                    seen += (value,) if type(value) is str else numbers_in(value)
         return seen
 
     def bound() -> Any:

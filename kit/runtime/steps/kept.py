@@ -10,9 +10,14 @@ from weakref import ref
 from kit.runtime.recording.bulk import Cell, Value
 from kit.runtime.steps.reach import Part
 
-__all__ = ["Arrays", "BoundAnew"]
+__all__ = ["Arrays", "BoundAnew", "copy_of"]
 
-_ANEW = "the step makes anew each time, from between two steps; keep its .clone()"
+_ANEW = "the step makes anew each time, from between two steps"
+
+
+def copy_of(array: Any) -> str:
+    """What to keep in place of an array, or to return: torch's and jax's have their own word."""
+    return f"keep or return its {'.clone()' if hasattr(array, 'clone') else '.copy()'}"
 
 
 class Arrays:
@@ -87,7 +92,9 @@ class BoundAnew:
         """
         for i, (name, now) in enumerate(self._count()):
             if now > self._counts[i]:
-                return f"the program keeps {name}, which {_ANEW}"
+                array = self._arrays[i][1]() if i < len(self._arrays) else None
+                cure = "keep copies of its arrays" if array is None else copy_of(array)
+                return f"the program keeps {name}, which {_ANEW}; {cure}"
             self._counts[i] = now
         return ""
 

@@ -62,7 +62,11 @@ _READERS = {
     copy.deepcopy, pickle.dump, pickle.dumps, json.dump, json.dumps, inspect.getmembers,
 }  # fmt: skip
 _BY_TEXT = {"hasattr", "attrgetter", "methodcaller"}  # a text is the name of what they ask for
-_EQUAL = ("==", "!=")
+_EQUAL, _ORDER = ("==", "!="), ("<", "<=", ">", ">=")
+_EQUALS = frozenset({"__eq__", "__ne__"})
+_ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
+_COMPARES = _EQUALS | _ORDERS | {"__hash__"}  # name a field or two, but for those of dataclasses
+_BY_ORDER = {"sorted", "sort", "min", "max"}
 _WORD = re.compile(r"[^\W\d]\w*")
 _FIELD = re.compile(r"[.\[{]([^\W\d]\w*)")  # of "{0.weight}"
 _WATCHED = (int, float, complex, str)  # are compared, of a module that has been run
@@ -349,26 +353,30 @@ def _is_box(kind: type) -> bool:
 def _unnamed_of(kind: type) -> set[str]:
     """What of a class the program need not name: libraries call it, or `with` and `*` do."""
     names = {name for name, thing in vars(kind).items() if type(thing) is FunctionType}
-    special = {name for name in names - _SELDOM if name[:2] == "__" == name[-2:]}
+    compares = {name: vars(kind)[name].__code__.co_filename for name in names & _COMPARES}
+    by_hand = {name for name, path in compares.items() if path[:1] != "<" or path == "<stdin>"}
+    special = {name for name in names - _SELDOM if name[:2] == "__" == name[-2:]} | by_hand
     return special | called_by_libraries(kind) | _CALLED
 
 
 @lru_cache(maxsize=1024)
 def _unnamed_in(code: CodeType) -> frozenset[str]:
-    """Special methods that the code calls by `==` or a formatted text, and names in patterns."""
+    """Special methods that the code calls by `==`, `<` or a formatted text; names in patterns."""
     found = set[str]()
     for one in codes_in(code):
         before = ""
         for part in dis.get_instructions(one):
-            is_equality = part.opname == "COMPARE_OP" and part.argrepr.strip("bol()") in _EQUAL
-            if is_equality and before != "LOAD_CONST":  # else it is compared with a number or text
-                found |= {"__eq__", "__ne__"}
+            if part.opname == "COMPARE_OP" and before != "LOAD_CONST":  # else with a number or text
+                sign = part.argrepr.strip("bol()")
+                found |= _EQUALS if sign in _EQUAL else _ORDERS if sign in _ORDER else set()
             if part.opname.startswith(("FORMAT_", "CONVERT_VALUE")):
                 found |= _TEXTS
             before = part.opname
         found |= {x for names in one.co_consts if type(names) is tuple for x in names
                   if type(x) is str}  # fmt: skip
-    return frozenset(found | (_TEXTS if words_in(code) & {"repr", "str", "format"} else set()))
+    words = words_in(code)
+    found |= _TEXTS if words & {"repr", "str", "format"} else set()
+    return frozenset(found | (_ORDERS if words & _BY_ORDER else set()))
 
 
 @lru_cache(maxsize=1024)

@@ -15,6 +15,7 @@ from weakref import ref
 
 import numpy as np
 
+from kit.runtime.steps.kept import copy_of
 from kit.runtime.steps.look import Look
 from kit.runtime.steps.names import line_of
 from kit.runtime.steps.outside import asked
@@ -86,7 +87,7 @@ class OwnState:
         for name, array in now.arrays:
             if what := keeps(array):
                 where = line_of(name, now.functions)
-                return f"the step keeps {what} as {name}{where}; keep its .clone()"
+                return f"the step keeps {what} as {name}{where}; {copy_of(array)}"
         self._note_anew(now)
         return ""
 

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -368,3 +369,71 @@ def test_an_attribute_of_a_layer_counts_whatever_it_was(layer: Any, name: str, v
     assert look() == before
     setattr(layer, name, value)
     assert look() != before
+
+
+@dataclass(order=True)
+class Level:
+    n: int = 1
+
+
+class Budget:
+    left, name = 5, "warmup"
+
+    def __gt__(self, n: int) -> bool:
+        return self.left > n
+
+    def __eq__(self, name: object) -> bool:
+        return self.name == name
+
+    def __hash__(self) -> int:
+        return self.left
+
+
+class Stopping(torch.optim.SGD):
+    frozen = False
+
+    def step(self, closure: Any = None) -> Any:
+        return None if self.frozen else super().step(closure)
+
+
+@pytest.mark.parametrize("asks", ["<", "sorted", ">", "==", "hash", "frozen", "group", "defaults"])
+def test_what_a_comparison_or_an_optimizer_reads_counts_in_the_next_step(asks: str) -> None:
+    """Replay went on with what it had been."""
+
+    def losses(step_mode: str) -> list[float]:
+        now, high, budget = Level(1), Level(5), Budget()
+        with open_session(Settings(mode="lazy", step_mode=step_mode), cache=CACHE) as session:
+            w = torch.ones(3).to("kit").requires_grad_()
+            optimizer = Stopping([w], 0.1)
+            optimizer.frozen = False
+            group = optimizer.param_groups[0]
+            group["name"] = "trained"
+            factor: Callable[[], float] = {
+                "<": lambda: 2.0 if now < high else 1.0,
+                "sorted": lambda: 2.0 if sorted([now, high])[0] is now else 1.0,
+                ">": lambda: 2.0 if budget > 0 else 1.0,
+                "==": lambda: 2.0 if budget == "main" else 1.0,
+                "hash": lambda: 2.0 if hash(budget) == 5 else 1.0,
+                "frozen": lambda: 1.0,
+                "group": lambda: 2.0 if group["name"] == "frozen" else 1.0,
+                "defaults": lambda: optimizer.defaults["lr"] * 10,
+            }[asks]
+
+            def step() -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = (w * w).sum() * factor()
+                loss.backward()
+                optimizer.step()
+                return loss.detach()
+
+            found = []
+            for i in range(9):
+                if i == 6:
+                    now.n, budget.name, budget.left = 9, "main", 0
+                    optimizer.frozen, group["name"] = asks == "frozen", "frozen"
+                    optimizer.defaults["lr"] = 0.2
+                found.append(session.run_step(step).item())
+            assert step_mode == "retrace" or session.stepper.counts["replay.steps"] > 0
+            return found
+
+    assert losses("replay") == losses("retrace")
