@@ -135,6 +135,12 @@ class Knob:
         """The words that stand for a number."""
         return {} if self.values else self.words
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The numbers that words stand for, such as "unlimited", by the word."""
+        unlimited = {UNLIMITED_WORD: UNLIMITED} if self.is_bulk_size else {}
+        return unlimited | {word: value for value, word in self._instead.items()}
+
     def write(self, value: Any) -> str:
         """A value as text, which `read` reads again."""
         if value in self._instead:
@@ -151,15 +157,11 @@ class Knob:
         """
         if self.values:
             return self._chosen(text)
-        if self.is_bulk_size and text == UNLIMITED_WORD:
-            return UNLIMITED
-        for value, word in self._instead.items():
-            if text == word:
-                return value
+        if text in self.numbers:
+            return self.numbers[text]
         if text.isascii() and text.isdecimal():
             return int(text)
-        words = [UNLIMITED_WORD] * self.is_bulk_size + list(self._instead.values())
-        also = "".join(f" or {word!r}" for word in words)
+        also = "".join(f" or {word!r}" for word in self.numbers)
         raise SettingsError(
             f"{self.name} must be a whole number of at least {self.least}{also}, not {text[:80]!r}"
         )
@@ -221,13 +223,13 @@ class OwnKnob:
 
     name: str
     value: Value
-    values: tuple[Value, ...] = field(compare=False)
-    default: Value = field(compare=False)
-    widget: str = field(default="menu", compare=False)
-    label: str = field(default="", compare=False)
-    asks: str = field(default="", compare=False)
-    changes_numbers: bool = field(default=True, compare=False)
-    where: str = field(default="", compare=False)
+    values: tuple[Value, ...] = field(compare=False, repr=False)
+    default: Value = field(compare=False, repr=False)
+    widget: str = field(default="menu", compare=False, repr=False)
+    label: str = field(default="", compare=False, repr=False)
+    asks: str = field(default="", compare=False, repr=False)
+    changes_numbers: bool = field(default=True, compare=False, repr=False)
+    where: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         texts = (self.name, self.label, self.asks, self.where, *self.values)

@@ -208,7 +208,12 @@ class Settings:
         phrases={UNTIL_STEADY: "warm-up until steady"},
         is_measuring=True,
     )
-    seed: int = setting(0, "which random numbers are drawn", least=0, is_measuring=True)
+    seed: int = setting(
+        0,
+        "which random numbers are drawn; of a session, 0 is as torch was seeded",
+        least=0,
+        is_measuring=True,
+    )
     device: str = setting(
         "auto", "where it runs; `auto`: on a GPU if there is one", values=DEVICES, is_compiled=True
     )
@@ -250,7 +255,10 @@ class Settings:
             object.__setattr__(self, "check_numbers", CHECK_NUMBERS[self.check_numbers])
         check_names(self.own, type(self))
         for row in knobs_of(self):
-            row.check(getattr(self, row.name))
+            value = getattr(self, row.name)
+            if type(value) is str and value in row.numbers:  # as the settings' text has it
+                object.__setattr__(self, row.name, value := row.numbers[value])
+            row.check(value)
 
     if not TYPE_CHECKING:  # a type checker shall still find what is misspelt
 

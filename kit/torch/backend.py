@@ -132,9 +132,10 @@ class Backend:
             session.reseed(*(int(x) for x in state))
 
     def seed_session(self, session: Session) -> None:
-        """A session opens: it takes the state that was set for it, or else the seed of torch."""
+        """A session opens: it takes the state that was set for it, its own seed, or torch's."""
         state, self._state = self._state, None
-        numbers = [torch.initial_seed() % 2**32] if state is None else map(int, state)
+        seed = session.settings.seed or torch.initial_seed() % 2**32
+        numbers = [seed] if state is None else map(int, state)
         session.reseed(*numbers)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:

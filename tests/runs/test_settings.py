@@ -12,7 +12,7 @@ from kit.measure.search.autotune import axes_of as tuned_axes
 from kit.measure.search.sweeps import sweep
 from kit.measure.search.tuned import in_words, program_of, training_of, work_of
 from kit.reports.grid import axes_of as report_axes
-from kit.runs.knob import knobs_of, setting, settings_table
+from kit.runs.knob import OwnKnob, knobs_of, setting, settings_table
 from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.settings import Settings, names_checked
 from kit.widgets.base.controls import Controls
@@ -109,3 +109,17 @@ def test_a_mode_of_loss_scaling_is_one_row():
     assert not any(loss_scaling(row.native).takes_back for row in rows)  # which plain torch cannot
     with pytest.raises(SettingsError, match=r"loss_scaling must be one of 'none', .* not 'some'"):
         loss_scaling("some")
+
+
+def test_the_words_of_the_table_of_settings_are_taken_in_code_too() -> None:
+    """`Settings(steps="enough")` was refused, though the table and the text form have it."""
+    named = Settings(steps="enough", warmup="steady", bulk_inference="unlimited")  # type: ignore[arg-type]
+    assert named == Settings()
+    assert Settings(steps=5).replace(steps="enough") == Settings()
+    with pytest.raises(SettingsError, match="steps must be"):
+        Settings(steps="many")  # type: ignore[arg-type]
+
+
+def test_settings_are_shown_without_all_that_a_knob_offers() -> None:
+    own = OwnKnob("width", 2, tuple(range(900)), 1)
+    assert repr(Settings(own=(own,))).endswith("own=(OwnKnob(name='width', value=2),))")

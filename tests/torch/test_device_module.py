@@ -297,3 +297,15 @@ for _ in range(2):
     said = in_a_new_process(code)
     assert said.startswith("MemoryError")
     assert "SessionError an error or an interrupt came while device 'kit' was registered" in said
+
+
+def test_a_session_with_a_seed_of_its_own_draws_its_numbers() -> None:
+    """It drew those of torch's seed, whatever its settings said."""
+    torch.manual_seed(6)
+
+    def drawn(seed: int) -> list[float]:
+        with open_session(Settings(seed=seed)):
+            return torch.randn(3, device="kit").tolist()
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert drawn(6) == drawn(0)  # as torch was seeded

@@ -75,7 +75,8 @@ __all__ = [
 _STAR = "★"
 _BEST = "best of its column, or as good within the spread; none where the spread does not tell"
 _IN_PARENTHESES = (
-    "in parentheses the quartiles of the steps, and half of the 95% interval of the ratio"
+    "in parentheses the quartiles of the steps, and half of the 95% interval of the ratio after ±, "
+    "else all of it"
 )
 _WIDTHS = (20, 10, 13, 9, 8, 9, 8, 8, 8, 7)
 _LEGEND_COLS = 3  # as many as fit beside each other on a phone
