@@ -303,15 +303,22 @@ def traced_text(run: Run) -> str:
     ends = run.timeline.intervals(kind="step")
     traced = (ends[:, 1] - ends[:, 0]) / 1e6
     found = _ratio(_log_times([run]), LogTimes.of([traced], [_rerun(traced)]))
-    is_apart = abs(found.amount) >= _APART and not unequal_text(run)  # which says both, too
+    mean = float(np.mean(traced)) if len(traced) else math.nan  # the parts of a step are of it
+    is_mixed = abs(mean / found.new - 1) > UNEQUAL and not sorts_text(run.timeline, run.sorts)
+    is_apart = (is_mixed or abs(found.amount) >= _APART) and not unequal_text(run)  # says both
     doubt, unlike = doubt_of(run), run.measured.unlike_text  # the latter with both times, too
     if unlike or not (is_apart or (found.is_changed and not doubt)):
         return "" if unlike == doubt else unlike
-    how_sure = "" if doubt else f"; {found.text('longer', 'shorter')}"
+    measured = f"a measured one {format_ms(found.old)}"
+    both = f"a traced step took {format_ms(found.new)}, {measured}"
+    if is_mixed:
+        ends_ms = f"{format_ms(traced.min())} to {format_ms(traced.max())}"
+        both = f"the traced steps took {ends_ms}, {format_ms(mean)} in the mean, {measured}"
+    elif not doubt:
+        both += f"; {found.text('longer', 'shorter')}"
     busy = "" if math.isnan(run.busy_of_measured) else ", but not device busy,"
     return (
-        f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)}"
-        f"{how_sure}. Timeline, fractions and parts of a step{busy} are of traced steps; what "
+        f"{both}. Timeline, fractions and parts of a step{busy} are of traced steps; what "
         "advice could save is not"
     )
 

@@ -347,6 +347,14 @@ def test_a_run_says_with_both_times_that_tracing_made_its_steps_longer():
     assert "A traced step took 222 ms" in headline_html(slowed)
 
 
+def test_one_slow_step_among_the_traced_ones_is_said_with_their_mean() -> None:
+    """A validation in one of three made the table's step three times the measured one, unsaid."""
+    measured = replace(make_run(), step_times_ns=(7_500_000, 7_600_000, 7_400_000) * 20)
+    assert traced_text(_with_traced(measured, (7.1, 57.8, 7.2))).startswith(
+        "the traced steps took 7.1 ms to 57.8 ms, 24 ms in the mean, a measured one 7.5 ms. "
+    )
+
+
 def test_parts_that_do_not_fit_the_step_are_said_to_be_of_traced_steps() -> None:
     run = kit.open_trace(Path(workloads.__file__).parent / "recordings" / "bert_h100.kitrun")
     told = "the device waits 78.6 ms of the mean traced step's 118 ms"
