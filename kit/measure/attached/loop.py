@@ -291,8 +291,8 @@ class LoopWatch(OptimizerWatch):
         if self._look is not None and not self.is_recording and self._look():
             self.start()
         if self._recording is None and self._marks is None and not self._requests:
-            is_end = not self._is_explicit and self._leader.steps_first(optimizer)
-            if is_end and not is_inner(optimizer):
+            is_loops = not self._is_explicit and not is_inner(optimizer)
+            if is_loops and self._leader.goes_on(optimizer):
                 self._later.end_step()
             return
         leader, now = self._leader, self._recording

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kit.errors import SettingsError
+from kit.runs.steady import MOST_WARMUP
 from kit.runtime.session.session import current_session
 from kit.torch.optimizers import step_around
 
@@ -82,6 +83,13 @@ class Leader:
             since = self._count
         self._others[id(optimizer)] += 1
         return self._others[id(optimizer)] > most or self._count - since >= MANY
+
+    def goes_on(self, optimizer: Any) -> bool:
+        """Does its step end one of the loop after a recording? One that stays is followed."""
+        is_end = self.steps_first(optimizer) or self.is_replaced(optimizer, MOST_WARMUP)
+        if is_end:
+            self.take(optimizer)
+        return is_end
 
 
 def _none() -> None:

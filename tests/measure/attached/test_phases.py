@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,7 +18,9 @@ from kit.errors import SettingsError
 from kit.measure.attached import later
 from kit.measure.attached.optimizers import Leader
 from kit.measure.base.loop import TRACED_STEPS
+from kit.runs.steady import MOST_WARMUP
 from kit.text import format_ms
+from tests.factories import make_run
 from tests.measure.attached.loops import Loop
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -119,12 +122,11 @@ def test_a_watch_that_is_used_again_takes_the_next_loop_as_it_is() -> None:
     assert watch.run.environment["a step ends at"].startswith("AdamW.step()")
 
 
-@pytest.mark.parametrize(("each_ns", "is_said"), [(10**9, True), (1, False)])
 def test_a_loop_whose_time_is_outside_of_what_was_recorded_says_so(
-    each_ns: int, is_said: bool, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As where games are played between the phases of training."""
-    clock = itertools.count(step=each_ns)
+    clock = itertools.count(step=10**9)
     monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
     loop = Loop()
     with kit.watch(steps=3, skip=0) as watch:
@@ -136,12 +138,41 @@ def test_a_loop_whose_time_is_outside_of_what_was_recorded_says_so(
         recorded = watch.run
     said = set(watch.run.timeline.notes) - set(recorded.timeline.notes)
     own = format_ms(fmean(recorded.step_times_ns) / 1e6)
-    assert list(said) == is_said * [
+    assert list(said) == [
         f"after the recording the loop made 3 steps in 3 s, 1 s each in the mean; the measured "
         f"ones took {own}: the rest of the loop's time is outside of what was recorded"
     ]
     watch.close()
-    assert len(watch.run.timeline.notes) == len(recorded.timeline.notes) + is_said
+    assert len(watch.run.timeline.notes) == len(recorded.timeline.notes) + 1
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "said"),
+    [(10, []), (13, []), (40, ["a slower beginning"]), (1, ["outside of what was recorded"])],
+)
+def test_later_steps_that_are_much_slower_or_faster_than_the_measured_ones_are_said(
+    own_ms: int, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(step=10**7)
+    monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
+    steps = later.LaterSteps()
+    for _ in range(4):
+        steps.end_step()
+    run = replace(make_run(), step_times_ns=(own_ms * 10**6,) * 3)
+    notes = set(steps.noted(run).timeline.notes) - set(run.timeline.notes)
+    assert [part for note in notes for part in said if part in note] == said
+    assert bool(notes) == bool(said)
+
+
+def test_the_steps_of_the_next_optimizer_after_a_recording_count_as_the_loops() -> None:
+    """A second phase, of 95 % of the loop, was not mentioned at all."""
+    loop, after = Loop(), Loop()
+    with kit.watch(steps=3, skip=0) as watch:
+        loop.train(12)
+        assert watch.ended.startswith("complete")
+        before = watch._later._count
+        after.train(MOST_WARMUP + 12)
+        assert watch._later._count >= before + 10
 
 
 class _Calls(torch.optim.SGD):
