@@ -21,7 +21,7 @@ from kit.runs.analysis.headline import (
     has_other_samples,
     headline_differences,
 )
-from kit.runs.analysis.parts import NOTHING, Part, Parts, kernel_kind
+from kit.runs.analysis.parts import NOTHING, Part, Parts, kernel_kind, sum_of
 from kit.runs.analysis.rows import Change, NodeChange, rest_texts, row_markdown, row_text
 from kit.runs.change import (
     Difference,
@@ -44,12 +44,15 @@ from kit.text import (
     safe_markdown,
     safe_terminal,
 )
+from kit.trace.gaps import ELSEWHERE, OWN
 
 __all__ = ["Change", "NodeChange", "RunDiff", "diff_runs", "kernel_kind"]
 
 _NAMED = {COMMIT, TIME}  # of the environment: these tell the runs apart, and slow nothing down
 _HEAD = ("", "old", "new", "change")
 _SPREAD = "± is half of the 95% interval; 99% of the step's parts, because there are many."
+_PARTS = ("lines", "breakdown", "idle")
+_JOINED = "recording, waits elsewhere and own code"
 K = TypeVar("K", bound=Hashable)
 
 
@@ -78,6 +81,7 @@ class RunDiff:
     compiling: tuple[float, float] = (0.0, 0.0)  # part of the measured steps' time
     recompiled: tuple[str, ...] = ()  # reasons for which only the new run compiled
     devices: tuple[int, int] = (1, 1)
+    notes: tuple[str, ...] = ()  # what is not compared, as one of the two does not say it
 
     @property
     def slower(self) -> tuple[NodeChange, ...]:
@@ -151,6 +155,7 @@ class RunDiff:
         check_whole_number(SettingsError, "limit", limit, at_least=0)
         lines = [f"{' -> '.join(safe_terminal(x, 90) for x in self.labels)}",
                  row_text(self.step.name, self.step)]  # fmt: skip
+        lines += [f"  {text}" for text in self.notes]
         lines += [f"  {n}: {a!r} -> {b!r}" for n, a, b in self.settings]
         lines += [f"  {safe_terminal(f'{n}: {a} -> {b}')}" for n, a, b in self.environment]
         if any(self.segments):
@@ -178,7 +183,7 @@ class RunDiff:
         lines = [
             f"- {safe_markdown(n)}: {safe_markdown(a)} → {safe_markdown(b)}" for n, a, b in notes
         ]
-        lines += [f"- {text}" for text in self._compiles(safe_markdown)]
+        lines += [f"- {text}" for text in (*self._compiles(safe_markdown), *self.notes)]
         parts += ["\n".join(lines)] * bool(lines)
         for title, rows in self.sections:
             if changed := [row for row in rows if row.is_changed]:
@@ -231,24 +236,33 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     pair = _Pairing(step, doubt_of_traced(old, new))
     waits = replace(pair, doubt=doubt_of_waits(old, new))
     nodes, kernels = _graphs(parts, pair)
+    lines, broken, idle = ([getattr(p, name)() for p in parts] for name in _PARTS)
+    notes = []
+    if not all(lines) and any(lines):
+        lines = [{}, {}]
+        notes.append("lines are not compared: only one of the two says what comes from which")
+    if _sees_waits(old) != _sees_waits(new):
+        broken, idle = ([_joined(p) for p in found] for found in (broken, idle))
+        notes.append(f"{_JOINED} are one: only one of the two tells them apart")
     is_trace = any(IMPORTED in run.environment for run in (old, new))  # says nothing of these
     return RunDiff(
         labels=_labels(old, new),
         step=_step(olds, news, by_sample=has_other_samples(old, new)),
         settings=() if is_trace else _changed(_in_words(old), _in_words(new)),
-        breakdown=pair.rows(*(p.breakdown() for p in parts), is_ordered=False),
-        idle=pair.rows(*(p.idle() for p in parts)),
+        breakdown=pair.rows(*broken, is_ordered=False),
+        idle=pair.rows(*idle),
         syncs=waits.rows(*(p.syncs() for p in parts)),
         kernels=kernels,
         nodes=nodes,
         segments=(0, 0) if is_trace else (len(old.segments), len(new.segments)),
-        lines=pair.rows(*(p.lines() for p in parts)),
+        lines=pair.rows(*lines),
         headline=headline_differences(old, new),
         environment=_environment(old, new),
         compiles=(0, 0) if is_trace else (len(old.compiles), len(new.compiles)),
         compiling=(old.measured.compiled_fraction, new.measured.compiled_fraction),
         recompiled=_recompiled(old, new),
         devices=(parts[0].devices, parts[1].devices),
+        notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -276,12 +290,27 @@ def _step(olds: Sequence[Run], news: Sequence[Run], *, by_sample: bool) -> Chang
     return Change("sample" if by_sample else "step", found.old, found.new, difference=found)
 
 
+def _sees_waits(run: Run) -> bool:
+    """Would it show that the host waits elsewhere? A trace of torch's without stacks does not."""
+    return IMPORTED not in run.environment or bool(run.timeline.where(kind="elsewhere").any())
+
+
+def _joined(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """What the host does between two ops as one part, in the place of the first."""
+    found: dict[str, Part] = {}
+    for name, part in parts.items():
+        is_host = name.endswith(" recording") or name.startswith((ELSEWHERE, OWN))
+        key = _JOINED if is_host else name
+        found[key] = sum_of(found.get(key), part)
+    return found
+
+
 def _graphs(
     parts: tuple[Parts, Parts], pair: _Pairing
 ) -> tuple[tuple[NodeChange, ...], tuple[Change, ...]]:
-    """The nodes and the kernels of two runs, by the structure of their graphs."""
+    """The nodes and the kernels of two runs, by the structure of their graphs if both have one."""
     graphs = [p.run.graphs[0] if p.run.graphs else Graph(()) for p in parts]
-    aligned = _aligned(*graphs)
+    aligned = _aligned(*graphs) if all(p.run.graphs for p in parts) else []
     times = [p.nodes() for p in parts]
     nodes = []
     for row in aligned:

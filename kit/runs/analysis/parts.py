@@ -29,7 +29,7 @@ from kit.trace.active import hull
 from kit.trace.gaps import Gap, IdleRow
 from kit.trace.metrics import waits_of
 
-__all__ = ["NOTHING", "Part", "Parts", "kernel_kind"]
+__all__ = ["NOTHING", "Part", "Parts", "kernel_kind", "sum_of"]
 
 _NUMBER = re.compile(r"(\.\d+)+$")
 _Members = tuple[int, ...]
@@ -86,7 +86,7 @@ class Parts:
             part = Part(row.charged_ms / self._steps * share, 0.0,
                         tuple(ms * share for ms in self._alone[row.segment, row.name]))  # fmt: skip
             for i in members:
-                found[i] = _sum(found.get(i), part)
+                found[i] = sum_of(found.get(i), part)
         return found
 
     def kernels(self, number: Mapping[int, int]) -> dict[tuple[_Members, str], Part]:
@@ -96,7 +96,7 @@ class Parts:
             key = tuple(sorted(number[i] for i in members if i in number)), kernel_kind(row.name)
             part = Part(row.charged_ms / self._steps, row.count / self._steps,
                         self._alone[row.segment, row.name])  # fmt: skip
-            found[key] = _sum(found.get(key), part)
+            found[key] = sum_of(found.get(key), part)
         return found
 
     def breakdown(self) -> dict[str, Part]:
@@ -184,7 +184,8 @@ def _texts(run: Run) -> dict[str, str]:
     return found
 
 
-def _sum(one: Part | None, other: Part) -> Part:
+def sum_of(one: Part | None, other: Part) -> Part:
+    """Two parts of one run as one; the second where there is no first."""
     if one is None:
         return other
     steps = tuple(a + b for a, b in zip(one.steps, other.steps, strict=True))

@@ -84,11 +84,14 @@ def _section(title: str, rows: Sequence[Change], limit: int, doubt: str) -> str:
 
 
 def _unchanged(diff: RunDiff) -> str:
-    """The parts of which nothing changed, a line each; what the step's doubt says, it says once."""
-    if diff.doubt:
-        return ""
+    """What was not compared, and the parts of which nothing changed, a line each.
+
+    What the step's doubt says of these, it says once.
+    """
     unchanged = ((t, rows) for t, rows in diff.sections if not any(r.is_changed for r in rows))
-    said = (f"{title}: {'; '.join(rest_texts(rows))}." for title, rows in unchanged if rows)
+    said = [f"{text[:1].upper()}{text[1:]}." for text in diff.notes]
+    if not diff.doubt:
+        said += [f"{title}: {'; '.join(rest_texts(rows))}." for title, rows in unchanged if rows]
     lines = "".join(f"<div>{safe_html(line, 600)}</div>" for line in said)
     return sentence(lines) if lines else ""
 

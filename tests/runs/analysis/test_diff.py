@@ -417,3 +417,28 @@ def test_a_page_says_where_too_few_steps_were_traced() -> None:
     page = run_diff_html(diff_runs(old, new))
     assert "1 row with too few steps to know the spread" in page
     assert "without a change beyond the spread" not in page
+
+
+def test_what_one_side_cannot_know_has_not_vanished_from_it() -> None:
+    """A trace without stacks had lost its lines and its sleeps, "surely", and a run its nodes."""
+    run = run_of(graph("mm", "relu"), ("dot", 0, 10, 1), ("relu", 60, 61, 2), noise=0.01)
+    spans = run.timeline.spans
+    asleep = [Span("host/main", "train.py:5", "elsewhere", s.start_ns + 70 * MS,
+                   s.start_ns + 90 * MS) for s in spans if s.kind == "step"]  # fmt: skip
+    spans += [replace(s, name="forward", kind="record") for s in spans if s.kind == "step"]
+    seen = replace(run, timeline=Timeline.of([*spans, *asleep]))
+    blind = replace(
+        run,
+        timeline=Timeline.of(spans),
+        graphs=(),
+        segments=(),
+        environment={IMPORTED: "torch.profiler"},
+    )
+    for a, b in ((seen, blind), (blind, seen)):
+        found = diff_runs(a, b)
+        assert found.nodes == found.lines == ()
+        assert {row.name for row in found.kernels} == {"dot", "relu"}
+        assert not any(row.is_changed for _, rows in found.sections for row in rows)
+        assert "lines are not compared" in found.text()
+        assert "own code are one: only one of the two tells them apart" in found.to_markdown()
+    assert diff_runs(seen, seen).notes == ()
