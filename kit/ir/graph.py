@@ -37,6 +37,7 @@ __all__ = [
     "GraphDiff",
     "Node",
     "Segment",
+    "aligned",
     "equal_ends",
     "is_view",
 ]
@@ -296,6 +297,36 @@ class GraphDiff:
 
     def __str__(self) -> str:
         return "the graphs are the same" if self.is_empty else self.text()
+
+
+def aligned(old: Graph, new: Graph) -> list[DiffRow]:
+    """The rows of the graphs' diff, blind to where the cuts have put the variables."""
+    (left, lefts), (right, rights) = _variables_first(old), _variables_first(new)
+    return [
+        replace(
+            row,
+            left=lefts[row.left] if row.left >= 0 else -1,
+            right=rights[row.right] if row.right >= 0 else -1,
+        )
+        for row in left.diff(right).rows
+    ]
+
+
+def _variables_first(graph: Graph) -> tuple[Graph, list[int]]:
+    """The graph with its variables before its ops, in the order of their use; and the old ids.
+
+    A recorded graph has a variable just before the first segment that reads it, so that other
+    bulk sizes would give another order.
+    """
+    nodes = graph.nodes
+    used = dict.fromkeys(n for i in graph.ops for n, _ in nodes[i].inputs if nodes[n].is_variable)
+    unused = (i for i, node in enumerate(nodes) if node.is_variable and i not in used)
+    ids = [*used, *unused, *graph.ops]
+    place = {i: k for k, i in enumerate(ids)}
+    moved = [
+        replace(nodes[i], inputs=tuple((place[n], k) for n, k in nodes[i].inputs)) for i in ids
+    ]
+    return Graph(tuple(moved), tuple((place[n], k) for n, k in graph.wanted)), ids
 
 
 def _alike(old: Graph, new: Graph) -> list[tuple[int, int]]:

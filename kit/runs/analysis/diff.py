@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from kit.errors import SettingsError
 from kit.ir import Graph
-from kit.ir.graph import VARIABLES, DiffRow
+from kit.ir.graph import VARIABLES, aligned
 from kit.runs.analysis.headline import (
     doubt_of_waits,
     has_other_samples,
@@ -310,17 +310,17 @@ def _graphs(
 ) -> tuple[tuple[NodeChange, ...], tuple[Change, ...]]:
     """The nodes and the kernels of two runs, by the structure of their graphs if both have one."""
     graphs = [p.run.graphs[0] if p.run.graphs else Graph(()) for p in parts]
-    aligned = _aligned(*graphs) if all(p.run.graphs for p in parts) else []
+    rows = aligned(*graphs) if all(p.run.graphs for p in parts) else []
     times = [p.nodes() for p in parts]
     nodes = []
-    for row in aligned:
+    for row in rows:
         old, new = times[0].get(row.left, NOTHING), times[1].get(row.right, NOTHING)
         texts = _texts(graphs, row.left, row.right)
         nodes.append(NodeChange(row.kind, row.left, row.right, *texts, old.ms, new.ms,
                                 pair.difference(old, new)))  # fmt: skip
     numbers = (
-        {row.left: i for i, row in enumerate(aligned)},
-        {row.right: i for i, row in enumerate(aligned)},
+        {row.left: i for i, row in enumerate(rows)},
+        {row.right: i for i, row in enumerate(rows)},
     )
     found = [p.kernels(number) for p, number in zip(parts, numbers, strict=True)]
     names = {
@@ -363,36 +363,6 @@ class _Pairing:
             name, note = (str(key), "") if names is None else names[key]
             changes.append(Change(name, a.ms, b.ms, note, self.difference(a, b)))
         return tuple(sorted(changes, key=lambda c: -abs(c.ms)) if is_ordered else changes)
-
-
-def _aligned(old: Graph, new: Graph) -> list[DiffRow]:
-    """The rows of the graphs' diff, blind to where the cuts have put the variables."""
-    (left, lefts), (right, rights) = _variables_first(old), _variables_first(new)
-    return [
-        replace(
-            row,
-            left=lefts[row.left] if row.left >= 0 else -1,
-            right=rights[row.right] if row.right >= 0 else -1,
-        )
-        for row in left.diff(right).rows
-    ]
-
-
-def _variables_first(graph: Graph) -> tuple[Graph, list[int]]:
-    """The graph with its variables before its ops, in the order of their use; and the old ids.
-
-    A recorded graph has a variable just before the first segment that reads it, so that other
-    bulk sizes would give another order.
-    """
-    nodes = graph.nodes
-    used = dict.fromkeys(n for i in graph.ops for n, _ in nodes[i].inputs if nodes[n].is_variable)
-    unused = (i for i, node in enumerate(nodes) if node.is_variable and i not in used)
-    ids = [*used, *unused, *graph.ops]
-    place = {i: k for k, i in enumerate(ids)}
-    moved = [
-        replace(nodes[i], inputs=tuple((place[n], k) for n, k in nodes[i].inputs)) for i in ids
-    ]
-    return Graph(tuple(moved), tuple((place[n], k) for n, k in graph.wanted)), ids
 
 
 def _environment(old: Run, new: Run) -> tuple[tuple[str, str, str], ...]:

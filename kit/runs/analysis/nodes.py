@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kit.runs.run import Run
 from kit.trace import Timeline
-from kit.trace.kernels import distinct_kernels
+from kit.trace.kernels import charged_ns, communication, distinct_kernels, in_steps
 from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["node_kernels", "node_ns"]
@@ -18,18 +18,22 @@ __all__ = ["node_kernels", "node_ns"]
 def node_ns(run: Run) -> dict[int, float]:
     """Device time of each node in one step, where it is known.
 
-    A fused kernel's time is shared equally among its nodes: no profiler sees inside it. So the
-    shares of all nodes add up to the time of the kernels that are known, each counted whole even
-    where several run at a time; busy time is `kit.trace.busy_fraction`.
+    A fused kernel's time is shared equally among its nodes: no profiler sees inside it; an instant
+    in which several kernels run, equally among these. So the shares of all nodes add up to what the
+    kernels that are known have of the busy time, as in `kit.trace.kernel_table`.
 
     Units:
         nanoseconds, the mean of the traced steps
     """
     t = run.timeline
-    spans = _known(t)
+    spans, inside = in_steps(t, np.flatnonzero(t.where(kind=ON_DEVICE)))
+    if not len(spans):
+        return {}
+    charged = charged_ns(inside, communication(t, spans))
+    is_known = (t.node[spans] >= 0) | (t.segment[spans] >= 0)
     steps = max(t.steps, 1)
-    kernels, group = distinct_kernels(t, spans)
-    times = np.bincount(group, weights=(t.stop_ns - t.start_ns)[spans])
+    kernels, group = distinct_kernels(t, spans[is_known])
+    times = np.bincount(group, weights=charged[is_known])
     found: dict[int, float] = defaultdict(float)
     for (segment, name, node), total in zip(kernels.tolist(), times.tolist(), strict=True):
         nodes = run.nodes_of(segment, t.names[name], node)

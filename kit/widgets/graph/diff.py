@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from kit.errors import GraphError
 from kit.ir import Graph
-from kit.ir.graph import GraphDiff, equal_ends
+from kit.ir.graph import GraphDiff, aligned, equal_ends
 
 __all__ = ["CHANGES", "Merged", "Side", "merge", "sides"]
 
@@ -57,13 +57,13 @@ def _of_ops(graph: Graph, kinds: Mapping[int, str]) -> dict[int, str]:
 
 
 def merge(old: Graph, new: Graph) -> Merged:
-    """The nodes of both, in program order.
+    """The nodes of both: the variables, and then the ops in program order.
 
     Raises:
         GraphError: too many nodes differ to compare them one by one.
     """
     _check_size(old, new)
-    rows = old.diff(new).rows
+    rows = aligned(old, new)
     at_left = {row.left: n for n, row in enumerate(rows) if row.left >= 0}
     at_right = {row.right: n for n, row in enumerate(rows) if row.right >= 0}
     nodes, changes = [], {}

@@ -17,7 +17,7 @@ from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.runtime.compiling.fusions import Instructions
 from kit.runtime.compiling.lower import options_for
-from kit.trace import KINDS, Span, Timeline
+from kit.trace import KINDS, Span, Timeline, kernel_table
 from kit.workloads import bert, jax_mlp
 from tests.factories import make_run
 
@@ -129,8 +129,8 @@ def test_at_least_98_percent_of_device_time_is_named(workload: kit.Workload, cha
         assert len(fused.nodes) > 1
         assert set(fused.nodes) <= set(run.segments[fused.segment].nodes)
     steps = int(t.where(kind="step").sum())
-    known = kernels & (t.node >= 0)
-    assert sum(node_ns(run).values()) == pytest.approx(lengths[known].sum() / steps, rel=1e-6)
+    charged = sum(row.charged_ms for row in kernel_table(t) if row.node >= 0)  # of the busy time
+    assert sum(node_ns(run).values()) == pytest.approx(charged * 1e6 / steps, rel=1e-6)
 
 
 def test_a_kernels_time_is_shared_equally_among_its_nodes() -> None:
@@ -145,6 +145,17 @@ def test_a_kernels_time_is_shared_equally_among_its_nodes() -> None:
     assert run.nodes_of(0, "dot", 1) == (1,)
     assert run.nodes_of(0, "other") == ()
     assert np.isclose(sum(node_ns(run).values()), 90.0)
+
+
+def test_nodes_whose_kernels_run_at_once_divide_the_time_and_add_up_to_the_busy_time() -> None:
+    """The graph's boxes added up to more than the device was busy, and than the lines had."""
+    spans = [Span("host/main", "step 0", "step", 0, 100)] + [
+        Span(f"device/0 thread {node}", f"dot.{node}", "kernel", 10 * node, 50, 0, node)
+        for node in (1, 2, 3)
+    ]
+    run = Run(Settings(), (), (), Timeline.of(spans), graphs=make_run().graphs)
+    assert node_ns(run) == pytest.approx({1: 10 + 5 + 20 / 3, 2: 5 + 20 / 3, 3: 20 / 3})
+    assert sum(node_ns(run).values()) == pytest.approx(40)
 
 
 def test_scopes_inside_of_a_nodes_are_no_nodes() -> None:

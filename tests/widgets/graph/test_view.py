@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 
+import kit
 from kit.ir import Graph, Node
+from kit.runs.run import Run
 from kit.widgets.base.selection import NOTHING, Links
 from kit.widgets.graph import diff as graph_diff
+from kit.widgets.graph.payload import graph_payload
 from kit.widgets.graph.view import GraphView, graph_wasm
 from tests.factories import make_run
 from tests.widgets.graph.scenes import AVAL, bert, run_of, scene_of
@@ -164,3 +170,28 @@ def test_nonsense_from_a_page_is_shown_under_the_view():
     view = GraphView(make_run())
     say(view, sequence=1, open=[], pick={"nodes": ["x"], "label": "", "isOp": True})
     assert "ValueError" in view.children[-1].value
+
+
+def test_a_graph_that_is_cut_elsewhere_has_lost_none_of_its_ops() -> None:
+    """All of the model was "removed" and "added", as a cut's variables stand just before it."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+
+    def scaled(is_cut: bool) -> Run:
+        @kit.workload
+        def build(ctx: kit.Context) -> Any:
+            model = copy.deepcopy(net).to(ctx.device)
+            x = torch.ones(2, 4).to(ctx.device)
+
+            def step() -> Any:
+                y = model[0](x)
+                if is_cut:
+                    y.sum().item()
+                return model[2](model[1](y)).sum()
+
+            return step
+
+        return kit.run(build, kit.Settings(mode="lazy", steps=2, warmup=2))
+
+    note = graph_payload(scaled(True), against=scaled(False))["note"]
+    assert "removed" not in note
+    assert note.endswith("against the other run: 1 added")
