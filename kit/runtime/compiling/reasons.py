@@ -186,8 +186,9 @@ def _diff(noted: _Noted) -> GraphDiff:
 def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str, str]:
     """(kind, node, sentence, before, now) of the first thing that differs."""
     a, b = old.source, new.source
+    are_alike = len(a.leaves) == len(b.leaves)  # else the n-th of both need not be the same input
     for leaf, (was, now) in enumerate(zip(a.leaves, b.leaves, strict=False)):
-        if was != now:
+        if are_alike and was != now:
             k = _reader(new, leaf)
             kind = "dtype" if was.shape == now.shape else "shape"
             where = f" at {new.site(k)}" if new.site(k) else ""

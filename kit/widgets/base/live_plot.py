@@ -9,10 +9,11 @@ cells"). `LivePlot` takes a new snapshot in these two cases, and only in these.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import traitlets
-from bokeh.models import Plot
+from bokeh.models import ColumnDataSource, Plot
 from jupyter_bokeh.widgets import BokehModel
 
 from kit.widgets.base.bokehjs import bokehjs
@@ -21,9 +22,16 @@ __all__ = ["LivePlot"]
 
 
 class LivePlot(BokehModel):
-    """`LivePlot(figure)` shows the figure; change the figure's models to redraw."""
+    """`LivePlot(figure)` shows the figure; change the figure's models to redraw.
 
-    def __init__(self, plot: Plot) -> None:
+    Args:
+        written: sources of which the page changes no data and no tags. What it says of them is an
+            echo of what was drawn some time ago, and would put an older picture in a newer one's
+            place.
+    """
+
+    def __init__(self, plot: Plot, written: Iterable[ColumnDataSource] = ()) -> None:
+        self._written = {source.id for source in written}
         self._is_stale = False  # the figure has changed since the snapshot
         self._is_ready = False  # every view is laid out, so patches reach all of it
         # A patch is several messages in a row, and the figure is changed by several threads.
@@ -49,6 +57,12 @@ class LivePlot(BokehModel):
         if not self._is_ready:
             self._is_ready = not self._is_stale
             self._catch_up()
+
+    def _sync_model(self, _model: Any, content: dict[str, Any], _buffers: list[Any]) -> None:
+        model = content.get("model")
+        is_echo = isinstance(model, dict) and model.get("id") in self._written
+        if not (is_echo and content.get("attr") in ("data", "tags")):
+            super()._sync_model(_model, content, _buffers)
 
     def _catch_up(self) -> None:
         if self._is_stale:

@@ -242,7 +242,7 @@ class GraphView(View):
         self._payload = self._make(run, against, marks)
         self.figure, self.sources = graph_model(self._payload)
         self.sources["state"].on_change("tags", self._hear)
-        self._plot = LivePlot(self.figure)
+        self._plot = LivePlot(self.figure, [self.sources["scene"]])
         with self._quiet:
             super().__init__(
                 [self._plot, self._error],

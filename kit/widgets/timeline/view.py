@@ -194,9 +194,9 @@ class TimelineView(View):
         self._links = Links(run)
         self._picking = Flag()  # what is selected now was clicked here
         self._pinning = Flag()  # what is drawn now differs in its pins alone
-        super().__init__(
-            [LivePlot(self.figure), self._error], run=run, below=below, outline=outline
-        )
+        drawn = (self.sources["timeline"], self.sources["ghost"])
+        plot = LivePlot(self.figure, drawn)
+        super().__init__([plot, self._error], run=run, below=below, outline=outline)
         self._offer()
 
     @traitlets.default("selection")

@@ -205,3 +205,24 @@ def test_a_constant_that_becomes_an_input_is_said_to() -> None:
     assert reasons._constant(fixed, fed) == ("1.0", "an input")
     assert reasons._constant(fixed, ((HOLE, 1.0), {"alpha": 2})) == ("nothing", "2")
     assert reasons._constant(fixed, fixed) is None
+
+
+def test_inputs_are_not_compared_by_their_place_where_one_program_has_another_number_of_them() -> (
+    None
+):
+    """What the builder makes is in the first step's program, and an input of the next one's."""
+    weight = torch.randn(4, 4)
+
+    def step(session: Any, x: Any, w: Any) -> None:
+        (x @ w).relu().sum().item()
+        session.mark_step()
+
+    with open_session(Settings(mode="lazy")) as session:
+        w = weight.to("kit")
+        w.sum().item()
+        x = torch.ones(2, 4, device="kit") * 1.5
+        step(session, x, w)
+        step(session, x, w)
+    said = session.compiles[-1].sentence
+    assert "the shape of input" not in said
+    assert "became" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
+from bokeh.models import ColumnDataSource
 from bokeh.plotting import figure
 
 from kit.widgets.base.live_plot import LivePlot
@@ -96,3 +97,17 @@ def test_the_messages_of_one_patch_follow_each_other_whatever_another_thread_cha
     live.other.join()
     mine = threading.current_thread()
     assert live.sent == [mine] * 3 + [live.other] * 3  # header, metadata, content of each
+
+
+def test_an_echo_of_an_older_picture_does_not_take_the_newer_ones_place() -> None:
+    """A saved notebook had the model's timeline under the measured cards."""
+    drawn, picked = ColumnDataSource({"x": [1]}), ColumnDataSource({"x": [1]})
+    plot = figure()
+    plot.scatter("x", "x", source=drawn)
+    plot.scatter("x", "x", source=picked)
+    live = LivePlot(plot, [drawn])
+    for source in (drawn, picked):
+        said = {"event": "jsevent", "kind": "ModelChanged", "model": {"id": source.id},
+                "attr": "data", "new": {"type": "map", "entries": [["x", [0]]]}}  # fmt: skip
+        live._sync_model(live, said, [])
+    assert (drawn.data, picked.data) == ({"x": [1]}, {"x": [0]})
