@@ -148,6 +148,8 @@ class Difference:
         form = self.finer(form)
         amount = form(abs(self.amount)) if math.isfinite(self.amount) else "from 0"
         is_none = is_nothing(amount, form)
+        if self.amount > 0 and not is_none:
+            amount = amount.removeprefix("≈")  # of a rise, 100% is no whole that is nearly reached
         if math.isnan(self.spread):
             seen = "no change seen" if is_none else f"maybe {amount} {word}"
             return f"{seen}: too few steps to know the spread"

@@ -51,6 +51,24 @@ LAB_GROUND = """() => { const shown = document.querySelector('.jp-Notebook');
   return '#' + rgb.map(x => x.toString(16).padStart(2, '0')).join(''); }"""
 OTHER_GROUND = """() => { document.body.style.setProperty('--jp-layout-color0', 'rgb(27, 40, 56)');
   document.body.classList.add('other-theme'); }"""
+# Of each canvas the dark pixels, of a hundred, when the page is printed; and what is in their way.
+PRINTED = """() => {
+  const all = (root) => [...root.querySelectorAll("*")].flatMap(
+    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  const darkOf = (canvas) => {
+    const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let dark = 0;
+    for (let i = 0; i < data.length; i += 64) {
+      dark += data[i + 3] > 200 && Math.max(data[i], data[i + 1], data[i + 2]) < 64;
+    }
+    return 6400 * dark / data.length;
+  };
+  const canvases = () => all(document).filter((e) => e.matches("canvas") && e.clientWidth > 99);
+  window.dark = () => canvases().map(darkOf);
+  window.addEventListener("beforeprint", () => { window.darkOnPaper = window.dark(); });
+  window.onPaper = (selector) => all(document).filter((e) => e.matches(selector))
+    .map((e) => getComputedStyle(e));
+}"""
 RESTART = "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
 # What is said of parts of the view that have lost their kernel.
 MARKS = """() => [...document.querySelectorAll('.jupyter-widgets-disconnected')]
@@ -268,11 +286,38 @@ def test_a_report_is_dark_where_its_reader_wants_that_and_light_on_paper(
         browser.wait_for_canvases(1)
         assert set(page.evaluate(GROUND)) == {"#171b21"}
         assert browser.barriers() == []
-        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-        assert set(page.evaluate(GROUND)) == {"#ffffff"}
-        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        page.evaluate(PRINTED)
+        assert max(page.evaluate("dark()")) > 50
+        page.pdf()
+        assert max(page.evaluate("darkOnPaper")) < 10
+        page.wait_for_function("Math.max(...dark()) > 50", polling=200)
+        assert set(page.evaluate(GROUND)) == {"#171b21"}
         page.emulate_media(color_scheme="light")
         page.wait_for_function("document.documentElement.dataset.kitTheme === 'light'")
         assert set(page.evaluate(GROUND)) == {"#ffffff"}
         assert browser.barriers() == []
+        page.emulate_media(media="print")  # with the key's colours, all of the code, no buttons
+        keys = page.evaluate("onPaper('.kinds i, .kit-graph-key i').map(s => s.printColorAdjust)")
+        assert len(keys) > 4
+        assert set(keys) == {"exact"}
+        assert set(page.evaluate("onPaper('.kit-code').map(s => s.whiteSpace)")) == {"pre-wrap"}
+        hidden = ".buttons, .find, .tools, .kit-graph-group"
+        assert set(page.evaluate(f"onPaper('{hidden}').map(s => s.display)")) == {"none"}
         assert browser.errors() == []
+
+
+def test_a_report_of_ranks_begins_on_the_first_page_and_no_table_is_cut(
+    tmp_path: Path, opening: Opener
+) -> None:
+    import kit
+    from kit.workloads.made_ranks import Job, write_ranks
+
+    write_ranks(tmp_path, Job(ranks=8, slow={3: 1.5}))
+    path = kit.report(kit.open_ranks(tmp_path), path=tmp_path / "r.html")
+    with opening(offline=True) as browser:
+        browser.page.goto(path.as_uri())
+        assert browser.page.pdf().count(b"/Type /Page\n") == 2
+        browser.page.emulate_media(media="print")
+        boxes = "[...document.querySelectorAll('div:has(> table)')]"
+        hides = browser.page.evaluate(f"{boxes}.map(e => getComputedStyle(e).overflowX)")
+        assert set(hides) == {"visible"}

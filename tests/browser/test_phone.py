@@ -17,6 +17,7 @@ from kit.widgets.base.tables import table
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
+from tests.browser.timelines import PLOT
 from tests.factories import make_run, native_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
@@ -157,7 +158,27 @@ def test_the_cells_of_another_programs_trace_do_not_overlap(offline: Browser, tm
         page.wait_for_function("document.documentElement.dataset.shown !== undefined")
         page.evaluate("document.querySelectorAll('details').forEach((x) => { x.open = true; })")
         assert page.evaluate(CROWDED) == []
+        offline.wait_for_canvases(1)
+        page.wait_for_function(PLOT)
+        assert page.evaluate("getComputedStyle(kitPlot.frame.note).maxHeight") == "none"
     assert offline.errors() == []
+
+
+def test_a_swipe_over_the_graph_scrolls_the_page(offline: Browser, tmp_path: Path):
+    page = offline.page
+    page.set_viewport_size({"width": WIDTH, "height": 800})
+    page.goto(kit.report(make_run(), path=tmp_path / "report.html").as_uri())
+    page.wait_for_function("document.documentElement.dataset.shown !== undefined")
+    offline.wait_for_canvases(2)
+    page.locator(".columns .plot").first.evaluate("(plot) => plot.scrollIntoView()")
+    before = page.evaluate("scrollY")
+    finger = page.context.new_cdp_session(page)
+    finger.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    for i in range(12):
+        kind = {0: "touchStart", 11: "touchEnd"}.get(i, "touchMove")
+        points = [{"x": 200, "y": 400 - 20 * i}] if i < 11 else []
+        finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    page.wait_for_function(f"scrollY > {before + 100}")
 
 
 @pytest.mark.parametrize("width", [WIDTH, 1400])

@@ -128,7 +128,7 @@ def test_a_report_opens_on_the_run_that_waits_beside_the_fastest(offline: Browse
 def test_the_axis_stays_when_a_control_moves_and_the_run_before_lies_under(
     offline: Browser, tmp_path: Path
 ):
-    short, long = make_run(steps=1), make_run(Settings(bulk_backward=1), steps=4)
+    short, long = make_run(steps=1), make_run(Settings(bulk_backward=1), steps=3)
     long = replace(long, step_times_ns=tuple(t // 2 for t in long.step_times_ns))
     open_report(offline, write_report([short, long], tmp_path / "axis.html", current=short))
     offline.page.wait_for_function(PLOT)
@@ -136,13 +136,13 @@ def test_the_axis_stays_when_a_control_moves_and_the_run_before_lies_under(
     assert first["all"][1] > long.timeline.duration_ns
     assert (first["from"], first["to"]) == tuple(first["all"])
     under = "[kitPlot.ghost?.name, kitPlot.ghost?.table.n]"
-    assert offline.page.evaluate(under) == ["the fastest run", len(long.timeline) - 4]
+    assert offline.page.evaluate(under) == ["the fastest run", len(long.timeline) - 3]
     offline.page.get_by_role("button", name="fit this run").click()
     near = state(offline)
     assert near["to"] == pytest.approx(1.005 * short.timeline.duration_ns)
     press(offline, "bulk_backward", "ArrowDown", "0")
     moved = state(offline)
-    assert moved["n"] == len(long.timeline) - 4
+    assert moved["n"] == len(long.timeline) - 3
     assert (moved["from"], moved["to"]) == (near["from"], near["to"])
     assert offline.page.evaluate(under) == ["the run before", len(short.timeline) - 1]
     assert offline.errors() == []

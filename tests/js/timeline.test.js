@@ -402,6 +402,27 @@ test("what is shown stays inside of what there is, whatever is asked", () => {
   assert.ok(view.shownTo >= 995 && changes > 0);
 });
 
+test("a run that is a small part of a shared axis opens fitted, one that is not shows all of it", () => {
+  const view = new Viewport(() => {}), long = {end: 9000, axis: 9000, bottom: 100}, short = {...long, end: 1000};
+  const shows = (/** @type {number} */ end) =>
+    assert.deepEqual([view.shownFrom, view.shownTo], [-end * 0.005, end * 1.005]);
+  view.take(short);
+  shows(1000);
+  assert.ok(view.isAsOpened);
+  view.take(long, true);
+  shows(9000);
+  view.take({...long, end: 3000}, true);
+  shows(9000);
+  view.take(short, true);
+  shows(1000);
+  view.showAll();
+  view.take({...short, end: 1100}, true); // who asked for all of the axis keeps it
+  shows(9000);
+  view.show(100, 200);
+  view.take(long, true);
+  assert.deepEqual([view.shownFrom, view.shownTo], [100, 200]);
+});
+
 test("ticks are round numbers in one unit, texts are cut to their width", () => {
   const {ticks, write} = ticksOf(0, 2_500_000, 5);
   assert.deepEqual(ticks, [0, 500_000, 1_000_000, 1_500_000, 2_000_000, 2_500_000]);

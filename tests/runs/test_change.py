@@ -238,6 +238,14 @@ def test_a_change_from_or_to_nothing_names_both_ends_and_no_percentage() -> None
     assert ">maybe ▼ −70 points: its spread is not known<" in cards["overlap_fraction"]
 
 
+def test_of_a_rise_a_hundred_percent_is_no_whole_and_of_a_fall_it_is() -> None:
+    risen, fallen = Difference(1.0, 1.998, 1.9, 2.1), Difference(1.0, 0.002, 0.001, 0.003)
+    assert risen.text().startswith("100% ± ")
+    assert "▲ +100% worse" in change_html(risen)
+    assert fallen.text().startswith("≈100% ± ")
+    assert "▼ −≈100% better" in change_html(fallen)
+
+
 def test_ends_that_would_say_nothing_are_not_told() -> None:
     found = Difference(1.0, 0.04, 3.9e-05, 36.0, is_ratio=True)
     assert found.text() == "maybe 96% faster (may be off a hundredfold)"

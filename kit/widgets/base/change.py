@@ -83,8 +83,8 @@ def _texts(
         if found.amount * scale >= _MANY:
             return f"{found.amount * scale + 1:,.0f}&#8239;×", ""
     amount = form(abs(found.amount) * scale)
-    if not is_nothing(amount, form):
-        amount = f"{'+' if found.amount > 0 else '−'}{amount}"
+    if not is_nothing(amount, form):  # of a rise, 100% is no whole that is nearly reached
+        amount = f"+{amount.removeprefix('≈')}" if found.amount > 0 else f"−{amount}"
     if found.is_ratio:
         return amount, f" {found.margin(form)}" if found.spread > 0 else ""
     spread = form(found.spread * scale) if found.spread > 0 else ""

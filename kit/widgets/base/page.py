@@ -50,7 +50,8 @@ POLICY = (
 )
 _EMPTY_HEIGHT, _TEXT_HEIGHT = 40, 60  # pixels, until the page has said how high it is
 _CSS = """
-html { background: var(--jp-layout-color0, #fff); color-scheme: light; }
+html { background: var(--jp-layout-color0, #fff); color-scheme: light;
+  -webkit-print-color-adjust: exact; print-color-adjust: exact; }
 body { margin: 0; padding: 4px; color: var(--jp-ui-font-color1, #1f2933);
   font: 13px/1.5 Inter, "Helvetica Neue", Arial, sans-serif; }
 .row { display: flex; flex-flow: row wrap; gap: 8px 24px; align-items: flex-start; }

@@ -174,8 +174,9 @@ def page_js() -> str:
 
     It does its work once in a page, however often it runs. `window.kitPage` is what it offers:
     `isDark()`, `twin(color)`, the colour as the page's theme wants it, `paint(figure, index)`, and
-    `watch(views)`, which keeps a figure's canvases as wide as it is. The window gets a "kit-theme"
-    event when the theme changes.
+    `watch(views)`, which keeps a figure's canvases as wide as it is, and lets a swipe over it
+    scroll the page. The window gets a "kit-theme" event when the theme changes, also for print:
+    who draws then draws at once.
     """
     colors = {
         "twins": {**DARK, "ink": INK, "muted": MUTED},

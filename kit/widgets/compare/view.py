@@ -121,7 +121,7 @@ def _label(i: int, row: ComparisonRow, tag: str) -> str:
         f"{unbroken(safe_html(row.label))}</div>"
         f'<div style="color:{tables.MUTED};font-size:12px">{tag.strip(" ()")}</div>'
         f'<div style="color:{tables.WORSE};font-size:12px;overflow-wrap:anywhere">'
-        f"{safe_html(disturbed_tag(row).strip(' ()'), 200)}</div>"
+        f"{safe_html(disturbed_tag(row)[2:-1], 200)}</div>"
     )
 
 

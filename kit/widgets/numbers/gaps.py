@@ -55,7 +55,7 @@ def gaps_html(run: Run) -> str:
         note = f"The sum has {format_count(len(rows) - MAX_ROWS, 'more place')}. {note}"
     heads = ("cause and line", f"pieces{each}", f"ms{each}", "share")
     body = table(heads, shown, "lrrr", widths=(46, 18, 18, 18), has_total=True,
-                 least_px=520 if longest_number(["", *r] for r in shown) > 6 else 360)  # fmt: skip
+                 least_px=60 * max(longest_number(["", *r] for r in shown), 6))  # fmt: skip
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
 
 

@@ -39,6 +39,14 @@ def test_causes_lines_and_milliseconds_are_said() -> None:
     assert "host wait 0%, kernel wait 0%, other 100%" in text
 
 
+@pytest.mark.parametrize(("part", "least"), [(1, 360), (2800, 480)])
+def test_a_table_asks_for_no_more_room_than_its_longest_number(part: int, least: int) -> None:
+    run = run_of()  # idle for 5 ms
+    spans = [replace(s, start_ns=s.start_ns // part, stop_ns=s.stop_ns // part)
+             for s in run.timeline.spans]  # fmt: skip
+    assert f"min-width:{least}px" in gaps_html(replace(run, timeline=Timeline.of(spans)))
+
+
 def test_idle_time_of_several_devices_is_their_mean_and_fits_into_the_step() -> None:
     one = run_of()
     spans = [*one.timeline.spans, Span("device/1 k", "k", "kernel", 0, 8 * MS)]

@@ -18,8 +18,18 @@ export class StretchedCanvases {
 
   /** @param {Iterable<any>} views of one figure */
   watch(views) {
-    for (const view of views) if (view.canvas_view) this.seen.observe(view.canvas_view.el);
+    for (const {canvas_view} of views) {
+      if (!canvas_view) continue;
+      this.seen.observe(canvas_view.el);
+      scrollBySwipes(canvas_view.events_el);
+    }
   }
+}
+
+/** A swipe up or down scrolls the page, also over a figure that a drag moves: it may be as high as a phone.
+ * @param {HTMLElement} layer of bokeh's that takes the pointer */
+function scrollBySwipes(layer) {
+  if (getComputedStyle(layer).touchAction !== "auto") layer.style.touchAction = "pan-y";
 }
 
 /** @param {Element} host of the shadow root with the canvases */
@@ -67,6 +77,16 @@ export class FigurePainter {
       else if (this.paint(figure, index)) {
         // A legend in other colours is made anew, and had no height when bokeh laid the figure out.
         requestAnimationFrame(() => { for (const view of index.find(figure)) view.invalidate_layout(); });
+      }
+    }
+  }
+
+  /** Paint at once what is waiting for a frame of the page. */
+  paintNow() {
+    for (const [figure, index] of this.figures) {
+      for (const view of index.find(figure)) {
+        view.invalidate_layout();
+        view.repaint();
       }
     }
   }

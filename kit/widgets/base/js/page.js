@@ -49,11 +49,7 @@ export function makePage(colors) {
     window.dispatchEvent(new Event("kit-theme")); // for views that draw without figures
   }
 
-  /** @param {boolean} now */
-  function print(now) {
-    isPrinting = now;
-    paintAll();
-  }
+  const print = (/** @type {boolean} */ now) => { isPrinting = now; paintAll(); };
 
   const style = document.createElement("style");
   style.textContent = css + ended;
@@ -62,6 +58,8 @@ export function makePage(colors) {
     attributeFilter: ["data-jp-theme-light", "class"]});
   darkMedia.addEventListener("change", paintAll);
   window.addEventListener("beforeprint", () => print(true));
+  // Paper waits for no frame. Bokeh has taken the colours by the next listener, in its promises.
+  window.addEventListener("beforeprint", () => painter.paintNow());
   window.addEventListener("afterprint", () => print(false));
   window.addEventListener("keydown", keepKeys, true); // JupyterLab listens at the document
   document.addEventListener("keydown", undoByKeys, true);

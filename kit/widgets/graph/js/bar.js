@@ -40,6 +40,14 @@ export class Bar {
         button("SVG", "save the picture as SVG", () => graph.saveSvg()),
         button("DOT", "save the visible boxes as DOT", () => graph.saveDot())),
       this.line, this.at, this.panel);
+    /** @type {[import("./columns.js").Picture, number] | null} */
+    this.said = null;
+    const weak = new WeakRef(this); // a cell that ran again leaves no old bar behind
+    window.addEventListener("kit-theme", function recolor() {
+      const bar = weak.deref();
+      if (bar?.said) bar.say(...bar.said);
+      else if (!bar) window.removeEventListener("kit-theme", recolor);
+    });
   }
 
   /** Offer what the scene has. */
@@ -59,13 +67,14 @@ export class Bar {
   /** Say what is found, what is selected and what cannot be seen.
    * @param {import("./columns.js").Picture} picture @param {number} dropped boxes that are not drawn */
   say(picture, dropped) {
+    this.said = [picture, dropped];
     const {search, sides, chosen, colorBy} = this.graph;
     const position = search.at >= 0 ? `${formatCount(search.at + 1)} of ` : "";
     this.found.textContent = search.hits.length ? `${position}${formatCount(search.hits.length)}`
       : search.query.trim() ? "none" : "";
     if (this.select.value !== colorBy) this.select.value = colorBy;
     const parts = chosen.size ? this.selectionLine(picture)
-      : [legendOf(picture), element("span", {title: KEYS_HELP}, HINT)];
+      : [legendOf(picture), element("span", {class: "kit-graph-hint", title: KEYS_HELP}, HINT)];
     if (sides.length) {
       parts.push(element("b", {style: "font-weight:600"}, `more ${sides.join(" and ")}: drag, or press “all”`));
     }

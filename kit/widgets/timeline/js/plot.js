@@ -89,8 +89,10 @@ export class TimelinePlot {
     const weak = new WeakRef(this); // a cell that ran again leaves no old plot behind
     window.addEventListener("kit-theme", function dress() {
       const plot = weak.deref();
-      if (plot) plot.dress();
-      else window.removeEventListener("kit-theme", dress);
+      if (plot) {
+        plot.dress();
+        plot.paint(); // at once: paper waits for no frame
+      } else window.removeEventListener("kit-theme", dress);
     });
   }
 
@@ -211,7 +213,7 @@ export class TimelinePlot {
     clearTimeout(this.telling);
     this.telling = window.setTimeout(() => {
       const {view, models: {shown}} = this;
-      const [start, stop] = view.showsAll ? [[], []] : [[view.shownFrom], [view.shownTo]];
+      const [start, stop] = view.isAsOpened ? [[], []] : [[view.shownFrom], [view.shownTo]];
       if (String(start) !== String(shown.data.start) || String(stop) !== String(shown.data.stop)) {
         shown.data = {start, stop};
       }
@@ -222,7 +224,7 @@ export class TimelinePlot {
   obeyShown() {
     const {start = [], stop = []} = this.models.shown.data, {view} = this;
     if (start.length === 0) {
-      if (!view.showsAll) view.show(...view.whole());
+      if (!view.isAsOpened) view.show(...view.opening());
     } else if (start[0] !== view.shownFrom || stop[0] !== view.shownTo) view.show(start[0], stop[0]);
   }
 

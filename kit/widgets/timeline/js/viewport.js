@@ -3,6 +3,7 @@ import {rowOf} from "./data/table.js";
 import {AXIS, RIGHT} from "./paint/tones.js";
 
 const LEAST = 20; // nanoseconds: no range that is shown is shorter
+const FAR = 4; // times the run's own end: an axis that is longer leaves too little to see of it
 const LOWEST = 120, HIGHEST = 580; // pixels of the canvas
 
 /** The range of time that is shown, kept inside of what there is. Times are nanoseconds. */
@@ -22,21 +23,27 @@ export class Viewport {
   }
 
   /**
-   * Show another timeline: all of it, or, if it shares its axis with the one before, the same range.
+   * Show another timeline as it opens, or, if it shares its axis with the one before, the same range.
    * @param {{end: number, axis?: number, bottom: number}} table
    * @param {boolean} [isShared]
    */
   take({end, axis = 0, bottom}, isShared = false) {
-    const wasAll = this.showsAll;
+    const wasAsOpened = this.isAsOpened, wasAll = this.showsAll && !wasAsOpened;
     this.end = Math.max(end, axis);
     this.own = end;
     this.bottom = bottom;
-    if (isShared && !wasAll) {
+    if (isShared && !wasAll && !wasAsOpened) {
       this.show(this.shownFrom, this.shownTo);
       return;
     }
     if (!isShared) this.scroll = 0;
-    [this.shownFrom, this.shownTo] = this.whole();
+    [this.shownFrom, this.shownTo] = isShared && wasAll ? this.whole() : this.opening();
+  }
+
+  /** Is shown what nobody has asked for? */
+  get isAsOpened() {
+    const [low, high] = this.opening();
+    return Math.abs(this.shownFrom - low) < 1 && Math.abs(this.shownTo - high) < 1;
   }
 
   /** Is there nothing that is not shown? */
@@ -47,7 +54,7 @@ export class Viewport {
 
   /** Show all of this run's spans, and no more of the axis than they take. */
   fit() {
-    this.show(-this.own * 0.005, this.own * 1.005);
+    this.show(...this.around(this.own));
   }
 
   /** @param {number} width */
@@ -60,7 +67,17 @@ export class Viewport {
 
   /** @returns {[number, number]} a little more than all spans */
   whole() {
-    return [-this.end * 0.005, Math.max(this.end * 1.005, LEAST)];
+    return this.around(this.end);
+  }
+
+  /** @returns {[number, number]} all spans, or those of this run where they are a small part of the axis */
+  opening() {
+    return this.around(this.own && this.end > FAR * this.own ? this.own : this.end);
+  }
+
+  /** @param {number} end @returns {[number, number]} */
+  around(end) {
+    return [-end * 0.005, Math.max(end * 1.005, LEAST)];
   }
 
   get length() {
