@@ -13,6 +13,7 @@ from kit.runs.run import EXPORTED_AS, KNOWN_FRACTION, MEASURED_WAITS, Run
 from kit.runs.settings import Settings
 from kit.text import format_percent
 from kit.trace.communication import copy_totals
+from kit.trace.devices import at_work, by_device
 from kit.trace.imported import TOGETHER, Imported
 from kit.trace.kernels import after_steps_fraction, wrong_times
 
@@ -20,6 +21,7 @@ __all__ = ["run_of"]
 
 _SAID = 0.01  # less is the last kernel or two
 _LATE = "comes after the last step, and is in no number of a step: steps are what the host did"
+_STRAY = "ran next to nothing: it is not counted among the devices, and why it was idle is not told"
 _TRACED = "step times include what the profiler cost: the file has no step without it"
 
 
@@ -40,6 +42,8 @@ def run_of(imported: Imported, file: Path) -> Run:
     if (late := after_steps_fraction(t)) >= _SAID:
         said = f"{format_percent(late)} of the kernels' time that the steps launched {_LATE}"
         t = replace(t, notes=(*t.notes, said))
+    for device in sorted(by_device(t, "kernel").keys() - at_work(t).keys()):
+        t = replace(t, notes=(*t.notes, f"{device} {_STRAY}"))
     if TOGETHER not in imported.environment:  # else a kernel may be joined to another one's call
         more = (note for note in wrong_times(t).notes if note not in t.notes)
         t = replace(t, notes=(*t.notes, *more))

@@ -12,7 +12,7 @@ import os
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,14 +25,24 @@ from kit.errors import TraceFileError
 from kit.files import check_plain
 from kit.formats.chrome.frames import LEAST_NS
 from kit.formats.chrome.steps import Annotation, find_steps, is_asked
+from kit.formats.host_events import HostEvent, host_events, with_waits
 from kit.formats.messages import Damaged, fields_of
 from kit.formats.python_lines import FRAME, places
 from kit.text import format_count
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
 from kit.trace.host import busy_callers
-from kit.trace.imported import DAY_NS, MAX_SPAN_NAME, Imported, Spans, cut_name, naming, own_name
-from kit.trace.planes import HOST_PLANE, NOISE, TPU_PLANE, device_events, quiet_about_types
+from kit.trace.imported import (
+    DAY_NS,
+    MAX_SPAN_NAME,
+    ONLY_CALLS,
+    Imported,
+    Spans,
+    cut_name,
+    naming,
+    own_name,
+)
+from kit.trace.planes import HOST_PLANE, TPU_PLANE, device_events, quiet_about_types
 from kit.trace.syncs import WHOLE
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "planes_imported", "read_xplane"]
@@ -42,16 +52,6 @@ MAX_EVENTS = 10_000_000
 MAX_LINES = 100_000  # planes, and threads or streams in them; a real profile has hundreds
 _PLANES, _LINES_OF_A_PLANE = 1, 3  # the fields' numbers in xplane.proto
 _EMPTY_FACTS = (b"\x22\x00", b"\x2a\x00")  # of an event, of a kind of events: a length of 0
-_WAITS = ("np.asarray(jax.Array)", "CommonPjRtBuffer::Await", "TfrtCpuBuffer::Await",
-          "PjRtStreamExecutorBuffer::Await", "BlockHostUntilReady",
-          "PyArray::BlockHostUntilReady", "block_until_ready")  # fmt: skip
-_WORK = (
-    ("PjitFunction(", "dispatch"),
-    ("lower_sharding_computation", "lower"),
-    ("backend_compile_and_load", "compile"),
-    ("batched_copy_array_to_devices", "input"),
-    ("DevicePut", "input"),
-)
 _MISSING = {
     "step": "the profile marks no steps: put each in a jax.profiler.StepTraceAnnotation; or name "
     "what repeats, or a range (step_by)",
@@ -66,13 +66,9 @@ _OF_A_TPU = (
     "of a TPU: the reader of such profiles has met one real profile, so compare a number or two "
     "with XProf before you trust it"
 )
-_BLOCKS = re.compile(r"\$api\.py:\d+ block_until_ready")  # jax.block_until_ready, in Python
-_ONLY_CALLS = (
-    "this profile of a GPU has no event where a buffer is waited for: each call of "
-    "jax.block_until_ready is shown as a wait, a call of array.block_until_ready() cannot be seen"
-)
 _READS = {"__float__", "__int__", "__bool__", "__index__", "__complex__", "item", "tolist"}
 _MAIN = "host/main"  # the lane of the thread that steps
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+|(?:st|nd|rd|th)\b)?")  # "3", "1e-05", "3rd"
 # A function of Python's in C that only waits: "$time sleep", "$<unknown> acquire".
 _SLEEPS = re.compile(
     r"\$(?!\S+:\d+ )\S+ (sleep|select|poll|acquire|get|read\w*|write|flush|wait4|waitpid|accept|"
@@ -186,15 +182,6 @@ class _Span(NamedTuple):
     stop_ns: int
 
 
-class _Event(NamedTuple):
-    """One event of a host thread."""
-
-    name: str
-    start_ns: int
-    stop_ns: int
-    step: int  # -1: this is no step
-
-
 class _Profile:
     """Spans and sync points of one host's profile."""
 
@@ -205,13 +192,16 @@ class _Profile:
         self.spans: list[_Span] = []
         self.syncs: dict[_Span, SyncPoint] = {}  # of each span that is a wait
         self.environment: dict[str, str] = {"imported from": "jax profile"}
+        self._step_names: frozenset[str] = frozenset()  # of those that are marked
+        self._is_asked_in_vain = False  # is there nothing that `step_by` names?
         self._is_waiting_in_calls = False  # no event of a buffer's wait: the Python call stands in
         self._kernels(planes)
         for plane in planes:
+            if plane.name == "/host:metadata":
+                self._facts(dict(plane.stats))
+        for plane in planes:
             if plane.name == HOST_PLANE:
                 self._host(plane)
-            elif plane.name == "/host:metadata":
-                self._facts(dict(plane.stats))
         if not self.spans:
             known = ", ".join(repr(cut_name(p.name)[:40]) for p in planes[:8]) or "none"
             raise TraceFileError(
@@ -266,27 +256,33 @@ class _Profile:
                 self.environment[name.removesuffix("_version")] = cut_name(stats[name])[:80]
 
     def _host(self, plane: Any) -> None:
-        """The threads of Python: that of the steps is the main one, else the busiest."""
+        """The threads of Python: that of the steps is the main one, else that of most launches."""
         threads = []
         for line in plane.lines:
             if line.name.startswith("tf_"):
                 continue  # XLA's own threads: kernels and passes of the compiler
-            found = list(_host_events(line))
-            if any(e.step >= 0 or _kind(e.name) or self._is_asked(e) for e in found):
+            found = list(host_events(line))
+            if any(e.step >= 0 or e.kind or self._is_asked(e) for e in found):
                 threads.append((cut_name(line.name)[:80] or "thread", found))
         on_gpu = any(" stream " in s.lane for s in self.spans)
-        names = (e.name for _, found in threads for e in found)
-        if on_gpu and not any(_kind(name) == "wait" and name[:3] != "np." for name in names):
+        on_several = len({s.lane.partition(" ")[0] for s in self.spans}) > 1
+        all_events = [e for _, found in threads for e in found]
+        if (on_gpu or on_several) and not any(
+            e.kind == "wait" and e.name[:3] != "np." for e in all_events
+        ):
             self._is_waiting_in_calls = True
-            self.notes.append(_ONLY_CALLS)
+            self.notes.append(ONLY_CALLS)
+        self._is_asked_in_vain = bool(self._step_by) and not any(map(self._is_asked, all_events))
         order = sorted(
             range(len(threads)),
             key=lambda i: (
                 -sum(self._is_asked(e) for e in threads[i][1]),
                 -sum(e.step >= 0 for e in threads[i][1]),
+                -sum(e.kind == "dispatch" for e in threads[i][1]),
                 -len(threads[i][1]),
             ),
         )
+        self._step_names = self._common_steps([e for i in order[:1] for e in threads[i][1]])
         taken: dict[str, int] = {}
         for i in order:
             name, events = threads[i]
@@ -298,24 +294,41 @@ class _Profile:
                 "others left out"
             )
 
-    def _thread(self, lane: str, events: list[_Event]) -> None:
+    def _common_steps(self, events: Sequence[HostEvent]) -> frozenset[str]:
+        """The name of most steps of a thread, which may mark others, as to validate.
+
+        All names where none is that of half of the steps.
+        """
+        sorts = Counter(_sort_of(e.name) for e in events if e.step >= 0)
+        (name, most), *others = sorts.most_common() or [("", 0)]
+        if 2 * most < sorts.total():
+            return frozenset(sorts)
+        if others and not self._step_by:
+            left, shown = sorts.total() - most, others[0][0]
+            called = ", ".join(repr(other) for other, _ in others[:5]) + ", ..." * (len(others) > 5)
+            self.notes.append(
+                f"{format_count(left, 'step')} called {called} left out; step_by={shown!r} shows "
+                f"{'them' if len(others) == 1 else 'the first of these'}"
+            )
+        return frozenset((name,))
+
+    def _thread(self, lane: str, events: list[HostEvent]) -> None:
         """Outermost work of each kind, and waits with what called them."""
-        events = list(_whole_waits(sorted(events, key=lambda e: (e.start_ns, -e.stop_ns))))
-        open_: list[tuple[_Event, str]] = []
-        for event in events:
+        open_: list[tuple[HostEvent, str]] = []
+        for event in with_waits(events, are_calls=self._is_waiting_in_calls):
             while open_ and open_[-1][0].stop_ns <= event.start_ns:
                 open_.pop()
             is_step = event.step >= 0 and lane == _MAIN and not self._step_by
-            kind = "step" if is_step else _kind(event.name)
-            if self._is_waiting_in_calls and _BLOCKS.fullmatch(event.name):
-                kind = "wait"
+            is_step = is_step and _sort_of(event.name) in self._step_names
+            kind = "step" if is_step else event.kind
             is_long = event.stop_ns - event.start_ns >= LEAST_NS
             if is_long and lane == _MAIN and _SLEEPS.fullmatch(event.name):
                 if not {k for _, k in open_} - {"", "step"}:
-                    site = places([e.name for e, _ in open_])[0] or "an unknown line"
+                    site = self._places([e.name for e, _ in open_])[0] or "an unknown line"
                     self.spans.append(_Span(lane, site, "elsewhere", event.start_ns, event.stop_ns))
                 continue  # nothing is in it
-            may_step = lane == _MAIN and not kind and (event.name[:1] != "$" or self._step_by)
+            is_candidate = lane == _MAIN or self._is_asked_in_vain
+            may_step = is_candidate and not kind and (event.name[:1] != "$" or self._step_by)
             inside = {k for _, k in open_} if kind or may_step else set()
             if may_step and (self._is_asked(event) or not any(inside)):
                 self._annotate(event)
@@ -330,17 +343,21 @@ class _Profile:
                     self.syncs[self.spans[-1]] = sync
             open_.append((event, kind))
 
-    def _is_asked(self, event: _Event) -> bool:
+    def _is_asked(self, event: HostEvent) -> bool:
         """Is this what the reader of the profile calls a step: an annotation, or a function?"""
         if not self._step_by:
             return False
         frame = FRAME.match(event.name)
+        if not frame and _sort_of(event.name) == self._step_by:
+            return True
         return is_asked(frame["function"] if frame else event.name, self._step_by)
 
-    def _annotate(self, event: _Event) -> None:
+    def _annotate(self, event: HostEvent) -> None:
         """Keep what may be a step: what XLA does itself has "::" in its names."""
         frame = FRAME.match(event.name)
         name = frame["function"] if frame else event.name
+        if not frame and _sort_of(name) == self._step_by:
+            name = self._step_by  # as the note calls steps with numbers within their names
         if self._is_asked(event) or not (frame or name.startswith("$") or "::" in name):
             self._annotations.append(Annotation(name, event.start_ns, event.stop_ns))
 
@@ -383,56 +400,25 @@ class _Profile:
             self.notes.append(f"{format_count(count, noun)} {said} left out")
         self.spans = [s for s, w in zip(self.spans, whys, strict=True) if not w]
 
-    def _sync(self, event: _Event, around: Sequence[str]) -> SyncPoint:
+    def _sync(self, event: HostEvent, around: Sequence[str]) -> SyncPoint:
         """What was read, by the Python function that read it; the profiler gives lines, too."""
         called = {name.rpartition(" ")[2] for name in around if name.startswith("$")}
         cause = "item" if called & _READS else "copy to host"
         if "block_until_ready" in called or not event.name.startswith("np."):
             cause = cause if called & _READS else "block_until_ready"
-        return SyncPoint(event.start_ns, event.stop_ns - event.start_ns, cause, *places(around))
+        wait_ns = event.stop_ns - event.start_ns
+        return SyncPoint(event.start_ns, wait_ns, cause, *self._places(around))
+
+    def _places(self, around: Sequence[str]) -> tuple[str, str]:
+        return places(around, is_same_jax=self.environment.get("jax") == jax.__version__)
 
 
-def _host_events(line: Any) -> Iterator[_Event]:
-    """Python's functions, steps, and what jax says of its own work."""
-    for event in line.events:
-        name = cut_name(event.name, MAX_SPAN_NAME)
-        if name.startswith(NOISE):
-            continue
-        step = -1
-        if not name.startswith("$") and not _kind(name):
-            number = dict(event.stats).get("step_num", -1)
-            step = number if type(number) is int else -1
-        start = int(event.start_ns)
-        yield _Event(name, start, max(start, int(event.end_ns)), max(step, -1))
-
-
-def _whole_waits(events: Sequence[_Event]) -> Iterator[_Event]:
-    """The events in time; jax notes where a wait for a buffer begins and where it ends, both as
-    "Await", and nothing in between.
-    """
-    before: _Event | None = None  # the beginning of a wait, perhaps
-    for event in events:
-        is_await = event.name.endswith("::Await")
-        if before is not None:
-            if is_await and before.stop_ns <= event.start_ns:
-                yield before._replace(stop_ns=event.stop_ns)
-                before = None
-                continue
-            yield before
-        before = event if is_await else None
-        if not is_await:
-            yield event
-    if before is not None:
-        yield before
+def _sort_of(name: str) -> str:
+    """A step's name without its numbers, wherever in it they are."""
+    return cut_name(_NUMBER.sub("", name).rstrip(" #:_-"))[:80]
 
 
 def _numbered(texts: list[str]) -> tuple[list[str], NDArray[np.int32]]:
     """The distinct texts, and the number of each."""
     known = {text: i for i, text in enumerate(dict.fromkeys(texts))}
     return list(known), np.array([known[t] for t in texts], np.int32)
-
-
-def _kind(name: str) -> str:
-    if name.startswith(_WAITS):
-        return "wait"
-    return next((kind for start, kind in _WORK if name.startswith(start)), "")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 
 from kit.text import format_count, format_number, format_percent
 from kit.trace.devices import OTHER_DEVICES
-from kit.trace.imported import NOT_TRACED, TOGETHER
+from kit.trace.imported import NOT_TRACED, STALLED, TOGETHER
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import says_device
 from kit.trace.timeline import Timeline
 
@@ -21,11 +22,13 @@ __all__ = [
     "KNOWN",
     "MUCH",
     "OF_OTHERS",
+    "OUTSIDE",
     "UNKNOWN_CONDITIONS",
     "Conditions",
     "conditions_text",
     "doubt",
     "is_throttled",
+    "outside_fraction",
     "unseen",
 ]
 
@@ -33,6 +36,7 @@ DISTURBED = 0.10  # of the cores: what others may take before the verdict is wit
 MANY_PAGES = 10_000  # a second, some hundredths of a core: from there on they are told
 OF_OTHERS = "steps of other threads"  # of a run's environment: how many of the loop's they made
 IN_TURNS = "several threads made the loop's steps in turns, and one of them was recorded"
+OUTSIDE = "programs that the step runs outside of kit.jax.step"  # in a doubt
 MUCH = 0.1  # of the steps: without what happened there, no limit can be told
 KNOWN = 0.90  # of the kernels' time: what must be known by op
 
@@ -87,11 +91,12 @@ _TAKERS: Mapping[str, str] = {
 }
 
 
-def doubt(conditions: Conditions, known: float = math.nan) -> str:
+def doubt(conditions: Conditions, known: float = math.nan, outside: float = 0.0) -> str:
     """Why no verdict is given; "" if one is.
 
     Args:
         known: the part of the kernels' time that is known by op; nan where kernels have no ops.
+        outside: `outside_fraction`, a part of what is not known.
     """
     if is_throttled(conditions):
         return (
@@ -109,6 +114,11 @@ def doubt(conditions: Conditions, known: float = math.nan) -> str:
             if x > 0.1 * most
         ]
         return f"measured on a busy machine: {' and '.join(said)} of {_cores(conditions)}"
+    if known < KNOWN and outside > (1 - known) / 2:
+        return (
+            f"{format_percent(outside)} of the kernels' time is of {OUTSIDE}, as by another "
+            "function of jax.jit or by jax.random: these kernels have no ops and no lines"
+        )
     if known < KNOWN:
         return (
             f"only {format_percent(known)} of the kernels' time could be matched with ops of the "
@@ -116,6 +126,15 @@ def doubt(conditions: Conditions, known: float = math.nan) -> str:
             "differ more than is kept (in files of older versions: at all)"
         )
     return ""
+
+
+def outside_fraction(timeline: Timeline, environment: Mapping[str, str]) -> float:
+    """The part of all kernels' time of which a step of jax runs kernels that no segment has."""
+    if timeline.origin != "profiled" or "jax" not in environment or "torch" in environment:
+        return 0.0
+    kernels = timeline.where(kind=ON_DEVICE)
+    lengths = (timeline.stop_ns - timeline.start_ns)[kernels]
+    return float(lengths[timeline.segment[kernels] < 0].sum() / max(lengths.sum(), 1))
 
 
 def unseen(
@@ -134,6 +153,8 @@ def unseen(
     device = environment.get("device", "").partition(" ")[0]
     if device in OTHER_DEVICES and timeline.origin == "imported":
         found = f"events of {device} are not read"
+    if STALLED in environment and timeline.origin == "imported":
+        found = f"{environment[STALLED]} are work of the profiler and of CUDA's driver"
     if not_begun >= MUCH:
         found = (
             f"for {format_percent(not_begun)} of the step the device had been given work and is "

@@ -17,11 +17,14 @@ from kit.runs.settings import GPUS
 
 __all__ = [
     "COMMIT",
+    "ENDS_AT",
     "IMPORTED",
     "TIME",
+    "VALUES",
     "WATCHED",
     "cell_of",
     "device_of",
+    "is_of_jax",
     "is_of_strangers",
     "is_on_cpu",
     "is_on_gpu",
@@ -34,12 +37,20 @@ __all__ = [
 # keys in a run's environment
 COMMIT, TIME = "git commit", "measured at"
 WATCHED = "watched"  # how the recording of a loop by `kit.watch` ended
+VALUES = "workload values"  # digests of those that the builder reads
+ENDS_AT = "a step ends at"  # of such a loop: the call and its line
 IMPORTED = "imported from"  # the format of a foreign trace
 
 
 def is_of_strangers(run: Run) -> bool:
     """Its program was never told these settings: what they say of batch and dtype is not known."""
     return WATCHED in run.environment or IMPORTED in run.environment
+
+
+def is_of_jax(run: Run) -> bool:
+    """Is its program written in jax? A watched loop may be, which is not known."""
+    had = run.environment
+    return had.get(IMPORTED) == "jax profile" or ("jax" in had and "torch" not in had)
 
 
 def samples_of(run: Run) -> int:

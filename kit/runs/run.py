@@ -24,6 +24,7 @@ from kit.runs.conditions import (
     UNKNOWN_CONDITIONS,
     Conditions,
     doubt,
+    outside_fraction,
     unseen,
 )
 from kit.runs.knob import knobs_of
@@ -240,8 +241,9 @@ class Run:
         first = self.metrics.get(FIRST_MEASURED, before)
         last = first + max(len(self.step_times_ns), 1)
         late = tuple(note for note in self.compiles if first <= note.step < last)
+        traced = tuple(note for note in self.compiles if note.step >= last)
         is_untraced = self.measures_untraced
-        return Measured(self.step_times_ns, late, self.timeline, is_untraced, self.metrics)
+        return Measured(self.step_times_ns, late, self.timeline, is_untraced, self.metrics, traced)
 
     @cached_property
     def doubt(self) -> str:
@@ -249,7 +251,8 @@ class Run:
         compiles = self.measured.compiled_fraction >= MOSTLY  # each step then has its own programs
         known = math.nan if compiles else self.known_fraction
         in_turns = IN_TURNS if OF_OTHERS in self.environment else ""
-        return in_turns or doubt(self.conditions, known) or self.measured.unlike_text
+        outside = outside_fraction(self.timeline, self.environment)
+        return in_turns or doubt(self.conditions, known, outside) or self.measured.unlike_text
 
     @property
     def drift(self) -> str:

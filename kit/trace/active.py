@@ -85,6 +85,21 @@ class Pieces:
         i = np.searchsorted(self.start, times, "right") - 1
         return np.where((i >= 0) & (times < self.stop[i]), self.owner[i], NONE)
 
+    def firsts(self, *columns: Ints | Mask) -> Ints:
+        """The first of each run of pieces that touch, of one owner and with equal values."""
+        new = np.ones(len(self.start), dtype=bool)
+        new[1:] = self.start[1:] != self.stop[:-1]
+        for column in (self.owner, *columns):
+            new[1:] |= column[1:] != column[:-1]
+        return np.flatnonzero(new)
+
+    def lasting(self, *columns: Ints | Mask) -> Ints:
+        """For each piece how long its run lasts; see `firsts`."""
+        first = self.firsts(*columns)
+        ends = np.append(first[1:], len(self.start))[: len(first)]
+        lasts: Ints = np.repeat(self.stop[ends - 1] - self.start[first], ends - first)
+        return lasts
+
 
 class Active:
     """Which of some spans is active at a time: of several, the one that ends last."""

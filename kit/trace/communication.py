@@ -28,6 +28,7 @@ __all__ = [
     "Copy",
     "CopyTotal",
     "Work",
+    "calls_python",
     "communicates",
     "copy_of",
     "copy_totals",
@@ -40,14 +41,17 @@ __all__ = [
 
 # Kernels of libraries that communicate: NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, torch's symmetric
 # memory, gloo, MPI, UCC; DeepEP and MORI, for experts' tokens; all-reduces of TensorRT-LLM, which
-# FlashInfer has, too, and of quickreduce; and what XLA calls its collectives.
+# FlashInfer has, too, and of quickreduce; and what XLA calls its collectives: by the op, or by the
+# primitive of jax that asked for it.
 _LIBRARY = re.compile(
     r"(void )?(nccl|rccl|mscclKernel|oneccl|hccl|nvshmem|gloo:|mpi:|ucc:|nccl:)"
     r"|.*(ncclKernel|ncclDevKernel|(one|two)_shot_all_reduce|multimem_|cross_device_reduce)"
     r"|(void )?[\w:]*(\b(intra|inter)node(_ll)?::(cached_)?(dispatch|combine|notify)"
     r"|\bEp(Dispatch|Combine)(Intra|Inter)Node|allreduce_fusion_kernel|allreduce_prototype_)"
     r"|(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)"
-    r"(-start|-done)?(\.\d+)*$",
+    r"(-start|-done)?(\.\d+)*$"
+    r"|(unreduced_)?(psum|pmax|pmin|ppermute|pbroadcast|psend|precv|all_gather|reduce_scatter"
+    r"|(ragged_)?all_to_all)(_invariant|_reduced)?(\.\d+)*([-_](start|done))?(\.\d+)*$",
     re.DOTALL,
 )
 BYTES_UNKNOWN = -1
@@ -56,6 +60,7 @@ _MEMORY = re.compile(
     r"Mem(cpy|set)\b|Memcpy([A-Z](2|to)[A-Z]|Other)|memcpy|memset|CopyHostToDevice|CopyDeviceToHost"
     r"|copy-(start|done)(\.\d+)*$"  # XLA's, beside which other ops run
 )
+_CALLBACK = re.compile(r"(io|pure|debug)_callback(\.\d+)*$|xla_(ffi_)?(partitioned_)?python_")
 # The first whose letters occur in a name, without its underscores and capitals, is its operation.
 _OPERATIONS = {
     "reducescatter": "reduce_scatter",
@@ -64,6 +69,10 @@ _OPERATIONS = {
     "allgather": "all_gather",
     "alltoall": "all_to_all",
     "collectivepermute": "permute",
+    "ppermute": "permute",
+    "psum": "all_reduce",
+    "pmax": "all_reduce",
+    "pmin": "all_reduce",
     "broadcast": "broadcast",
     "barrier": "barrier",
     "sendrecv": "send_recv",
@@ -98,6 +107,11 @@ def way_of(name: str) -> str:
 def kind_on_device(name: str) -> str:
     """The kind of a span that ran on a device, by its name; one of `kit.trace.kinds.ON_DEVICE`."""
     return "communication" if communicates(name) else "kernel"
+
+
+def calls_python(name: str) -> bool:
+    """Is this a kernel of XLA's that calls a Python function of the program's and waits for it?"""
+    return _CALLBACK.match(name) is not None
 
 
 def moves_memory(name: str) -> bool:

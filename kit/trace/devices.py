@@ -17,8 +17,10 @@ from kit.trace.timeline import Timeline
 
 __all__ = [
     "COMPILED",
+    "CPU_SENDS",
     "OTHER_DEVICES",
     "TORCH_CPU",
+    "at_work",
     "beside",
     "by_device",
     "count_devices",
@@ -31,6 +33,7 @@ __all__ = [
     "is_transfer",
     "is_wait",
     "region_name",
+    "sends_on_host",
 ]
 
 # How Kineto, or a fork of it, begins the categories of devices whose events have no rules here; of
@@ -38,7 +41,10 @@ __all__ = [
 OTHER_DEVICES = frozenset(
     {"mtia", "xpu", "hpu", "glow", "privateuse1", "mlu", "musa", "gcu", "npu", "mps"}
 )
+NEXT_TO_NOTHING = 0.01  # of what the busiest device runs
 TORCH_CPU = "device/0 torch cpu"
+CPU_SENDS = "device/0 collectives"  # of gloo and others, whose threads the host's ops wait for
+_ON_HOST = ("gloo:", "mpi:", "ucc:")
 COMPILED = "## Call CompiledFxGraph"  # begins the name of what is around code of torch.compile's
 # torch's own names that are no work, or whose work is an aten op's
 _LIBRARYS = re.compile(
@@ -72,8 +78,20 @@ def device_of(lane: str) -> str:
 
 
 def count_devices(timeline: Timeline) -> int:
-    """How many devices are seen to have run a kernel; at least 1, to divide by."""
-    return max(len(by_device(timeline, "kernel")), 1)
+    """How many devices are seen to work; at least 1, to divide by."""
+    return max(len(at_work(timeline)), 1)
+
+
+def at_work(timeline: Timeline) -> dict[str, Ints]:
+    """Device -> its kernels, of those that run more than next to nothing beside the busiest.
+
+    Where each rank of a job fills a byte on the first device, that one waits for nobody.
+    """
+    found = by_device(timeline, "kernel")
+    length = timeline.stop_ns - timeline.start_ns
+    ran = {device: int(length[spans].sum()) for device, spans in found.items()}
+    least = NEXT_TO_NOTHING * max(ran.values(), default=0)
+    return {device: spans for device, spans in found.items() if ran[device] >= least}
 
 
 def by_device(timeline: Timeline, kind: str) -> dict[str, Ints]:
@@ -119,6 +137,11 @@ def is_librarys(name: str) -> bool:
     It may call aten's, and computes beside them, as code of torch.compile's does.
     """
     return bool(_LIBRARYS.match(name))
+
+
+def sends_on_host(name: str) -> bool:
+    """Is it a collective of a library that communicates on the host?"""
+    return name.startswith(_ON_HOST)
 
 
 def is_collective(name: str) -> bool:

@@ -9,9 +9,9 @@ instant has the first cause that holds:
     dependency      another device works: this one has nothing that it could do without it
     program         the gap lies between two kernels of the same run of one segment's program
     sync point      the device had used up what was issued before a wait (`kit.trace.idle_after`)
+    not begun       what a call had launched did not begin for over 1 ms: what the device did
+                    instead, such as work from before the recording, is not in the file
     dependency      the next kernel's segment had been dispatched before the gap began
-    not begun       what a call had launched began over 1 ms later: what the device did instead,
-                    such as work from before the recording, is not in the file
     compile         a program was lowered or compiled
     dispatch        a program was handed to the device, or had been and has not begun yet
     sync point      the host still waited
@@ -35,7 +35,7 @@ import numpy as np
 
 from kit.text import Column, Rows, format_ms, format_share
 from kit.trace.active import NONE, Active, Gaps, Kernels, Pieces, grouped, hull, launches, steps_of
-from kit.trace.devices import by_device, count_devices
+from kit.trace.devices import at_work, by_device, count_devices
 from kit.trace.hta import HTA_CAUSES, hta_places
 from kit.trace.intervals import Ints, Mask, distinct
 from kit.trace.syncs import after_waits, waits
@@ -174,7 +174,7 @@ class Idle:
 
 
 def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
-    """Every idle gap of every device within the steps, cut by cause; in order of device and time.
+    """Every idle gap of each device at work, in the steps, cut by cause; by device and time.
 
     Without steps the window is all of the timeline. What is charged to a sync point after its wait
     agrees with `idle_after`. A program that the segment mode "launch" issues op by op counts as one
@@ -188,11 +188,11 @@ def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
 
 def _cells(timeline: Timeline) -> Iterator[_Cells]:
     """The gaps of one device after another."""
-    devices = by_device(timeline, "kernel")
+    devices = at_work(timeline)
     if not devices:
         return
     low, high = hull(timeline)
-    everywhere = Kernels(timeline, np.sort(np.concatenate([*devices.values()]))).gaps(low, high)
+    everywhere = Kernels(timeline, np.flatnonzero(timeline.where(kind="kernel"))).gaps(low, high)
     shared = _Shared(timeline, everywhere)
     gaps = [Kernels(timeline, spans).gaps(low, high) for spans in devices.values()]
     found = launches(timeline, np.concatenate([x.after for x in gaps]))
@@ -309,7 +309,10 @@ class _Cells:
         self.is_issued = self.dispatched_ns <= gaps.start[self.of]
         # A call of the device's runtime, as foreign traces have: a worker's issue may take longer.
         is_call = (self.dispatch >= 0) & (timeline.segment[self.dispatch] < NONE)
-        self.is_late = is_call & (timeline.start_ns[self.after] - self.dispatched_ns > LATE_NS)
+        sends = (self.by["reduction"] >= 0) | (self.by["communication"] >= 0)
+        is_free = is_call & (self.dispatched_ns <= self.start) & ~(sends | self.is_other)
+        lasts = Pieces(self.start, self.stop, self.of).lasting(is_free)
+        self.is_late = is_free & (lasts > LATE_NS)
 
     def gaps(self) -> list[Gap]:
         """The cells as gaps; neighbours of one cause and culprit are one."""
@@ -350,10 +353,7 @@ class _Cells:
     def _columns(self) -> tuple[Ints, ...]:
         """Of each gap: rule, culprit, start, stop, HTA's name, the kernel that ended it."""
         rule, by = self._rules
-        new = np.ones(len(rule), dtype=bool)
-        new[1:] = (rule[1:] != rule[:-1]) | (by[1:] != by[:-1]) | (self.of[1:] != self.of[:-1])
-        new[1:] |= self.start[1:] != self.stop[:-1]
-        first = np.flatnonzero(new)
+        first = Pieces(self.start, self.stop, self.of).firsts(rule, by)
         last = np.append(first[1:], len(rule))[: len(first)] - 1
         of = self.of[first]
         columns = (rule[first], by[first], self.start[first], self.stop[last])
@@ -414,13 +414,8 @@ _RULES = (
     _Rule("dependency", lambda c: c.is_other, lambda c: c.working, "another device works: "),
     _Rule("program", lambda c: c.is_program, lambda c: c.after, "before ", ", in one program"),
     _while("sync point", "handed", "what was issued before the wait (", ") had been used up"),
+    _Rule(NOT_BEGUN, lambda c: c.is_late, lambda c: c.dispatch, tail=": not seen to begin"),
     _Rule("dependency", lambda c: c.is_issued, lambda c: c.before, "issued before; waited for "),
-    _Rule(
-        NOT_BEGUN,
-        lambda c: c.is_late & (c.dispatched_ns <= c.start),
-        lambda c: c.dispatch,
-        tail=": handed over, and not seen to begin",
-    ),
     _while("compile", "compile"),
     _while("dispatch", "dispatch"),
     _Rule(

@@ -33,6 +33,8 @@ __all__ = [
     "MAX_SYNCS",
     "NOT_AN_ARRAY",
     "NOT_TRACED",
+    "ONLY_CALLS",
+    "STALLED",
     "TOGETHER",
     "Caller",
     "Held",
@@ -60,6 +62,12 @@ MAX_CALLERS = 100_000  # of one run
 MAX_DIGITS = 40  # of a number in quotes
 _OTHER = "host/other lanes"
 NOT_TRACED = ", not traced"  # ends the name of a device that a file has nothing else of
+STALLED = "profiler and driver"  # of an environment: how much of the steps is their own work
+# A note of a profile that lacks waits.
+ONLY_CALLS = (
+    "this profile has no event where a buffer is waited for: each call of jax.block_until_ready is "
+    "shown as a wait, a call of array.block_until_ready() cannot be seen"
+)
 TOGETHER = "processes in the file"  # of an environment: several, whose work is shown as of one
 NOT_AN_ARRAY = Aval((), "")  # in the place of an argument that is a number, a list or nothing
 

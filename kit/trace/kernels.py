@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from kit.text import format_count, format_ms
 from kit.trace.active import launches
-from kit.trace.devices import TORCH_CPU
+from kit.trace.communication import way_of
+from kit.trace.devices import CPU_SENDS, TORCH_CPU
+from kit.trace.host import AT_ONCE_NS
 from kit.trace.intervals import Ints, Mask, distinct, elapsed, joined, within
 from kit.trace.kinds import KINDS, ON_DEVICE
 from kit.trace.timeline import Timeline
@@ -126,10 +128,11 @@ def after_steps_fraction(timeline: Timeline) -> float:
     from the last step's end to the next dispatch.
 
     Returns:
-        A number in [0, 1], dimensionless; 0 without steps, and of ops that ran in their calls.
+        A number in [0, 1], dimensionless; 0 without steps, and of what ran on the host.
     """
     steps = timeline.intervals(kind="step")
-    spans = np.flatnonzero(timeline.where(kind=ON_DEVICE) & ~timeline.where(lane=TORCH_CPU))
+    on_host = timeline.where(lane=TORCH_CPU) | timeline.where(lane=CPU_SENDS)
+    spans = np.flatnonzero(timeline.where(kind=ON_DEVICE) & ~on_host)
     if not len(steps) or not len(spans):
         return 0.0
     low, high = int(steps[:, 0].min()), int(steps[:, 1].max())
@@ -155,7 +158,8 @@ class WrongTimes:
 
 
 def wrong_times(timeline: Timeline) -> WrongTimes:
-    """Kernels on streams of GPUs that begin before their launch, outlast later ones, or last 0.
+    """Kernels on streams of GPUs that begin before their launch, outlast later ones, or last 0;
+    and copies that go on when the wait for them has ended.
 
     Profilers have written such: a device's clock differs from the host's, or a kernel gets the end
     of another one. Then the device seems idle, or busy, when it is not.
@@ -186,6 +190,18 @@ def wrong_times(timeline: Timeline) -> WrongTimes:
                 f"kernels begin {format_ms(often / 1e6)} before their launch: the clocks of device "
                 "and host differ"
             )
+    late = _late_ns(timeline, kernels)
+    if count := int((late > 0).sum()):
+        notes.append(
+            f"{count:,} of {format_count(len(late), 'wait')} for a copy end before it has, by up "
+            f"to {late.max() / 1e3:.1f} us: the device's clock differs from the host's"
+        )
+        often = int(np.sort(late)[len(late) // 2])
+        if often > 0 and _mistaken_ns(timeline, kernels, often) >= _MUCH * step_ns * len(steps):
+            doubt = (
+                f"waits end {format_ms(often / 1e6)} before the copy that they are for: the clocks "
+                "of device and host differ"
+            )
     long, over_ns = _overlong(timeline, kernels)
     if len(long):
         notes.append(
@@ -201,12 +217,63 @@ def wrong_times(timeline: Timeline) -> WrongTimes:
 
 def _early_ns(timeline: Timeline, kernels: NDArray[np.intp]) -> Ints:
     """How long each kernel whose launch is known begins before it; below 0: after it."""
+    known, call = _calls(timeline, kernels)
+    early: Ints = timeline.start_ns[call] - timeline.start_ns[known]
+    return early
+
+
+def _late_ns(timeline: Timeline, kernels: NDArray[np.intp]) -> Ints:
+    """How long each copy goes on after the wait for it has returned; below 0: it had ended.
+
+    A read copies a value and waits for it. Of others that wait after a copy, only such are sure as
+    copy to memory that is not pinned. Of several copies before a wait it is for the last: others,
+    as to pinned memory on streams of their own, may go on.
+    """
+    waits = np.flatnonzero(timeline.where(kind="wait"))
+    down = [i for i, name in enumerate(timeline.names) if way_of(name) == "copy_to_host"]
+    copies, call = _calls(timeline, kernels[np.isin(timeline.name[kernels], down)])
+    if not len(waits) or not len(copies):
+        return np.zeros(0, np.int64)
+    # Side by side on one axis, the waits of one thread follow those of another.
+    lane = timeline.lane.astype(np.int64) * (int(timeline.stop_ns.max()) + 1)
+    waits = waits[np.argsort((lane + timeline.stop_ns)[waits], kind="stable")]
+    at = np.searchsorted((lane + timeline.stop_ns)[waits], (lane + timeline.stop_ns)[call])
+    wait = waits[at.clip(max=len(waits) - 1)]
+    follows = (timeline.lane[wait] == timeline.lane[call]) & (at < len(waits))
+    follows &= timeline.start_ns[wait] <= timeline.stop_ns[call] + AT_ONCE_NS
+    order = np.argsort((lane + timeline.stop_ns)[call], kind="stable")
+    follows[order[:-1]] &= wait[order[:-1]] != wait[order[1:]]
+    sure = [i for i, name in enumerate(timeline.names) if name == "item" or "Pageable" in name]
+    follows &= np.isin(timeline.name[wait], sure) | np.isin(timeline.name[copies], sure)
+    late: Ints = (timeline.stop_ns[copies] - timeline.stop_ns[wait])[follows]
+    return late
+
+
+def _calls(
+    timeline: Timeline, kernels: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Those of some kernels whose launch is known, and its call."""
     calls = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < -1))
     numbers, first = np.unique(timeline.segment[calls], return_index=True)
     known = kernels[np.isin(timeline.segment[kernels], numbers)]
-    call = calls[first[np.searchsorted(numbers, timeline.segment[known])]]
-    early: Ints = timeline.start_ns[call] - timeline.start_ns[known]
-    return early
+    return known, calls[first[np.searchsorted(numbers, timeline.segment[known])]]
+
+
+def _mistaken_ns(timeline: Timeline, kernels: NDArray[np.intp], late_ns: int) -> int:
+    """For how long, at most, gaps have a wrong cause, if the device's clock is late by so much.
+
+    That is the cause of an earlier time. A gap before a kernel that had been launched long before
+    has the same cause at any time.
+    """
+    busy = joined(timeline.times(kernels))
+    begin, end = busy[:-1, 1], busy[1:, 0]
+    known, call = _calls(timeline, kernels)
+    order = np.argsort(timeline.start_ns[known], kind="stable")
+    known, call = known[order], call[order]
+    at = np.searchsorted(timeline.start_ns[known], end).clip(max=len(known) - 1)
+    is_next = timeline.start_ns[known[at]] == end
+    is_queued = is_next & (timeline.stop_ns[call[at]] + late_ns < begin)
+    return int(np.minimum(end - begin, late_ns)[~is_queued].sum())
 
 
 def _overlong(timeline: Timeline, kernels: NDArray[np.intp]) -> tuple[NDArray[np.intp], int]:

@@ -17,10 +17,12 @@ __all__ = [
     "KINDS",
     "LEGEND",
     "LIMITS",
+    "MADE_ANEW",
     "OF_WORKERS",
     "ON_DEVICE",
     "RECORDING",
     "SPAN_KINDS",
+    "TRACE",
     "WORKERS_BEGIN",
     "WORKERS_END",
     "Category",
@@ -47,7 +49,10 @@ LIMITS = (
 # Input spans of a loader with workers: of a batch that they prepare; of one for which this process
 # works most of that time itself, as in a sampler; and of what starts and joins them.
 OF_WORKERS, BESIDE_WORKERS = "next batch, of workers", "next batch, beside workers"
-COPY = "copy to device"  # an input span of one array that the program gives, a loader's included
+# How an input span of one array that the program gives begins, a loader's included; a line follows.
+COPY = "copy to device"
+# How a span begins in which jax runs a function to see its ops; "f at train.py:3: why" follows.
+TRACE, MADE_ANEW = "trace of ", "the function was made anew"  # why, of one like one before
 WORKERS_BEGIN, WORKERS_END = "workers begin", "workers end"
 RECORDING = "recording"  # of a phase: each phase has a category of its own
 

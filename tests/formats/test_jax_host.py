@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 
 import pytest
+from jax._src import api, array
 
 import kit
 from kit.errors import TraceFileError
+from kit.formats.host_events import HostEvent, with_waits
+from kit.formats.python_lines import places
+from kit.runs.analysis.summary import summary
 from tests.formats.test_xplane import _names as names_of
 from tests.formats.test_xplane import field, opened, space
 
@@ -68,3 +73,119 @@ def test_what_is_asked_for_is_a_step_and_so_is_what_repeats(tmp_path: Path):
     data = space([(10, 50, "dot")])  # which marks "train"
     opened(tmp_path, data)
     assert steps("train") == steps() == [(0, 900)]
+
+
+def test_a_users_file_that_is_called_as_one_of_jaxs_is_the_users():
+    """A sleep in a pipeline.py below a main.py was at an unknown line."""
+    around = ("$main.py:5 main", "$pipeline.py:2 next_batch")
+    assert places(around, is_same_jax=True) == ("pipeline.py:2", "")
+    assert places(around, is_same_jax=False) == ("", "pipeline.py:2")  # jax has such files, too
+    codes = [
+        code
+        for module in (api, array)
+        for one in (*vars(module).values(), *vars(array.ArrayImpl).values())
+        if isinstance(one, types.FunctionType) and (code := one.__code__).co_filename in
+        (api.__file__, array.__file__)
+    ]  # fmt: skip
+    assert len(codes) > 50
+    for code in codes:
+        own = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+        inner = (*around, f"${own} {code.co_name}", "$threading.py:1 wait")
+        assert places(inner, is_same_jax=True) == ("pipeline.py:2", "threading.py:1"), own
+
+
+def test_a_call_that_waits_for_an_array_on_several_devices_is_a_wait():
+    """Nothing is written of that wait: the host never waited for the device, it said."""
+    call, ms = "$api.py:2479 block_until_ready", 1_000_000
+
+    def event(name: str, start: int, stop: int, kind: str = "") -> HostEvent:
+        return HostEvent(name, kind, start, stop, -1)
+
+    alone, short = event(call, 0, 2 * ms), event(call, 3 * ms, 3 * ms + 9)
+    around, inside = (
+        event(call, 4 * ms, 9 * ms),
+        event("BlockHostUntilReady", 5 * ms, 6 * ms, "wait"),
+    )
+    events = [around, inside, short, alone]
+    found = [e.kind for e in with_waits(events, are_calls=False)]
+    assert found == ["wait", "", "", "wait"]
+    assert [e.kind for e in with_waits(events, are_calls=True)] == ["wait", "wait", "", "wait"]
+
+
+def test_where_waits_cannot_be_seen_it_is_not_said_that_there_were_none(tmp_path: Path):
+    call = field(4, field(1, 1) + field(2, 5000) + field(3, 1000))
+    lines = field(3, field(2, "main") + field(3, 1000) + call)
+    host = field(1, field(2, "/host:CPU") + lines + names_of(4, "PjitFunction(f)"))
+    opened(tmp_path, space([(10, 50, "dot")]) + host)
+    said = summary(kit.open_trace(tmp_path / "gpu.xplane.pb"))
+    assert "No sync points: the notes say which waits cannot be seen." in said
+    assert "a call of array.block_until_ready() cannot be seen" in said
+
+
+def test_the_steps_are_those_of_the_commonest_name(tmp_path: Path):
+    """Steps that validate counted as those that train: the mean of both was told."""
+    stat = field(4, field(1, 1) + field(4, 3))
+    step = [(1, 0, 50), (2, 60, 300), (1, 400, 50), (1, 500, 50)]
+    line = b"".join(field(4, field(1, kind) + field(2, at * 1000) + field(3, length * 1000) + stat)
+                    for kind, at, length in step)  # fmt: skip
+    host = field(1, field(2, "/host:CPU") + field(3, field(2, "main") + field(3, 1000) + line)
+                 + names_of(4, "train", "eval") + names_of(5, "step_num"))  # fmt: skip
+    t = opened(tmp_path, space([(10, 50, "dot")], steps=False) + host)
+    assert t.intervals(kind="step").tolist() == [[0, 50], [400, 450], [500, 550]]
+    assert "1 step called 'eval' left out; step_by='eval' shows them" in t.notes
+    t = kit.open_trace(tmp_path / "gpu.xplane.pb", step_by="eval").timeline
+    assert t.intervals(kind="step").tolist() == [[50, 350]]  # from the first kernel on
+
+
+@pytest.mark.parametrize(
+    ("names", "steps", "left"),
+    [
+        ("epoch 0 batch 0, epoch 0 batch 1, epoch 1 batch 0", 3, ""),
+        ("step 1/3, step 2/3, step 3/3", 3, ""),
+        ("1st step, 2nd step, 3rd step", 3, ""),
+        ("lr 0.1, lr 0.02, lr 1e-05", 3, ""),
+        ("a, b, c", 3, ""),  # no name is that of half of them
+        ("train 1, train 2, eval 1 of 2, test", 2,
+         "2 steps called 'eval  of', 'test' left out; step_by='eval  of' shows the first of these"),
+        (", ".join(["train"] * 7 + list("abcdefg")), 7,
+         "7 steps called 'a', 'b', 'c', 'd', 'e', ... left out; step_by='a' shows the first of "
+         "these"),
+    ],
+)  # fmt: skip
+def test_a_number_anywhere_in_its_name_makes_no_step_another(
+    tmp_path: Path, names: str, steps: int, left: str
+):
+    """Of "step 3/12" and the like one step was left, and a note for each other one."""
+    called = names.split(", ")
+    stat = field(4, field(1, 1) + field(4, 3))
+    line = b"".join(
+        field(4, field(1, i + 1) + field(2, 100_000 * i) + field(3, 50_000) + stat)
+        for i in range(len(called))
+    )
+    host = field(1, field(2, "/host:CPU") + field(3, field(2, "main") + field(3, 1000) + line)
+                 + names_of(4, *called) + names_of(5, "step_num"))  # fmt: skip
+    t = opened(tmp_path, space([(10, 50, "dot")], steps=False) + host)
+    assert t.steps == steps
+    assert [note for note in t.notes if "left out" in note] == [left] * bool(left)
+    if left:
+        other = left.partition("step_by='")[2].partition("'")[0]
+        assert kit.open_trace(tmp_path / "gpu.xplane.pb", step_by=other).timeline.steps == 1
+
+
+def test_the_thread_of_the_steps_is_the_one_that_launches(tmp_path: Path):
+    """It was the one with the most events, as of a feeder; the other's names were not listed."""
+
+    def line(name: str, *events: tuple[int, int, int]) -> bytes:
+        found = (field(4, field(1, kind) + field(2, at * 1000) + field(3, length * 1000))
+                 for kind, at, length in events)  # fmt: skip
+        return field(3, field(2, name) + field(3, 1000) + b"".join(found))
+
+    puts = [(2, at, 5) for at in range(0, 90, 10)]
+    lines = line("feed", *puts, (4, 0, 9)) + line("train", (3, 0, 90), (1, 10, 5))
+    host = field(1, field(2, "/host:CPU") + lines
+                 + names_of(4, "PjitFunction(f)", "DevicePut", "epoch", "feed"))  # fmt: skip
+    t = opened(tmp_path, space([(10, 50, "dot")], steps=False) + host)
+    calls = t.lane[t.where(kind="dispatch")].tolist()
+    assert [t.lanes[lane] for lane in calls] == ["host/main"]
+    with pytest.raises(TraceFileError, match=r"'epoch' \(1\), 'feed' \(1\)"):
+        kit.open_trace(tmp_path / "gpu.xplane.pb", step_by="nothing")

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,24 @@ def test_a_verdict_is_withheld_exactly_beyond_the_limits(
     whole = sum(x for x in (others, threads, steal) if not math.isnan(x))
     is_doubted = (not math.isnan(cores) and whole > DISTURBED * cores) or known < KNOWN
     assert bool(doubt(conditions, known)) == is_doubted
+
+
+def test_programs_of_jax_outside_of_the_step_are_named_as_the_reason() -> None:
+    """They were said to be the profiler's, and a second measurement to help."""
+    run = make_run()
+    assert not run.doubt
+    t, of_jax = run.timeline, {"jax": "0.10.2"}
+    kernels = np.flatnonzero(t.where(kind="kernel"))[::2]
+    node, segment = t.node.copy(), t.segment.copy()
+    node[kernels] = segment[kernels] = -1
+    outside = replace(run, timeline=replace(t, node=node, segment=segment), environment=of_jax)
+    assert "is of programs that the step runs outside of kit.jax.step" in outside.doubt
+    said = verdict(outside)
+    assert said is not None
+    assert "kit.jax.step(fn) in the place of jax.jit(fn)" in said.next_step
+    lost = replace(outside, timeline=replace(t, node=node))
+    for other in (lost, replace(outside, environment={**of_jax, "torch": "2.11"})):
+        assert "could be matched" in other.doubt
 
 
 def test_a_disturbed_run_says_so_and_withholds_verdict_and_advice_wherever_it_is_shown() -> None:

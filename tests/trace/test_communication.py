@@ -50,6 +50,12 @@ def test_each_instant_of_the_steps_is_counted_once(kernels, steps):
         ("collective-permute-done", "permute"),
         ("void multimem_all_reduce_kernel<float>", "all_reduce"),
         ("void vllm::cross_device_reduce_1stage<half, 8>", "all_reduce"),
+        ("psum_invariant.7", "all_reduce"),
+        ("pmax.7", "all_reduce"),
+        ("ppermute.3", "permute"),
+        ("unreduced_reduce_scatter.7", "reduce_scatter"),
+        ("all_gather.3-start.1", "all_gather"),
+        ("ragged_all_to_all.1", "all_to_all"),
         ("ncclDevKernel_Generic", ""),
         ("void deep_ep::internode_ll::dispatch<(bool)1, (int)7168>(void *)", ""),
         ("void deep_ep::intranode::cached_notify_combine<8>(void**, int*)", ""),
@@ -73,7 +79,8 @@ def test_kernels_of_libraries_that_communicate_are_known(name: str, operation: s
      "void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*)",
      "void cub::DeviceReduceByKeyKernel<cub::DispatchReduceByKey<long*>>",
      "void deep_ep::internode::get_dispatch_layout<256>(long const*)",
-     "hipLaunchKernel", "void gatherTopK", "broadcast_in_dim.4", "scatter.1"],
+     "hipLaunchKernel", "void gatherTopK", "broadcast_in_dim.4", "scatter.1", "psum_of_mine.3",
+     "all_gather_fusion.1"],
 )  # fmt: skip
 def test_kernels_that_compute_do_not_communicate(name: str):
     assert not communicates(name)

@@ -11,8 +11,10 @@ from hypothesis import given
 import kit
 from kit.runs.analysis.summary import summary
 from kit.trace import Span, SyncPoint, Timeline, breakdown_ns, gaps, idle_after, union_ns
+from kit.trace.devices import count_devices
 from kit.trace.gaps import GAP_CAUSES, Gap, idle_gaps, idle_of, idle_table
 from kit.trace.hta import HTA_CAUSES, hta_idle
+from kit.trace.limits import limit_shares
 from kit.workloads import mlp
 from tests.factories import make_run
 from tests.smaller import smaller_bert
@@ -93,6 +95,20 @@ def test_a_device_that_is_idle_while_another_works_depends_on_it() -> None:
         ("device/0", "dependency", 20),
         ("device/1", "dependency", 40),
     ]
+
+
+def test_a_device_that_runs_next_to_nothing_waits_for_nobody() -> None:
+    """A byte that each rank of a job fills on the first GPU: "they wait for each other"."""
+    fill = kernel(1_000, 1_001, lane="device/1 Stream #7")
+    step = Span("host/main", "step", "step", 0, 1_200)
+    t = Timeline.of([step, kernel(0, 900), kernel(1_100, 1_200), fill])
+    assert count_devices(t) == 1
+    assert [(g.lane, g.cause, g.length_ns) for g in idle_gaps(t)] == [
+        ("device/0", "unknown", 100),
+        ("device/0", "dependency", 1),
+        ("device/0", "unknown", 99),
+    ]
+    assert sum(limit_shares(t).values()) == pytest.approx(1)
 
 
 def test_a_device_that_is_idle_while_its_gradients_travel_waits_for_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -128,6 +129,8 @@ def test_what_the_device_does_behind_the_last_step_is_a_part_of_what_the_steps_l
     assert after_steps_fraction(Timeline.of([step])) == 0
     ops = [Span("device/0 torch cpu", "aten::mm", "kernel", 210, 240)]
     assert after_steps_fraction(Timeline.of([step, *ops])) == 0
+    sent = [Span("device/0 collectives", "gloo:all_reduce", "communication", 210, 900)]
+    assert after_steps_fraction(Timeline.of([step, *sent])) == 0  # no device is behind
 
 
 def _on_stream(times: list[tuple[int, int]], *, launches: list[int] | None = None) -> Timeline:
@@ -180,3 +183,67 @@ def test_one_of_many_kernels_before_its_launch_is_no_difference_of_clocks() -> N
     found = wrong_times(Timeline.of(spans))
     assert found.notes[0].startswith("1 of 200 kernels begin before the call")
     assert not found.doubt
+
+
+@pytest.mark.parametrize("late_ns", [-10_000, 0, 20_000])
+@pytest.mark.parametrize("busy_ns", [5_000, 58_000])
+def test_a_wait_that_ends_before_its_copy_tells_that_the_devices_clock_is_late(
+    late_ns: int, busy_ns: int
+) -> None:
+    """A step that waits for Python was "dependency-bound", by a clock 0.3 ms late."""
+    spans = [Span("host/main", "step", "step", 0, 600_000)]
+    for n in range(10):
+        at, end, place = 60_000 * n, 60_000 * n + 55_000, -2 - 2 * n
+        spans += [
+            Span("host/main", "cudaLaunchKernel", "dispatch", at, at + 1_000, place),
+            Span("device/0 stream 7", "k", "kernel", at + 2_000, at + busy_ns, place),
+            Span("host/main", "cudaMemcpyAsync", "dispatch", at + 40_000, at + 42_000, place - 1),
+            Span("host/main", "item", "wait", at + 43_000, end),
+            Span("device/0 stream 8", "Memcpy DtoH (Device -> Pinned)", "kernel",
+                 end + late_ns - 1_000, end + late_ns, place - 1),
+        ]  # fmt: skip
+    found = wrong_times(Timeline.of(spans))
+    said = "10 of 10 waits for a copy end before it has, by up to 20.0 us"
+    assert any(note.startswith(said) for note in found.notes) == (late_ns > 0)
+    assert ("clocks" in found.doubt) == (late_ns > 0 and busy_ns == 5_000)
+    other = [replace(span, name="stream") if span.kind == "wait" else span for span in spans]
+    assert wrong_times(Timeline.of(other)) == WrongTimes((), "")  # may wait for another stream
+
+
+def test_a_read_waits_for_its_own_copy_and_not_for_one_that_goes_on_beside_it() -> None:
+    """A checkpoint's copy to pinned memory passed for the one that .item() waits for."""
+    spans = [Span("host/main", "step", "step", 0, 1_000_000)]
+    for n in range(5):
+        at, place = 200_000 * n, -2 - 2 * n
+        spans += [
+            Span("host/main", "cudaMemcpyAsync", "dispatch", at, at + 1_000, place),
+            Span("device/0 stream 20", "Memcpy DtoH (Device -> Pinned)", "kernel",
+                 at + 2_000, at + 150_000, place),
+            Span("host/main", "cudaMemcpyAsync", "dispatch", at + 3_000, at + 30_000, place - 1),
+            Span("host/main", "item", "wait", at + 3_000, at + 34_000),
+            Span("device/0 stream 7", "Memcpy DtoH (Device -> Pageable)", "kernel",
+                 at + 20_000, at + 29_000, place - 1),
+        ]  # fmt: skip
+    assert wrong_times(Timeline.of(spans)) == WrongTimes((), "")
+
+
+@pytest.mark.parametrize("ahead_ns", [100_000, 3_000])
+def test_a_late_clock_counts_where_a_gap_could_have_another_cause(ahead_ns: int) -> None:
+    """A device that is always given work ahead lost its verdict by a clock 2 us late."""
+    spans = [Span("host/main", "step", "step", 0, 200_000)]
+    for n in range(20):  # 8 us of work, 2 us of gap
+        at, place = 10_000 * n, -2 - 2 * n
+        call = at - ahead_ns
+        spans += [
+            Span("host/main", "cudaLaunchKernel", "dispatch", call - 1_000, call, place),
+            Span("device/0 stream 7", "k", "kernel", at, at + 8_000, place),
+        ]
+    spans += [
+        Span("host/main", "cudaMemcpyAsync", "dispatch", 60_000, 199_000, -100),
+        Span("host/main", "item", "wait", 60_000, 199_000),
+        Span("device/0 stream 7", "Memcpy DtoH (Device -> Pageable)", "kernel",
+             200_000, 201_000, -100),
+    ]  # fmt: skip
+    found = wrong_times(Timeline.of(spans))
+    assert found.notes[0].startswith("1 of 1 wait for a copy")
+    assert ("clocks" in found.doubt) == (ahead_ns == 3_000)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.errors import TraceFileError
 from kit.formats.chrome.arguments import Arguments, joined
 from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.lanes import Halves, Lanes
@@ -42,6 +43,8 @@ _OF_KERNELS = ("correlation", "stream", "device")  # numbers with which torch wr
 _ASCEND = {"process_labels": {"NPU"}, "process_name": {"Ascend Hardware", "HCCL"}}
 _ASCENDS = {"enqueue": "npu", "dequeue": "npu"}
 _OF_MAC = re.compile(r"aten::(?:_?mps_\w+|\w+_mps(?:_backward)?)$")  # ops on its GPU only
+_OVERHEAD = "overhead"  # Kineto's category of what CUPTI says of itself and of CUDA's driver
+_MAX_STALLS = 100  # names of them
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -64,6 +67,7 @@ class Events:
         self.messages = Messages()
         self.allocations = Allocations()
         self.own_syncs: list[SyncPoint] = []
+        self.stalls = Stalls()
         self.left_out: Counter[str] = Counter()  # category -> events that become no span
         self.repairs: Counter[tuple[str, str]] = Counter()  # what, and what became of each
         self._others: set[str] = set()  # devices that names of processes or ops tell of
@@ -138,9 +142,16 @@ class Events:
 
         An event without a finite start, or more than a day away from the middle one, has none. A
         length that is negative or no number is 0.
+
+        Raises:
+            TraceFileError: they are nanoseconds since 1970.
         """
         start, length = self.column("start_us"), self.column("length_us")
         kept = np.isfinite(start) & (np.abs(start) < 1e18)
+        if len(start) and ((start >= 1e18) & (start < 1 << 63)).all():
+            raise TraceFileError(
+                "all its times (ts) are over 1e18: nanoseconds, where a trace has microseconds"
+            )
         if bad := int((~kept).sum()):
             self.repairs["event", "without a time: left out"] += bad
         if not kept.any():
@@ -216,6 +227,8 @@ class Events:
             category = event.get("cat")
             few = len(self.left_out) < 100 and isinstance(category, str)
             self.left_out[str(category)[:60] if few else "others"] += 1
+            if category == _OVERHEAD:
+                self.stalls.add(event)
 
     def _kernel(
         self, event: dict[str, Any], number: int, args: Mapping[str, Any]
@@ -301,6 +314,35 @@ class Events:
             return
         cause, site, via = (cut_name(args.get(x, "")) for x in ("cause", "site", "via"))
         self.own_syncs.append(SyncPoint(round(at), round(wait), cause, site, via))
+
+
+class Stalls:
+    """When the profiler and the driver did work of their own, which kept calls waiting."""
+
+    def __init__(self) -> None:
+        self._times_us = array("d")  # start and length of each
+        self.names: Counter[str] = Counter()
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """One more."""
+        self._times_us.extend((_number(event.get("ts")), _number(event.get("dur"))))
+        if len(self.names) < _MAX_STALLS:
+            self.names[cut_name(event.get("name"))[:40]] += 1
+
+    def times(self, zero_ns: int) -> NDArray[np.int64]:
+        """Starts and stops; what has no usable time is left out.
+
+        Args:
+            zero_ns: on the file's clock, where they are 0.
+
+        Shape:
+            (n, 2)
+        Units:
+            nanoseconds
+        """
+        found = np.array(self._times_us).reshape(-1, 2) - (zero_ns / 1e3, 0)
+        found = found[(np.abs(found) <= DAY_NS / 1e3).all(axis=1) & (found[:, 1] >= 0)]
+        return np.rint(np.cumsum(found, axis=1) * 1e3).astype(np.int64)
 
 
 def _number(value: Any) -> float:

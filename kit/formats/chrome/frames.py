@@ -24,6 +24,7 @@ _LIBRARIES = {"torch", "torchvision", "torchaudio", "numpy", "functorch", "trito
               "accelerate", "lightning", "pytorch_lightning", "deepspeed", "apex", "IPython",
               "ipykernel", "traitlets", "tornado", "asyncio", "concurrent", "multiprocessing",
               "importlib", "unittest", "collections", "logging", "ctypes"}  # fmt: skip
+_DEEPEST = 200  # frames to look at
 LEAST_NS = 1_000_000  # what is shorter may be no wait at all, as of a lock that is free
 _WAITS = re.compile(
     r"<built-in (function (sleep|select|read|wait4|waitpid)>|method ("
@@ -48,6 +49,22 @@ class Frames:
         if name not in self._places:
             self._places[name] = _place(self._names[name])
         return self._places[name]
+
+    def around(self, frame: int, names: Sequence[int], frames: Sequence[int]) -> tuple[str, str]:
+        """The user's function of a frame and those around, and the library's that it called.
+
+        Args:
+            names, frames: of each event, its name's number and the frame around, or -1.
+        """
+        via = ""
+        for _ in range(_DEEPEST):
+            if frame < 0:
+                break
+            place, is_users = self.place(names[frame])
+            if is_users:
+                return place, via
+            via, frame = via or place, frames[frame]
+        return via, ""
 
 
 class Stacks:

@@ -19,7 +19,7 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.phases import outermost
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
-from kit.trace.devices import is_compiled, is_librarys
+from kit.trace.devices import is_librarys
 from kit.trace.intervals import Ints
 
 __all__ = ["NONE", "Anchors", "Nesting", "Paths", "called", "nest", "regions"]
@@ -205,7 +205,7 @@ def called(
 
 def regions(
     calls: NDArray[np.intp],
-    annotations: NDArray[np.intp],
+    code: NDArray[np.intp],
     known: tuple[NDArray[Any], Sequence[str], Sequence[int]],
     times: tuple[Ints, Ints, Ints],
 ) -> NDArray[np.intp]:
@@ -213,13 +213,12 @@ def regions(
 
     Args:
         calls: ops that are none of aten's.
-        annotations: what is compiled is inside of some.
+        code: what is around code of torch.compile's.
         known: of each event the number of its name; the names; the nearest aten op around, or -1.
         times: thread, start and stop of each event.
     """
     (name, names, op), (_, start, stop) = known, times
-    others = called(calls, name, names, is_librarys)
-    found = np.append(others, called(annotations, name, names, is_compiled))
+    found = np.append(called(calls, name, names, is_librarys), code)
     found = found[np.asarray(op, np.int64)[found] < 0]
     found = outermost(found, times)
     return found[np.lexsort((-stop[found], start[found]))]

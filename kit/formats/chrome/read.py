@@ -21,11 +21,13 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import read_events
 from kit.formats.chrome.roles import Role
 from kit.formats.chrome.torch import read_torch
+from kit.text import format_ms, format_percent
 from kit.trace.devices import TORCH_CPU
 from kit.trace.imported import (
     DAY_NS,
     MAX_SYNCS,
     NOT_TRACED,
+    STALLED,
     Imported,
     Member,
     Spans,
@@ -34,6 +36,8 @@ from kit.trace.imported import (
     naming,
     whole,
 )
+from kit.trace.intervals import within, without
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import ORIGINS, SyncPoint, Timeline
 
 __all__ = ["FORMAT", "VERSION", "Imported", "read_chrome"]
@@ -43,6 +47,7 @@ VERSION = 1
 MAX_RANKS = 65_536
 _MAX_CLOCK_NS = 1 << 61  # 73 years from 1970 on; sums of two must fit into 64 bits
 _MAX_NS = 1 << 53
+_SAID, _MUCH = 0.01, 0.1  # of the steps: what is worth a note, and what leaves no limit to tell
 
 _WHOLE = "Trace"  # torch's event for all of a recording
 
@@ -71,7 +76,7 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
             raise TraceFileError("kit exported it with its steps: step_by is for other traces")
         imported = _exported(events, own)
     elif events.is_known:
-        imported = read_torch(events, "torch.profiler")
+        imported = _with_stalls(read_torch(events, "torch.profiler"), events)
         member = _placed(imported.member, head, events)
         environment = {**imported.environment, **_environment(head, events)}
         if "device" in environment and TORCH_CPU in imported.timeline.lanes:
@@ -109,6 +114,25 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         )
         notes.append(f"events that are no span of a step were left out: {most}")
     return replace(imported, timeline=replace(imported.timeline, notes=tuple(notes)))
+
+
+def _with_stalls(imported: Imported, events: Events) -> Imported:
+    """With what of the steps was the profiler's and the driver's own work, and no kernel ran."""
+    t = imported.timeline
+    steps = t.intervals(kind="step")
+    idle = without(events.stalls.times(imported.member.zero_ns), t.intervals(kind=ON_DEVICE))
+    stalled_ns = int(within(idle, steps).sum())
+    part = stalled_ns / max(int((steps[:, 1] - steps[:, 0]).sum()), 1)
+    if part < _SAID or not t.where(kind=ON_DEVICE).any():
+        return imported
+    names = ", ".join(name for name, _ in events.stalls.names.most_common(3))
+    note = (
+        f"for {format_ms(stalled_ns / len(steps) / 1e6)} a step no kernel ran, and the profiler or "
+        f"CUDA's driver did work of its own, which holds up the calls of the program: {names}"
+    )
+    said = {STALLED: f"{format_percent(part)} of the steps"} if part >= _MUCH else {}
+    t = replace(t, notes=(*t.notes, note))
+    return replace(imported, timeline=t, environment={**imported.environment, **said})
 
 
 def _of_strangers(events: Events) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kit.trace.devices import is_free, is_runtimes, is_transfer, is_wait
+from kit.trace.devices import is_free, is_runtimes, is_transfer, is_wait, sends_on_host
 from kit.trace.kinds import KINDS
 
 __all__ = [
@@ -25,7 +25,6 @@ _LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "hipL
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
 HOST = frozenset({"cpu_op", "operator", "user_annotation"})
-_ON_HOST = ("gloo:", "mpi:", "ucc:")
 # Categories of other programs, too: of Linux's traces, MXNet, ONNX Runtime.
 _SHARED = frozenset({"kernel", "memcpy", "memset", "runtime", "operator"})
 _KNOWN = (_GPU | _CALLS | HOST) - _SHARED
@@ -103,7 +102,7 @@ def _role_of_host(name: str) -> int:
         if name in ("aten::item", "aten::_local_scalar_dense"):
             return Role.READ
         return Role.COPY if name == "aten::copy_" else Role.ATEN
-    if name.startswith(_ON_HOST):
+    if sends_on_host(name):
         return Role.COLLECTIVE
     if name == "record_param_comms":
         return Role.ASKED

@@ -27,6 +27,10 @@ COVERED = 0.9  # of the time from the first to the last: an annotation with less
 HOW = "torch marks steps only with profile(schedule=...), also where prof.step() is called"
 _RANGE = re.compile(r"(\d{1,12}(?:\.\d*)?)\.\.(\d{1,12}(?:\.\d*)?)")
 _UPDATE = "Optimizer.step"
+# What the numbered parts of one step are called: "block_3", "model.layers.3", "DecoderLayer 3"
+_PARTS = re.compile(
+    r"(layer|block|stage|encoder|decoder|expert|micro.?batch|(^|[^a-z])h)(e?s)?\W*$", re.IGNORECASE
+)
 
 Step = tuple[str, int, int]  # its name, start and stop
 
@@ -51,6 +55,11 @@ class StepsFound:
 def is_update(name: str) -> bool:
     """Is this an optimizer's step? To zero the gradients may come before a backward pass."""
     return name.startswith(_UPDATE)
+
+
+def is_frame(name: str) -> bool:
+    """Is this a function of Python's, as torch's profiler names them, and no annotation?"""
+    return ".py(" in name or name.startswith(("<built-in ", "nn.Module: "))
 
 
 def is_asked(name: str, step_by: str) -> bool:
@@ -130,7 +139,8 @@ def _repeated(
 def _counted(group: list[Annotation], updates: Sequence[Annotation]) -> Iterable[list[Annotation]]:
     """The group, or each name by itself where one comes again: steps are counted on, layers not.
 
-    Steps of a second epoch begin anew, and have an update each.
+    Nor are those of one pass, which are told by what they are called. Steps of a second epoch
+    begin anew, and have an update each.
     """
     by_name: dict[str, list[Annotation]] = defaultdict(list)
     for one in group:
@@ -138,7 +148,8 @@ def _counted(group: list[Annotation], updates: Sequence[Annotation]) -> Iterable
     ends = np.array([update.stop_ns for update in updates], np.int64)
     times = np.array([(one.start_ns, one.stop_ns) for one in group], np.int64).reshape(-1, 2)
     have_update = np.diff(np.searchsorted(ends, times)).all()
-    return [group] if len(by_name) == len(group) or have_update else by_name.values()
+    are_steps = len(by_name) == len(group) and not _PARTS.search(_base(group[0].name))
+    return [group] if are_steps or have_update else by_name.values()
 
 
 def _covered(apart: Sequence[Annotation]) -> int:
@@ -162,8 +173,8 @@ def _asked(
         return StepsFound((chosen,), f"the range {step_by} ms counts as one step")
     found = [a for group in groups.values() for a in group if is_asked(a.name, step_by)]
     if not found:
-        repeated_first = sorted(groups.items(), key=lambda group: len(group[1]) < 2)[:12]
-        names = ", ".join(f"{cut_name(n)[:60]!r} ({len(g)})" for n, g in repeated_first)
+        likely_first = sorted(groups.items(), key=lambda g: (is_frame(g[0]), len(g[1]) < 2))[:12]
+        names = ", ".join(f"{cut_name(n)[:60]!r} ({len(g)})" for n, g in likely_first)
         raise TraceFileError(
             f"step_by={step_by!r}: nothing on the thread of its steps has this name; there are: "
             f"{names or 'no annotations'}"

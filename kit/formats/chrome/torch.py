@@ -36,7 +36,7 @@ from kit.formats.chrome.syncs import (
 from kit.formats.chrome.twins import MERGED, are_merged
 from kit.text import format_count
 from kit.trace.communication import Collective, Copy, copy_of, operation_of
-from kit.trace.devices import TORCH_CPU, beside, is_collective, is_compiled, region_name
+from kit.trace.devices import CPU_SENDS, TORCH_CPU, beside, is_collective, is_compiled, region_name
 from kit.trace.host import busy_callers
 from kit.trace.imported import TOGETHER, Imported, MeasuredMemory, Member, Spans, own_name
 from kit.trace.intervals import Ints
@@ -46,12 +46,15 @@ from kit.trace.timeline import SyncPoint, Timeline
 __all__ = ["read_torch"]
 
 _MARK = re.compile(r"^(ProfilerStep#|kit step )")
-_DEEPEST = 200  # frames to look at
 _ON_CPU = (
     "no GPU was traced: kernels are torch's ops, and reading a value waits for nothing if it is on "
     "the CPU. On a Mac's GPU (mps), which torch's profiler does not trace, ops only launch"
 )
 _NO_OPS = "no kernel and no op of torch is in the file: what was computed, and where, is not known"
+_NO_CALLS = (
+    "no call that launches a kernel, or waits for one, is in the file: what the host did, and "
+    "whether it waited, is not known"
+)
 _NOT_JOINED = (
     "no kernel has the number (correlation) of a call that launched it: which op, module and line "
     "it is of, and how long it waited for the device, is not known"
@@ -206,7 +209,7 @@ class _Trace:
             if lane in taken:
                 lane = f"{lane} ({process}, {thread})"
             lanes.append(own_name(lane, taken))
-        return [*lanes, TORCH_CPU, "device/0 collectives"]
+        return [*lanes, TORCH_CPU, CPU_SENDS]
 
     def _spans(self, chosen: NDArray[np.intp], kind: str, callers: Ints | int = -1) -> Spans:
         name = self.events.column("name")[chosen].astype(np.int32)
@@ -238,6 +241,7 @@ class _Trace:
             chosen = chosen[~(is_part | (self.role == Role.PYTHON))[chosen]]
         is_beside = np.isin(self.role, RUNTIME) & (self.thread != self.main)
         is_beside |= np.isin(self.role, (Role.OTHER, Role.CALL))
+        is_beside[_code(self)] = False
         known = self.kept[~is_beside[self.kept]]
         ends = (self.start[known], self.stop[known])
         window = (int(ends[0].min()), int(ends[1].max())) if len(known) else (0, 0)
@@ -300,15 +304,13 @@ class _Trace:
 
     def _phases(self) -> Iterator[tuple[str, int, int]]:
         """None where what the program did is not known: without work of torch's host, or calls."""
-        engine, tops = self.of(Role.ENGINE), self.tops
-        name = self.events.column("name")
+        engine, name = self.of(Role.ENGINE), self.events.column("name")
+        tops = np.append(self.tops, _code(self))
         updates = called(self.of(Role.UPDATE), name, self.names, is_update)
         has_work = len(tops) or len(engine) or len(updates)
         calls = self.of(*LAUNCHES, Role.WAIT)  # of a device's runtime
         if not has_work or (self.is_gpu and not len(calls)):
             return
-        code = called(self.of(Role.ANNOTATION), name, self.names, is_compiled)
-        tops = np.append(tops, code)
         if len(tops):
             tops = tops[np.frombuffer(self.nesting.engine, np.int32)[tops] < 0]
             workers = np.setdiff1d(self.thread[engine], [self.main])  # the engine's own threads
@@ -363,16 +365,7 @@ class _Trace:
         if frame < 0 <= op:
             line = int(parts(self.events.column("node")[op : op + 1])[1][0])
             return (self.frames.place(line)[0] if line >= 0 else ""), ""
-        via = ""
-        for _ in range(_DEEPEST):
-            if frame < 0:
-                return via, ""
-            place, is_users = self.frames.place(self.events.name[frame])
-            if is_users:
-                return place, via
-            via = via or place
-            frame = self.nesting.frame[frame]
-        return via, ""
+        return self.frames.around(frame, self.events.name, self.nesting.frame)
 
     def _say(self, *, has_work: bool) -> None:
         """What the reader must know."""
@@ -385,10 +378,8 @@ class _Trace:
                 f"waited, and why the device {idle} are not known"
             )
         elif len(self.kernels) and not len(calls):
-            self.notes.append(
-                "no call that launches a kernel, or waits for one, is in the file: what the host "
-                "did, and whether it waited, is not known"
-            )
+            # those of other devices are there, and are not read: another note says so
+            self.notes += [] if self.events.other_devices else [_NO_CALLS]
         elif len(self.kernels) and not (self.launched[self.kernels] < -1).any():
             self.notes.append(_NOT_JOINED)
         if self.is_gpu and not len(self.kernels) and not self.events.other_devices:
@@ -427,8 +418,9 @@ def _of_main(trace: _Trace) -> Iterator[tuple[NDArray[np.intp], Ints | None]]:
     callers = busy_callers(trace.thread[calls])
     times = trace.thread, trace.start, trace.stop
     notes = outermost(trace.of(Role.ANNOTATION, Role.UPDATE), times)
-    own = [x[np.array(trace.nesting.engine)[x] < 0] for x in (updates, trace.tops)]
-    for found in (*own, trace.tops, notes):
+    tops = np.append(trace.tops, _code(trace))
+    own = [x[np.array(trace.nesting.engine)[x] < 0] for x in (updates, tops)]
+    for found in (*own, tops, notes):
         for chosen in (found[np.isin(trace.thread[found], callers)], found):
             yield chosen, (trace.stop - trace.start)[chosen]
     yield calls, None
@@ -440,10 +432,16 @@ def _outside(trace: _Trace, chosen: NDArray[np.intp]) -> NDArray[np.intp]:
     return chosen[~inside(chosen, trace.of(Role.INPUT), times)]
 
 
+def _code(trace: _Trace) -> NDArray[np.intp]:
+    """What is around code of torch.compile's: an op, or, of older versions, an annotation."""
+    both = trace.of(Role.CALL, Role.ANNOTATION)
+    return called(both, trace.events.column("name"), trace.names, is_compiled)
+
+
 def _beside_ops(trace: _Trace, lane: int) -> Spans:
     known = trace.events.column("name"), trace.names, trace.nesting.op
     times = trace.thread, trace.start, trace.stop
-    found = _outside(trace, regions(trace.of(Role.CALL), trace.of(Role.ANNOTATION), known, times))
+    found = _outside(trace, regions(trace.of(Role.CALL), _code(trace), known, times))
     work = np.append(trace.tops, called(trace.of(Role.CALL), *known[:2], is_collective))
     pieces, of = beside(trace.ends(found), trace.ends(work))
     names = [trace.name(region_name(trace.names[known[0][i]])) for i in found.tolist()]

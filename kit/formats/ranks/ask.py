@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from kit.errors import KitError, QueryError
-from kit.formats.ranks.files import rank_files
+from kit.formats.ranks.files import perhaps_hosts, rank_files
 from kit.formats.ranks.member import read_both
 from kit.formats.ranks.read import open_ranks, ranks_of, why_unread
 from kit.formats.readers import open_trace
@@ -82,13 +82,14 @@ def _read_once(
 ) -> Iterator[Part]:
     """Each rank as its file is read, and then all of them compared; fills the problems, too."""
     files, found, taken = rank_files(folder), list[RankTrace | str](), set[int]()
+    hosts = perhaps_hosts(files)
     for file in files:
         try:
             trace, run = read_both(file, step_by)
         except (KitError, OSError) as error:
             found.append(why_unread(file, error))
             continue
-        if trace.rank < 0:
+        if trace.rank < 0 or (trace.is_from_name and file in hosts):
             raise _NamesNoRank
         found.append(trace)
         if trace.rank not in taken:

@@ -10,21 +10,18 @@ from pathlib import Path
 from kit.errors import TraceFileError
 from kit.files import as_path
 
-__all__ = ["MAX_RANKS", "is_folder_of_ranks", "rank_files", "rank_in_name"]
+__all__ = ["MAX_RANKS", "is_folder_of_ranks", "perhaps_hosts", "rank_files", "rank_in_name"]
 
 MAX_RANKS = 4_096  # files that are read in one go
 _SUFFIXES = (".json", ".json.gz", ".kitrun", ".sqlite", ".xplane.pb")
 _NUMBER = r"[\s_.=-]*(\d{1,6})(?!\d)"
-# The first that fits: "8gpu8_rank3" is rank 3, and a local rank is that of one host only.
-_RANKS = tuple(
-    re.compile(word + _NUMBER, re.IGNORECASE)
-    for word in (r"(?<!local)(?<!local[\s_.-])rank", "worker", "gpu")
-)
+# "8gpu8_rank3" is rank 3, and a local rank is that of one host only.
+_RANK = re.compile(r"(?<!local)(?<!local[\s_.-])rank" + _NUMBER, re.IGNORECASE)
+# The first that fits. Hosts are called so, too.
+_PERHAPS = tuple(re.compile(word + _NUMBER, re.IGNORECASE) for word in ("worker", "gpu"))
 # A saved run's name is of its user's, as "lora_rank8" with the digest of its settings behind.
-_SAVED = re.compile(
-    rf"^{_RANKS[0].pattern}|[\s_.-]{_RANKS[0].pattern}(_\d+)?\.kitrun$", re.IGNORECASE
-)
-_OF_FOLDER = re.compile(rf"{_RANKS[0].pattern}$", re.IGNORECASE)
+_SAVED = re.compile(rf"(?:^|[\s_.-]){_RANK.pattern}(_\d+)?\.kitrun$", re.IGNORECASE)
+_OF_FOLDER = re.compile(rf"{_RANK.pattern}$", re.IGNORECASE)
 
 Path_ = str | os.PathLike[str]
 
@@ -77,11 +74,34 @@ def _is_saved_rank(file: Path, path: Path) -> bool:
 
 def rank_in_name(file: Path) -> int:
     """3 of "trace_rank-3.pt.trace.json.gz" and of "rank_3/step.kitrun"; -1 if it says none."""
-    matches = (
-        *(pattern.search(file.name) for pattern in _RANKS),
-        _OF_FOLDER.search(file.parent.name),
-    )
+    matches = (_sure(file), *(pattern.search(file.name) for pattern in _PERHAPS))
     return next((int(match[1]) for match in matches if match), -1)
+
+
+def perhaps_hosts(files: Iterable[Path]) -> frozenset[Path]:
+    """Those whose names may say "gpu" or "worker" for no rank: several files have a number.
+
+    As "gpu07_4000.json" and "gpu07_4001.json", two processes of one host, or "node0_gpu0" and
+    "node1_gpu0"; or "gpu0_step100" and "gpu0_step200", two traces of one rank. What differs behind
+    a dot only, as the time of each cycle, is one process's.
+    """
+    perhaps = [file for file in files if not _sure(file)]
+    names = {_before_dot(file) for file in perhaps} - {(-1, "")}
+    are_ranks = len(names) == len({rank for rank, _ in names})
+    return frozenset() if are_ranks else frozenset(perhaps)
+
+
+def _before_dot(file: Path) -> tuple[int, str]:
+    """The number behind "gpu" or "worker", and the name up to the first dot behind that."""
+    match = next(filter(None, (pattern.search(file.name) for pattern in _PERHAPS)), None)
+    if not match:
+        return -1, ""
+    return int(match[1]), file.name[: match.end()] + file.name[match.end() :].partition(".")[0]
+
+
+def _sure(file: Path) -> re.Match[str] | None:
+    """Where its name, or its folder's, says "rank"."""
+    return _RANK.search(file.name) or _OF_FOLDER.search(file.parent.name)
 
 
 def _in_folder(folder: Path) -> list[Path]:

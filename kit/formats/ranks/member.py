@@ -53,7 +53,7 @@ def read_both(file: Path, step_by: str = "") -> tuple[RankTrace, Run]:
         rank=member.rank if member.rank >= 0 else rank_in_name(file),
         file=os.fspath(file),
     )
-    return trace, run
+    return replace(trace, is_from_name=member.rank < 0), run
 
 
 def _collectives(timeline: Timeline) -> tuple[Collective, ...]:

@@ -15,12 +15,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 from kit.cores import usable_cores
 from kit.errors import KitError, TraceFileError
-from kit.formats.ranks.files import Path_, rank_files
+from kit.formats.ranks.files import Path_, perhaps_hosts, rank_files, rank_in_name
 from kit.formats.ranks.member import read_rank
 from kit.text import check_whole_number, format_count
 from kit.trace.ranks.one import RankTrace
@@ -73,7 +73,7 @@ def ranks_of(
         raise TraceFileError(
             f"none of {format_count(len(files), 'file')} could be read: {problems[0]}"
         )
-    traces, doubled = _one_each(read)
+    traces, doubled = _one_each(_without_hosts(read, files))
     problems += doubled
     problems += _missing(traces) + _without_clock(traces)
     return Ranks(_name(paths, files), tuple(traces), tuple(problems), step_by)
@@ -121,6 +121,42 @@ def _read_apart(file: Path, step_by: str) -> RankTrace:
     return RankTrace.of_json(said)
 
 
+def _without_hosts(read: Sequence[RankTrace], files: Sequence[Path]) -> list[RankTrace]:
+    """The same, with rank -1 where the number of a host, in files' names, passed for it.
+
+    It is one if several programs of that number ran at once.
+    """
+    perhaps, by_rank = perhaps_hosts(files), defaultdict[int, list[RankTrace]](list)
+    for trace in read:
+        if trace.is_from_name and Path(trace.file) in perhaps and trace.rank >= 0:
+            by_rank[trace.rank].append(trace)
+    if not any(map(_are_several, by_rank.values())):
+        return list(read)
+    of_hosts = {trace.file for traces in by_rank.values() for trace in traces}
+    return [replace(trace, rank=-1) if trace.file in of_hosts else trace for trace in read]
+
+
+def _are_several(traces: Sequence[RankTrace]) -> bool:
+    """Are two of these of different programs: on two machines, or at one time?
+
+    One program writes several traces one after the other; and the copy of a file is of one time.
+    """
+
+    def times(trace: RankTrace) -> tuple[int, int]:
+        return trace.zero_ns + int(trace.steps[0, 0]), trace.zero_ns + int(trace.steps[-1, 1])
+
+    known = sorted((t for t in traces if t.has_clock and len(t.steps)), key=times)
+    return any(
+        (a.host and b.host and a.host != b.host)
+        or (
+            times(b)[0] < times(a)[1]
+            and times(b) != times(a)
+            and not (a.process and a.process == b.process)
+        )
+        for a, b in pairwise(known)
+    )
+
+
 def _one_each(read: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
     """Each rank once, and which were in several files; what names no rank gets the next free."""
     by_rank: dict[int, list[RankTrace]] = defaultdict(list)
@@ -152,13 +188,16 @@ def _numbered(
 ) -> Iterator[RankTrace]:
     """A rank for each process whose files name none."""
     processes: dict[str, list[RankTrace]] = defaultdict(list)
-    for trace in unnamed:
+    for trace in sorted(unnamed, key=lambda trace: trace.file):
         processes[trace.process or trace.file].append(trace)
     free = (number for number in count() if number not in taken)
     for several, rank in zip(processes.values(), free, strict=False):
         yield replace(several[0], rank=rank)
         problems.append(
-            f"neither {_short(several[0])} nor its name says its rank: called rank {rank}"
+            f"the number in {_short(several[0])} is a host's or a GPU's, as several ranks have one "
+            f"number: called rank {rank}"
+            if several[0].is_from_name and rank_in_name(Path(several[0].file)) >= 0
+            else f"neither {_short(several[0])} nor its name says its rank: called rank {rank}"
         )
         if len(several) > 1:
             problems.append(f"one process, and so one rank, has written {_shown(several)}")

@@ -10,18 +10,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice, in_a_step
-from kit.runs.conditions import doubt, is_throttled
+from kit.runs.conditions import OUTSIDE, doubt, is_throttled
 from kit.runs.labels import IMPORTED, is_on_cpu
 from kit.runs.run import BASELINE, JIT, MUCH, Run
 from kit.runs.steady import sorts_of_steps, unequal_text
 from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, Timeline, count_devices
-from kit.trace.active import named
-from kit.trace.communication import way_of
-from kit.trace.imported import TOGETHER
-from kit.trace.intervals import within, without
+from kit.trace.active import launches, named
+from kit.trace.communication import calls_python, way_of
+from kit.trace.devices import is_runtimes, is_transfer
+from kit.trace.imported import ONLY_CALLS, STALLED, TOGETHER
+from kit.trace.intervals import Mask, joined, within, without
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.limits import BUSY
 from kit.trace.metrics import says_host, waits_of
@@ -37,6 +41,10 @@ _WARM = (
 _LIMITED = (
     "start fewer threads than the limit has cores (NPROC=1 in the environment for XLA, "
     "torch.set_num_threads(1)), or raise the container's limit, and measure again"
+)
+_OUTSIDE_STEP = (
+    "call these functions inside of the one that kit.jax.step is given, or make a step of each of "
+    "them: kit.jax.step(fn) in the place of jax.jit(fn)"
 )
 _UNMATCHED = (
     "measure again when nothing else uses the device or a profiler; if steps differ, as those with "
@@ -58,6 +66,10 @@ _COPIES = (
     "keep on the device what each step copies, or copy from pinned memory (pin_memory=True, "
     "non_blocking=True) while kernels run; kit.kernel_table(run) has each kind of copy"
 )
+_CALLBACKS = (
+    "call that function less often, or after the step, on what it returns (kit.kernel_table(run) "
+    "has the callback, on device kit with its line)"
+)
 _EARLIER = (
     "record from a moment at which the device has nothing left to do, by a schedule with warmup or "
     "with torch.cuda.synchronize() before the profiler starts, and without other programs on it. "
@@ -67,6 +79,10 @@ _BEHIND = (
     "end each traced step with a wait for its work, torch.cuda.synchronize() or "
     "jax.block_until_ready(result), so that a step lasts until its kernels have run; or trace more "
     "steps, until the host can get no further ahead"
+)
+_LATER = (
+    "trace later steps, by a schedule with warmup: the first launch of a kernel loads its code, "
+    "and a profiler that begins makes its buffers"
 )
 _APART = (
     "open the trace of each process for itself, or a folder of them with kit.open_ranks, which "
@@ -81,6 +97,7 @@ _NOT_LOOKED = (
     "in Python, or sleeps or waits for a file or a lock, a trace of torch's tells only if it was "
     "made with_stack=True"
 )
+_LOADS_NS = 1_000_000  # a launch takes 5 to 10 us, and longer while the device is busy
 LONG = 0.2  # of the step: waits, or copies, that draw the eye
 LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
 
@@ -211,8 +228,11 @@ def verdict(run: Run) -> Verdict | None:
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"
     if limit.what == "recording":
         said = _NOT_LOOKED if is_untold else said + _of_collector(run)
+    first = _of_first_launches(run) if limit.what == "dispatch" else ""
+    said += first
     copies = _of_copies(run.timeline, step_ms) if limit.what == "device" else ""
-    said += copies
+    calls = _of_callbacks(run.timeline, step_ms) if limit.what == "device" else ""
+    said += copies + calls
     waits = sum(r.total_ms for r in rows if r.category == "sync wait")
     lost = run.limit_shares["sync"]
     if waits >= LONG * step_ms and lost * step_ms < LITTLE * waits:
@@ -227,7 +247,8 @@ def verdict(run: Run) -> Verdict | None:
     said += _of_unequal(run, advice) + _of_measured(run, limit)
     answered = {name for a in advice for name in rules.limits_of(a)}
     step = row.outside or row.inside if run.settings.mode == "torch" else row.inside
-    step = _COPIES if copies else f"if it computes: {step}" if is_untold else step
+    step = f"if it computes: {step}" if is_untold else step
+    step = (first and _LATER) or (calls and _CALLBACKS) or (copies and _COPIES) or step
     return Verdict(limit, said, advice, "" if limit.what in answered else step)
 
 
@@ -261,6 +282,8 @@ def _next_of(run: Run) -> str:
         return _EARLIER
     if not run.doubt and run.after_steps_fraction >= MUCH:
         return _BEHIND
+    if not run.doubt and STALLED in run.environment:
+        return _LATER
     if not run.doubt and run.segments:
         return _NO_KERNEL
     if not run.doubt:
@@ -268,7 +291,7 @@ def _next_of(run: Run) -> str:
     if run.doubt == run.measured.unlike_text:
         return _WARM
     if not doubt(run.conditions):
-        return _UNMATCHED
+        return _OUTSIDE_STEP if OUTSIDE in run.doubt else _UNMATCHED
     return _LIMITED if is_throttled(run.conditions) else _AGAIN
 
 
@@ -290,6 +313,12 @@ def why_no_waits(run: Run) -> str:
             "on a CPU torch computes in the call itself, so .item() finds its value ready. On a "
             'GPU and on device "kit" it waits for it'
         )
+    if ONLY_CALLS in run.timeline.notes:
+        return "the notes say which waits cannot be seen"
+    if traced := len(run.timeline.syncs):
+        measured = format_count(len(run.step_times_ns), "measured step")
+        often = format_count(traced, "time")
+        return f"the host waited in none of the {measured} (in the traced ones it did, {often})"
     return "the host never waited for the device"
 
 
@@ -318,13 +347,71 @@ def _of_collector(run: Run) -> str:
 
 def _of_copies(timeline: Timeline, step_ms: float) -> str:
     """How long devices do no more than copy from or to the host, if that is much of the step."""
-    steps, works = timeline.intervals(kind="step"), timeline.where(kind=ON_DEVICE)
-    copies = works & named(timeline, way_of)
-    alone = without(timeline.times(copies), timeline.times(works & ~copies))
-    alone_ms = float(within(alone, steps).mean()) / 1e6 if len(steps) else 0.0
-    if alone_ms < LONG * step_ms:
+    alone = _alone(timeline, named(timeline, way_of), step_ms)
+    return f". For {alone} of the traced step it only copies from or to the host" if alone else ""
+
+
+def _of_callbacks(timeline: Timeline, step_ms: float) -> str:
+    """How long devices do no more than wait for Python that the step calls, if that is much."""
+    calls = named(timeline, calls_python)
+    alone = _alone(timeline, calls, step_ms)
+    if not alone:
         return ""
-    return f". For {format_ms(alone_ms)} of the traced step it only copies from or to the host"
+    name = timeline.names[timeline.name[calls][0]]
+    return f". For {alone} of the traced step it only waits for a Python function that {name} calls"
+
+
+def _alone(timeline: Timeline, chosen: Mask, step_ms: float) -> str:
+    """How long devices do nothing else in a step; "" if that is little of it."""
+    steps, works = timeline.intervals(kind="step"), timeline.where(kind=ON_DEVICE)
+    alone = without(timeline.times(works & chosen), timeline.times(works & ~chosen))
+    alone_ms = float(within(alone, steps).mean()) / 1e6 if len(steps) else 0.0
+    return format_ms(alone_ms) if len(alone) and alone_ms >= LONG * step_ms else ""
+
+
+def _of_first_launches(run: Run) -> str:
+    """That few calls which launch kernels, and are long, are most of what is lost by dispatching.
+
+    As where code is loaded, which is once for each kernel: calls are not told so where most of the
+    time is in later launches of the same ones. A call that launches a graph is long each time, and
+    one that copies may wait for its copy.
+    """
+    t, steps = run.timeline, run.timeline.intervals(kind="step")
+    chosen = np.flatnonzero(t.where(kind="dispatch") & named(t, _launches_one))
+    calls = t.times(chosen)
+    lengths = calls[:, 1] - calls[:, 0]
+    is_long = lengths >= _LOADS_NS
+    long = calls[is_long]
+    if not len(long) or 2 * len(long) > len(calls):
+        return ""
+    is_first = np.isin(chosen, _first_launches(t))
+    if 2 * lengths[is_long & is_first].sum() < lengths[is_long].sum():
+        return ""
+    exposed = within(without(long, t.intervals(kind=ON_DEVICE)), steps).sum()
+    if 2 * exposed < run.limit_shares["dispatch"] * within(joined(steps), steps).sum():
+        return ""
+    took, whole = (int(x.sum()) / 1e6 for x in (lengths[is_long], lengths))
+    which = f"{len(long):,} longest" if len(long) > 1 else "longest"
+    return (
+        f". Of {len(calls):,} calls that launch kernels the {which} took {format_ms(took)}, the "
+        f"others {format_ms(whole - took)}, as where the first launch of a kernel loads its code"
+    )
+
+
+def _first_launches(timeline: Timeline) -> NDArray[np.intp]:
+    """For each kernel of each lane the call that launched it first."""
+    kernels = np.flatnonzero(timeline.where(kind=ON_DEVICE))
+    called, call = launches(timeline, kernels)
+    order = np.argsort(called, kind="stable")
+    order = order[call[order] >= 0]
+    chosen = kernels[order]
+    keys = timeline.lane[chosen].astype(np.int64) * len(timeline.names) + timeline.name[chosen]
+    _, first = np.unique(keys, return_index=True)
+    return call[order][first]
+
+
+def _launches_one(call: str) -> bool:
+    return is_runtimes(call) and "Graph" not in call and not is_transfer(call)
 
 
 def _of_device(run: Run, limit: Limit) -> str:

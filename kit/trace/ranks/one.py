@@ -66,6 +66,7 @@ class RankTrace:
         has_clock: are its times those of a machine's clock? A saved run has only its own.
         process: host and process id of its program; "" if the file does not say both.
         host: the name of its machine; "" if the file does not say it.
+        is_from_name: is the rank what the file's name says, as the file says none?
     """
 
     rank: int
@@ -83,6 +84,7 @@ class RankTrace:
     has_clock: bool = True
     process: str = ""
     host: str = ""
+    is_from_name: bool = False
 
     def step_of(self, collective: Collective) -> int:
         """The step in which the host asked for it, or in which it began; -1 if in none."""
@@ -132,7 +134,7 @@ class RankTrace:
 
 
 _OF_COLLECTIVE = ("start_ns", "stop_ns", "size_bytes", "number", "called_ns", "is_even")
-_PLAIN = ("rank", "file", "zero_ns", "world", "has_clock", "process", "host")
+_PLAIN = ("rank", "file", "zero_ns", "world", "has_clock", "process", "host", "is_from_name")
 _PARTS = ("compute", "communication", "exposed", "memory", "idle")
 
 

@@ -138,7 +138,8 @@ def compare_ranks(traces: Sequence[RankTrace]) -> Compared:
     waits = [_Waits(trace, r, clocks[r], together) for r, trace in enumerate(traces)]
     came_last = Counter(row.last for row in rows)
     notes = [*matched.notes, *_far_off(traces, clocks, matched)]
-    if bad := len(matched.keys) - len(fit):
+    bad = len(matched.keys) - len(fit)
+    if bad and sum(clock.is_known for clock in clocks) > 1:  # else the notes say that there is none
         notes.append(
             f"{format_count(bad, 'collective')} with an end on one rank before the begin on "
             "another, by more than the clocks are wrong: not the same ones, and not compared"

@@ -114,7 +114,10 @@ def test_kernels_whose_calls_are_not_read_say_nothing_of_waits(
     assert not run.timeline.where(kind="record").any()
     assert not run.knows_waits
     assert {row.cause for row in run.idle} == {"unknown"}
-    assert any("no call that launches a kernel, or waits" in x for x in run.timeline.notes)
+    notes = " ".join(run.timeline.notes)
+    # of the calls of other devices, which are in the file, it was said that they were not
+    assert ("no call that launches a kernel, or waits" in notes) == (not category)
+    assert ("are not read" in notes) == bool(category)
     assert "the host never waited" not in summary(run)
 
 
@@ -169,6 +172,35 @@ def test_a_kernel_that_begins_soon_was_dispatched(tmp_path: Path) -> None:
     assert run.not_begun_fraction == 0
     assert "not begun" not in {row.cause for row in run.idle}
     assert not run.limited_by().doubt
+
+
+def _queued(*between: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same, and before it, launched earlier, what ends 1 ms after the wait has begun."""
+    call = {"correlation": 6}
+    return [
+        *_launched(9_000),
+        event("cuda_runtime", "cudaLaunchKernel", 20, 5) | {"args": call},
+        event("kernel", "gemm", 40, 1_160, 7) | {"args": {"device": 0, "stream": 7, **call}},
+        *between,
+    ]
+
+
+def test_a_hole_in_which_nothing_runs_is_no_dependency(tmp_path: Path) -> None:
+    """The next kernel had been launched long before, and "waited for the kernel before"."""
+    run = opened(tmp_path, *_queued())
+    assert {row.cause: row.total_ms for row in run.idle}["not begun"] == pytest.approx(7.8)
+    assert "for 78% of the step the device had been given work" in run.limited_by().doubt
+
+
+def test_a_kernel_that_waited_for_a_collective_was_begun(tmp_path: Path) -> None:
+    args = {"args": {"device": 0, "stream": 20, "correlation": 9}}
+    run = opened(
+        tmp_path, *_queued(event("kernel", "ncclDevKernel_AllReduce", 1_200, 7_000) | args)
+    )
+    assert run.not_begun_fraction == 0
+    causes = {row.cause: row.total_ms for row in run.idle}
+    assert causes["communication"] == pytest.approx(7)
+    assert causes["dependency"] == pytest.approx(0.8)
 
 
 def test_a_gpu_without_a_name_is_a_gpu(tmp_path: Path) -> None:

@@ -180,6 +180,38 @@ def test_kernels_that_begin_far_before_their_launch_give_no_verdict(tmp_path):
     assert found.next_step.startswith("record again")
 
 
+def test_reads_that_end_before_their_copy_give_no_verdict(tmp_path):
+    """Of a device's clock that is late nothing was said."""
+    found = verdict(_skewed(tmp_path, 300.0))
+    assert found.limit.doubt == (
+        "waits end 292 µs before the copy that they are for: the clocks of device and host differ"
+    )
+
+
+@pytest.mark.parametrize(("length", "is_much"), [(200.0, True), (40.0, False)])
+def test_what_the_profiler_and_the_driver_do_is_not_the_programs(tmp_path, length, is_much):
+    """The step was "dispatch-bound", with the advice to launch less."""
+    trace = cuda_trace()
+    for at in (1550.0, 2550.0):  # the device is idle
+        stall = op("Activity Buffer Request", at, length, cat="overhead", pid=-1, tid=0)
+        trace["traceEvents"].append(stall)
+    run = kit.open_trace(written(tmp_path, trace))
+    (note,) = [note for note in run.timeline.notes if "work of its own" in note]
+    assert note.startswith(f"for {length:.0f} µs a step no kernel ran")
+    assert note.endswith(": Activity Buffer Request")
+    found = verdict(run)
+    said = "22% of the steps are work of the profiler and of CUDA's driver"
+    assert found.limit.doubt == (said if is_much else "")
+    assert found.next_step.startswith("trace later steps") == is_much
+
+
+@pytest.mark.parametrize(("ts", "dur"), [("x", 5), (float("nan"), 5), (1e300, 5), (1550, -5)])
+def test_work_of_the_profiler_without_a_time_is_no_matter(tmp_path, ts, dur):
+    stall = op("Lazy Function Loading", ts, dur, cat="overhead", pid=-1, tid=0)
+    t = opened(tmp_path, stall, *cuda_trace()["traceEvents"])
+    assert not any("work of its own" in note for note in t.notes)
+
+
 def test_kernels_that_all_last_0_are_a_device_that_was_not_seen(tmp_path):
     """The host was said to limit the step, as if the device had been idle."""
     trace = cuda_trace()

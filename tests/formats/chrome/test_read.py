@@ -8,11 +8,13 @@ import math
 import random
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch._C._profiler import _RecordFunctionFast
 from torch.profiler import record_function
 
 from kit.errors import TraceFileError
@@ -54,9 +56,9 @@ def test_a_file_gives_what_the_same_profile_gives_live(tmp_path, accumulate: int
     assert imported.origin == "imported"
 
 
-def _compiled(work: Any) -> Any:
+def _compiled(work: Any, record: Any = _RecordFunctionFast) -> Any:
     """As torch.compile's code calls it: with work of its own around the ops that it calls."""
-    with record_function("## Call CompiledFxGraph fxyz ##"):
+    with record("## Call CompiledFxGraph fxyz ##"):
         time.sleep(0.01)
         found = work()
         time.sleep(0.01)
@@ -77,7 +79,11 @@ def _librarys(work: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("around", "names"),
-    [(_compiled, {"compiled code"}), (_librarys, {"kit_tests::own"})],
+    [
+        (_compiled, {"compiled code"}),
+        (partial(_compiled, record=record_function), {"compiled code"}),  # as older ones wrote it
+        (_librarys, {"kit_tests::own"}),
+    ],
 )
 def test_what_a_cpu_computes_in_no_op_of_torchs_is_a_kernel_live_and_in_a_file(
     tmp_path, around: Any, names: set[str]
@@ -305,11 +311,35 @@ def test_ops_that_make_a_batch_are_no_work_of_a_cpu(tmp_path):
     assert shown(t, "kernel") == [("aten::mm", 50_000, 70_000)]
 
 
-def test_a_collective_in_compiled_code_is_no_work(tmp_path):
+def test_code_of_torch_compiles_alone_is_a_step_with_phases(tmp_path):
+    """Without an op of aten's, "what the device did was not seen"."""
+    t = opened(tmp_path, op("## Call CompiledFxGraph fx ##", 0, 80))
+    assert shown(t, "kernel") == [("compiled code", 0, 80_000)]
+    assert shown(t, "record") == [("forward", 0, 80_000)]
+
+
+def test_compiled_code_between_two_backward_passes_is_a_forward_pass(tmp_path):
+    """With two micro-batches a step, the second forward pass was called backward."""
+    engine = "autograd::engine::evaluate_function: CompiledFunctionBackward"
+    calls = [
+        event
+        for at in (0, 40)
+        for event in (
+            op("## Call CompiledFxGraph forward ##", at, 20),
+            op(engine, at + 20, 20),
+            op("## Call CompiledFxGraph backward ##", at + 21, 18),
+        )
+    ]
+    t = opened(tmp_path, step(0, 80), *calls)
+    assert [name for name, _, _ in shown(t, "record")] == ["forward", "backward"] * 2
+
+
+@pytest.mark.parametrize("cat", ["cpu_op", "user_annotation"])
+def test_a_collective_in_compiled_code_is_no_work(tmp_path, cat: str):
     t = opened(
         tmp_path,
         step(0, 100),
-        op("## Call CompiledFxGraph fx ##", 10, 80, cat="user_annotation"),
+        op("## Call CompiledFxGraph fx ##", 10, 80, cat=cat),
         op("_c10d_functional::wait_tensor", 30, 40),
     )
     assert shown(t, "kernel") == [
@@ -317,3 +347,13 @@ def test_a_collective_in_compiled_code_is_no_work(tmp_path):
         ("compiled code", 70_000, 90_000),
     ]
     assert not any("no op of torch is in the file" in note for note in t.notes)
+
+
+def test_nanoseconds_since_1970_are_no_times_of_a_trace(tmp_path):
+    """ "4 events without a time: left out" was said of them, and "nothing was timed"."""
+    trace = cuda_trace()
+    for event in trace["traceEvents"]:
+        if "ts" in event:
+            event["ts"] = int(1.7e18 + 1e3 * event["ts"])
+    with pytest.raises(TraceFileError, match="nanoseconds, where a trace has microseconds"):
+        read_chrome(written(tmp_path, trace))

@@ -79,6 +79,19 @@ def test_numbered_parts_whose_numbers_come_again_are_not_the_steps() -> None:
     assert "from one optimizer step to the next" in find_steps(layers + updates, (0, 360)).note
 
 
+@pytest.mark.parametrize(
+    "name", ["block_{}", "model.layers.{}", "DecoderLayer {}", "h.{}", "transformer.h{}", "stage{}"]
+)
+def test_the_numbered_layers_of_one_pass_are_no_steps(name: str) -> None:
+    """Of an inference trace of one pass the step was as long as a block."""
+    parts = [Annotation(name.format(i), 10 * i, 10 * i + 9) for i in range(24)]
+    assert find_steps(parts, (0, 240)).note.startswith("the whole trace counts as one step")
+    updates = [Annotation("Optimizer.step#SGD.step", 10 * i + 6, 10 * i + 8) for i in range(24)]
+    assert "steps are the 24 times" in find_steps(parts + updates, (0, 240)).note
+    batches = [Annotation(f"batch_{i}", 10 * i, 10 * i + 9) for i in range(24)]
+    assert "steps are the 24 times of 'batch_0' to 'batch_23'" in find_steps(batches, (0, 240)).note
+
+
 def test_steps_whose_numbers_begin_anew_with_each_epoch_are_steps() -> None:
     marked = [Annotation(f"step {i % 5}", 20 * i, 20 * i + 19) for i in range(10)]
     updates = [Annotation("Optimizer.step#SGD.step", 20 * i + 15, 20 * i + 18) for i in range(10)]
@@ -236,3 +249,10 @@ def test_a_real_profile_whose_steps_are_record_functions_has_them(tmp_path: Path
     assert [name for name, _ in steps(run.timeline)] == [f"step {i}" for i in range(4)]
     again = kit.open_trace(tmp_path / "a.json", step_by="batch")
     assert steps(again.timeline) == steps(run.timeline)
+
+
+def test_a_name_that_is_not_there_is_answered_with_annotations_before_pythons_functions() -> None:
+    frames = [Annotation(f"torch/profiler/profiler.py({i}): record", i, i + 1) for i in range(20)]
+    steps = [Annotation(f"step_{i}", i, i + 1) for i in range(3)]
+    with pytest.raises(TraceFileError, match=r"there are: 'step' \(3\), 'torch/profiler"):
+        find_steps([*frames, *frames, *steps], (0, 30), "nosuch")

@@ -246,6 +246,58 @@ def test_a_device_that_mostly_copies_is_told_to_copy_less_and_beside_compute() -
         assert "pinned" not in other.next_step
 
 
+def test_a_device_that_waits_for_python_in_its_program_is_told_so() -> None:
+    """A callback that slept in each step was work of the device, to be made smaller."""
+    call = replace(busy(0, 8), name="io_callback.1")
+    said = (
+        "For 7 ms of the traced step it only waits for a Python function that io_callback.1 calls"
+    )
+    found = of(run_of([call, busy(7, 10)]))
+    assert found.limit.what == "device"
+    assert said in found.said
+    assert "call that function less often" in found.next_step
+    few = of(run_of([replace(call, stop_ns=MS), busy(1, 10)]))
+    assert "Python function" not in few.said + few.next_step
+
+
+def launched(name: str, lengths: Sequence[float], kernels: str = "abcdef") -> kit.Run:
+    """A call that launches each ms, of so many ms, and its kernel of 0.01 ms."""
+    spans = []
+    for at, (length, kernel) in enumerate(zip(lengths, kernels, strict=False)):
+        call = replace(host("dispatch", at, at + length), name=name)
+        run = replace(busy(at + length, at + length + 0.01), name=kernel)
+        spans += [replace(span, segment=-2 - at) for span in (call, run)]
+    return run_of(spans, mode="torch")
+
+
+def test_few_long_launches_are_not_told_to_launch_less() -> None:
+    """The first launch of each kernel loads its code: the advice was a larger batch."""
+    found = of(launched("cudaLaunchKernel", [0.01, 0.01, 5]))
+    assert found.limit.what == "dispatch"
+    assert found.said.endswith(
+        "Of 3 calls that launch kernels the longest took 5 ms, the others 20 µs, as where the "
+        "first launch of a kernel loads its code"
+    )
+    assert found.next_step.startswith("trace later steps")
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "kernels"),
+    [
+        ("cudaLaunchKernel", [1.5] * 6, "abcdef"),
+        ("cudaLaunchKernel", [0.01, 2] * 4, "abababab"),  # as by a lock in each step
+        ("cudaGraphLaunch", [0.01, 0.01, 5], "abc"),
+        ("jit_f", [0.1, 5], "ab"),
+    ],
+)
+def test_launches_that_are_all_long_or_are_so_each_time_are(
+    name: str, lengths: list[float], kernels: str
+) -> None:
+    found = of(launched(name, lengths, kernels))
+    assert "the first launch" not in found.said
+    assert found.next_step.startswith("give each launch more to do")
+
+
 def test_devices_that_take_turns_are_not_told_that_there_is_too_much_work() -> None:
     found = of(run_of([busy(0, 5), busy(5, 10, device=1)]))
     assert found.limit.what == "device"
