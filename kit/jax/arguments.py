@@ -9,12 +9,21 @@ import numpy as np
 
 from kit.jax.array import ARRAYS, Kind, LazyArray
 
-__all__ = ["Signature", "difference", "host_array", "kind_of", "paths_of", "settings_of_jax"]
+__all__ = [
+    "NO_NUMBERS",
+    "Signature",
+    "difference",
+    "host_array",
+    "kind_of",
+    "paths_of",
+    "settings_of_jax",
+]
 
 Static = tuple[str, type, Any]  # name, type and value: 1 is another argument than 1.0 and True
 # structure, kind of each leaf, static arguments, jax's own settings
 Signature = tuple[Any, tuple[Kind, ...], tuple[Static, ...], tuple[Any, ...]]
 
+NO_NUMBERS = "OSUMm"  # numpy's letters for dtypes that no device holds: objects, texts, times
 MANY = 5  # changes that a reason lists
 # Settings of jax's that decide what a trace finds, in words; a jax may lack some.
 _SETTINGS = {
@@ -50,7 +59,7 @@ def kind_of(leaf: Any) -> Kind:
         raise TypeError("a value of another jax transformation (jit, grad or vmap around kit)")
     if not isinstance(leaf, ARRAYS):
         raise TypeError(f"a {type(leaf).__name__}, not an array{_hint(leaf)}")
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm":
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in NO_NUMBERS:
         raise TypeError(f"a numpy array of dtype {leaf.dtype}")
     aval = jax.typeof(leaf)
     return tuple(aval.shape), aval.dtype, bool(aval.weak_type)

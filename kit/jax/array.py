@@ -188,7 +188,7 @@ class LazyArray:
 
     def block_until_ready(self) -> LazyArray:
         """Wait until it has been computed; jax's name for `session.wait_to_read(x)`."""
-        self.session.wait_to_read(self.kit_value())
+        self.session.reads.wait_to_read(self.kit_value(), "block_until_ready")
         return self
 
     def __float__(self) -> float:
@@ -253,8 +253,8 @@ class LazyArray:
     max, min, cumsum, cumprod, dot = map(_method, ("max", "min", "cumsum", "cumprod", "dot"))
     reshape, ravel, flatten, squeeze = map(_method, ("reshape", "ravel", "flatten", "squeeze"))
     transpose, swapaxes, repeat, take = map(_method, ("transpose", "swapaxes", "repeat", "take"))
-    astype, clip, round, sort, argsort = map(
-        _method, ("astype", "clip", "round", "sort", "argsort")
+    astype, clip, round, sort, argsort, copy = map(
+        _method, ("astype", "clip", "round", "sort", "argsort", "copy")
     )
 
     @property

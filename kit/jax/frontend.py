@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import time
 from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
@@ -11,12 +13,13 @@ import jax
 
 from kit.errors import SessionError
 from kit.jax.arguments import Signature, host_array, kind_of, settings_of_jax
-from kit.jax.array import LazyArray
+from kit.jax.array import TRACING, LazyArray
 from kit.jax.places import here
 from kit.jax.program import Bound, Program
-from kit.jax.tracing import TracedFunction
+from kit.jax.tracing import Traced, TracedFunction
 from kit.runtime.recording.bulk import Value
 from kit.runtime.session.session import Session, current_session
+from kit.trace.kinds import MADE_ANEW, TRACE
 from kit.versions import warn_of_untried
 
 __all__ = ["JaxFrontend", "device_put"]
@@ -28,6 +31,7 @@ class JaxFrontend:
     def __init__(self) -> None:
         self._session: Session | None = None
         self._bound: dict[Program, Bound] = {}
+        self._codes: set[Any] = set()  # of the functions that were traced
 
     def open(self, session: Session) -> None:
         """The session's first jax step is called."""
@@ -38,6 +42,7 @@ class JaxFrontend:
         """The session closes: constants on its device are let go."""
         self._session = None
         self._bound.clear()
+        self._codes.clear()
 
     def mark_step(self) -> None:
         """A new step begins; nothing here belongs to a step."""
@@ -87,7 +92,7 @@ class JaxFrontend:
         """
         session = self.session
         leaves, signature = given
-        traced = function.find(signature) or function.trace(args, kwargs, signature)
+        traced = function.find(signature) or self._trace(function, args, kwargs, signature)
         kinds = signature[1]
         values = [self.value(x, kind[1]) for x, kind in zip(leaves, kinds, strict=True)]
         results = self.bind(traced.program).record(session, values)
@@ -97,12 +102,41 @@ class JaxFrontend:
         ]
         return jax.tree.unflatten(traced.tree, arrays)
 
+    def _trace(
+        self, function: TracedFunction, args: Any, kwargs: Any, signature: Signature
+    ) -> Traced:
+        """What a function's trace finds, which is lowering and no recording."""
+        session, start = self.session, time.perf_counter_ns()
+        session.issuer.spans.pause()
+        try:
+            traced = function.trace(args, kwargs, signature)
+        finally:
+            session.issuer.spans.resume()
+        made = function.traces[-1]
+        code = getattr(inspect.unwrap(function.function), "__code__", None)  # small steps have none
+        is_anew = len(function.traces) == 1 and code is not None and code in self._codes
+        self._codes.add(code)
+        session.issuer.spans.add(
+            f"{TRACE}{function.name} at {made.site}: {MADE_ANEW if is_anew else made.reason}",
+            "lower",
+            start,
+            time.perf_counter_ns(),
+            session.here.lane,
+        )
+        return traced
+
     def apply(self, function: Callable[..., Any], *operands: Any) -> Any:
         """One small step on a `LazyArray`: what `loss / 2` records.
 
         Raises:
             SessionError: the array's session is not the one that is open here.
+            TypeError: a step is traced, which closes over the array.
         """
+        if TRACING.function:
+            raise TypeError(
+                f"a LazyArray is used while {TRACING.function} is traced{here()}, which closes "
+                "over it: make it an argument of the step"
+            )
         if self._session is None or self._session is not current_session():
             raise SessionError(f"an array of a kit session is used outside of it{here()}")
         step = _small_step(function)
@@ -122,7 +156,8 @@ class JaxFrontend:
             SessionError: it belongs to another session.
         """
         if not isinstance(leaf, LazyArray):
-            return self.session.constant(host_array(leaf, dtype))
+            start = time.perf_counter_ns()
+            return self.session.constant(host_array(leaf, dtype), since_ns=start)
         value = leaf.kit_value()
         if leaf.session is not self._session:
             raise SessionError(
@@ -142,21 +177,30 @@ def device_put(tree: Any) -> Any:
 
     An array that each step takes and none changes, such as a whole dataset, is copied at each call
     otherwise; and one of jax's there is not copied at all, so that it must not be donated.
+
+    Raises:
+        TypeError: a leaf is no array of numbers.
     """
     session = current_session()
     if session is None:
         return jax.device_put(tree)
     frontend: JaxFrontend = session.frontend(JaxFrontend)
 
-    def put(leaf: Any) -> LazyArray:
+    def put(path: Any, leaf: Any) -> LazyArray:
         if isinstance(leaf, LazyArray):
             return leaf
-        kind = kind_of(leaf)
+        try:
+            kind = kind_of(leaf)
+        except TypeError as error:
+            raise TypeError(
+                f"tree{jax.tree_util.keystr(path)} is {error}{here()}: a device holds arrays of "
+                "numbers; keep texts and objects on the host"
+            ) from None
         if isinstance(leaf, jax.Array):  # the program may donate its own
             leaf = jax.device_put(leaf, may_alias=False)
         return LazyArray(frontend, session, frontend.value(leaf, kind[1]), kind)
 
-    return jax.tree.map(put, tree)
+    return jax.tree.map_with_path(put, tree)
 
 
 @functools.lru_cache(1024)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
+from types import MethodType
 from typing import Any
 
 import jax
@@ -18,6 +20,13 @@ from kit.runtime.session.session import current_session
 from kit.text import Lines, format_count
 
 __all__ = ["Step", "step"]
+
+# Arguments of jax.jit that a step has none of -> what there is instead.
+_OF_JIT = {
+    "static_argnums": "name these arguments in static_argnames",
+    **dict.fromkeys(("donate_argnums", "donate_argnames"), "buffers are not donated"),
+    **dict.fromkeys(("in_shardings", "out_shardings"), "there is one device"),
+}
 
 
 class Step:
@@ -43,6 +52,10 @@ class Step:
         self.function, self.phase = function, phase
         self._traced = TracedFunction(function, static, phase)
         self._jitted = jax.jit(function, static_argnames=static or None)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A step of a class is a method of its objects, as with `jax.jit`."""
+        return self if instance is None else MethodType(self, instance)
 
     @property
     def traces(self) -> list[Trace]:
@@ -95,6 +108,14 @@ def _is_traced(leaf: Any) -> bool:
     return isinstance(leaf, jax.core.Tracer)
 
 
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Has it an argument of this very name?"""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of some functions in C nobody knows
+        return False
+
+
 def step(function: Callable[..., Any], *args: Any, static_argnames: str | Sequence[str] = (),
          phase: str | None = None, **kwargs: Any) -> Step:  # fmt: skip
     """Make a jax function a step that is recorded in the open `kit.Session`.
@@ -111,8 +132,11 @@ def step(function: Callable[..., Any], *args: Any, static_argnames: str | Sequen
             transposed is backward, what follows the last of that is the update.
 
     Raises:
-        TypeError: an argument is no pytree of arrays.
+        TypeError: an argument is no pytree of arrays, or one of jax.jit's own.
         LoweringError: the function does what cannot be recorded, such as writing to a mutable ref.
     """
+    for name in kwargs.keys() & _OF_JIT.keys():
+        if not _takes(function, name):
+            raise TypeError(f"kit.jax.step has no {name}{here()}: {_OF_JIT[name]}")
     made = Step(function, static_argnames, phase)
     return made.trace(*args, **kwargs) if args or kwargs else made

@@ -106,7 +106,8 @@ class TracedFunction:
             note(
                 error,
                 f"kit: while {self.name} was traced{line_of(error) or start}: {reason}. "
-                "A step is traced with arrays that have no numbers yet, as by jax.jit",
+                "A step is traced with arrays that have no numbers yet, as by jax.jit"
+                f"{_cure(error)}",
             )
             raise
         finally:
@@ -137,6 +138,16 @@ class TracedFunction:
             return "first call"
         paths = paths_of(args, kwargs)
         return min((difference(paths, old, signature) for old in self._traced), key=len)
+
+
+def _cure(error: BaseException) -> str:
+    """What helps against an error of jax's own that names what a function was given."""
+    said = str(error)
+    if "LazyArray" in said:
+        return ": a LazyArray that the function closes over must be an argument of it"
+    if "Tracer" in said:
+        return ": what must be a number or a text of Python's is named in static_argnames"
+    return ""
 
 
 class _StaticArguments:

@@ -17,6 +17,12 @@ from kit.runtime.session.executor import ExecutableCache
 
 __all__ = ["run"]
 
+_NOT_LAZY = (
+    "kit: functions of jax, flax and the like take no LazyArray: call them in a function of "
+    "kit.jax.step, use the array's own methods (x.mean()), or give them jax.device_get(x), which "
+    "waits"
+)
+
 
 @in_turn
 def run(workload: Any, settings: Settings | None = None, *, progress: Progress | None = None,
@@ -52,4 +58,7 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
     except Exception as error:
         where = f"mode {settings.mode!r}{line_of(error)}"
         note(error, f"kit: in the workload {chosen.name!r}, {where}")
+        is_lazys = isinstance(error, TypeError) and "LazyArray" in str(error)
+        if is_lazys and "LazyArray" not in str(getattr(error, "__notes__", "")):  # of a trace's
+            note(error, _NOT_LAZY)
         raise

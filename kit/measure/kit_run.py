@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 from kit.errors import SettingsError
 from kit.ir.plan import OpStream
@@ -25,7 +26,9 @@ from kit.runtime.recording.sites import format_site
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session
 from kit.runtime.session.setup import Setup
-from kit.trace import SyncPoint
+from kit.text import format_count
+from kit.trace import SyncPoint, Timeline
+from kit.trace.kinds import TRACE
 from kit.trace.syncs import from_first
 
 __all__ = ["LEAD_IN", "measure", "open_workload", "record_plan", "run_of_session"]
@@ -74,13 +77,14 @@ def measure(
         steps = _steps(last, lead_in + TRACED_STEPS, watch.end)
         traced = session.trace(steps, lead_in=lead_in)
         timeline = traced.timeline
-        notes = (*timed.notes, *timeline.notes)
+        notes = (*timed.notes, *_traced_text(timeline), *timeline.notes)
         traced = replace(traced, timeline=replace(timeline, notes=notes))
         if isinstance(timed.kept[0], jax.Array) and not any(map(len, traced.graphs)):
+            mark = ', and mark the builder @kit.workload(framework="jax")'
             raise SettingsError(
                 f"no op of {chosen.name!r} ran on device kit: jax computed its step by itself. "
-                "Give the function that jax.jit has compiled to kit.jax.step, call that in the "
-                'step, and mark the builder @kit.workload(framework="jax")'
+                "Give the function that jax.jit has compiled to kit.jax.step, and call that in the "
+                f"step{'' if chosen.framework == 'jax' else mark}"
             )
         return run_of_session(
             session,
@@ -153,6 +157,21 @@ def open_workload(
 
     opened = open_session(settings, cache=cache, setup=setup)
     return opened, context, {"torch": torch.__version__}
+
+
+def _traced_text(timeline: Timeline) -> tuple[str, ...]:
+    """A note, if jax ran functions in the traced steps to see their ops."""
+    names = [name for name in timeline.names if name.startswith(TRACE)]
+    if not names:
+        return ()
+    starts = np.concatenate([timeline.intervals(kind="lower", name=name)[:, 0] for name in names])
+    steps = timeline.intervals(kind="step")
+    count = len(set(np.searchsorted(steps[:, 1], starts, "right").tolist()))
+    return (
+        f"jax traced functions anew in {count} of the {format_count(len(steps), 'traced step')}, "
+        f"such as {names[0].removeprefix(TRACE)}. A function is traced again where it is made anew "
+        "(call kit.jax.step once, before the steps) or has arguments of another shape or dtype",
+    )
 
 
 def _steps(

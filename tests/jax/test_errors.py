@@ -72,9 +72,10 @@ def test_what_is_no_function_is_refused() -> None:
 def test_a_lazy_array_that_a_step_closes_over_is_refused(use: Any) -> None:
     with Session() as session:
         x = kit.jax.step(jnp.sum)(X)
-        with pytest.raises(TypeError, match=r"LazyArray|another jax transformation") as e:
+        with pytest.raises(TypeError, match="LazyArray") as e:
             kit.jax.step(lambda y: use(y, x))(X)
         assert "was traced, at test_errors.py" in notes(e)
+        assert "a LazyArray that the function closes over must be an argument of it" in notes(e)
         assert session.syncs == []
         assert x.item() == 6
 

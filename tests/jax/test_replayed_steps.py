@@ -113,3 +113,21 @@ def test_a_setting_of_jax_counts_in_the_very_next_step() -> None:
             after = np.asarray(session.run_step(step))
         assert not np.allclose(before, after)
         assert any("jax's partitionable threefry" in why for why in session.stepper.reasons)
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_state_with_the_loss_that_is_returned_is_replayed_with_its_copy(is_copied: bool) -> None:
+    """The cure was torch's word, which no array of jax has."""
+    train = kit.jax.step(lambda s: {"x": s["x"] + 1, "loss": s["x"].sum()})
+    with Session(REPLAY) as session:
+        state = kit.jax.device_put({"x": np.ones(4, np.float32), "loss": np.float32(0)})
+
+        def step() -> Any:
+            nonlocal state
+            state = train(state)
+            return state["loss"].copy() if is_copied else state["loss"]
+
+        assert [float(session.run_step(step)) for _ in range(8)] == [4 * i for i in range(1, 9)]
+        assert (session.metrics().get("replay.steps", 0) > 2) == is_copied
+        why = [why for why in session.stepper.reasons if "keep or return its .copy()" in why]
+        assert bool(why) != is_copied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session, current_session
+from kit.trace import union_ns
+from kit.trace.intervals import without
 from tests.jax.models import (
     BATCH,
     LABELS,
@@ -373,3 +376,50 @@ def test_a_step_in_another_step_or_transformation_is_jax_jit() -> None:
         assert jax.grad(inner)(x).tolist() == [2, 4]
         assert float(jax.jit(inner)(x)) == 5
         assert isinstance(inner(x), LazyArray)
+
+
+def test_the_copy_of_a_large_array_is_input_at_the_line_of_the_call() -> None:
+    """kit's own copy of it passed for recording, at a line of the function."""
+    big = np.ones(8 << 20, np.float32)
+    step = kit.jax.step(lambda x: x[0] + 1)
+    with Session(LAZY) as session:
+        step(big)
+        timeline = traced_steps(session, lambda: step(big)).timeline
+    (name,) = {s.name for s in timeline.spans if s.kind == "input"}
+    assert name.startswith("copy to device at test_steps.py:")
+    copied, record = timeline.intervals(kind="input"), timeline.intervals(kind="record")
+    assert union_ns(copied) > union_ns(without(record, copied))
+
+
+def test_a_function_that_is_made_anew_in_a_step_is_traced_and_not_recorded() -> None:
+    def step() -> Any:
+        return kit.jax.step(lambda x: _slow_to_trace(x))(np.ones(4, np.float32))
+
+    with Session(LAZY) as session:
+        session.run_step(step)
+        traced = traced_steps(session, step)
+    spans = [s for s in traced.timeline.spans if s.lane == "host/main"]
+    (trace,) = [s for s in spans if s.kind == "lower"]
+    assert re.fullmatch(
+        r"trace of <lambda> at test_steps.py:\d+: the function was made anew", trace.name
+    )
+    recorded = sum(s.stop_ns - s.start_ns for s in spans if s.kind in ("record", "own"))
+    assert trace.stop_ns - trace.start_ns > recorded
+
+
+def _slow_to_trace(x: Any) -> Any:
+    for _ in range(200):
+        x = jnp.tanh(x) + 1
+    return x.sum()
+
+
+def traced_steps(session: Session, step: Callable[[], Any]) -> Any:
+    """One step in a trace, whose results live as long."""
+    results = []
+
+    def steps(end_step: Callable[[], None]) -> None:
+        results.append(step())
+        session.mark_step()
+        end_step()
+
+    return session.trace(steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections import UserList
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -251,7 +252,7 @@ def test_the_line_of_a_wait_without_a_read_is_known() -> None:
     with kit.Session() as session:
         kit.jax.step(lambda x: x + 1)(np.ones(3)).block_until_ready()
     (sync,) = session.syncs
-    assert sync.cause == "wait_to_read"
+    assert sync.cause == "block_until_ready"
     assert sync.site.startswith("test_workloads.py:")
 
 
@@ -387,6 +388,10 @@ def test_a_dataset_may_be_a_sequence_of_items() -> None:
         ((np.ones(8), 3.0), "each with a first axis of items"),
         ([(np.ones(8), np.ones(8))] * 9, "a list of 9 things alike. If each is an item, stack"),
         ([np.ones(8)] * 9, "If each is a whole array, give a tuple"),
+        ("data/train", "was given the text 'data/train': load what it names"),
+        ({"t": np.array(["a"] * 8)}, r"dataset\['t'\] is of dtype <U1, which no device holds"),
+        ({"t": jax.random.split(jax.random.key(0), 8)}, r"dataset\['t'\] are random keys"),
+        (UserList([{"t": "hello"}] * 8), r"dataset\['t'\] is of dtype <U5"),
     ],
 )
 def test_a_dataset_that_makes_no_batches_is_refused(dataset: Any, message: str) -> None:

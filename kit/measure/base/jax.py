@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from kit.errors import SettingsError
+from kit.jax.arguments import NO_NUMBERS
 from kit.jax.frontend import device_put
 from kit.measure.base.context import Context
 from kit.measure.base.loading import NEXT, WAITED, fetched, noted
@@ -57,7 +58,7 @@ class JaxContext(Context):
 
         Raises:
             SettingsError: the dataset is smaller than a batch, its arrays differ in length, it is a
-                list of things alike, which may be items, or it holds something else.
+                list of things alike, which may be items, or it holds something else, such as texts.
         """
         length, take = _items(dataset)
         if length < self.batch_size:
@@ -92,12 +93,18 @@ Take = Callable[[Any], Any]  # indices -> a batch, a pytree of numpy arrays
 
 
 def _items(dataset: Any) -> tuple[int, Take]:
+    if isinstance(dataset, str | bytes):
+        raise SettingsError(
+            f"ctx.loader was given the text {dataset!r:.60}: load what it names, and give the "
+            "arrays"
+        )
     is_array = isinstance(dataset, np.ndarray | jax.Array)
     has_items = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     # What jax knows as a pytree, a dict or flax's FrozenDict, has whole arrays.
     if has_items and not is_array and jax.tree_util.all_leaves([dataset]):
-        return len(dataset), lambda indices: jax.tree.map(
-            lambda *items: np.stack([np.asarray(x) for x in items]), *(dataset[i] for i in indices)
+        return len(dataset), lambda indices: jax.tree.map_with_path(
+            lambda path, *items: np.stack([_numbers(path, x) for x in items]),
+            *(dataset[i] for i in indices),
         )
     _refuse_items(dataset)
     leaves = [dataset] if isinstance(dataset, Iterator) else jax.tree.leaves(dataset)
@@ -106,13 +113,34 @@ def _items(dataset: Any) -> tuple[int, Take]:
             "ctx.loader takes a pytree of arrays, each with a first axis of items, or an object "
             f"with a length and items; in this {type(dataset).__name__} is something else"
         )
-    arrays = jax.tree.map(np.asarray, dataset)
+    arrays = jax.tree.map_with_path(_numbers, dataset)
     lengths = {len(a) for a in jax.tree.leaves(arrays)}
     if len(lengths) != 1:
         raise SettingsError(
             f"the arrays of a dataset must have equally many items, not {sorted(lengths)}"
         )
     return lengths.pop(), lambda indices: jax.tree.map(lambda a: a[indices], arrays)
+
+
+def _numbers(path: Any, leaf: Any) -> np.ndarray[Any, Any]:
+    """An array of a dataset, or of an item, on the host.
+
+    Raises:
+        SettingsError: no device can hold it.
+    """
+    where = f"dataset{jax.tree_util.keystr(path)}"
+    if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        raise SettingsError(
+            f"{where} are random keys: give jax.random.key_data(keys), and make them keys again in "
+            "the step, by jax.random.wrap_key_data"
+        )
+    array = np.asarray(leaf)
+    if array.dtype.kind in NO_NUMBERS:
+        raise SettingsError(
+            f"{where} is of dtype {array.dtype}, which no device holds: keep texts, dates and "
+            "objects beside ctx.loader, and give it numbers, such as their places"
+        )
+    return array
 
 
 def _refuse_items(dataset: Any) -> None:

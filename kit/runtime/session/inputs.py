@@ -9,12 +9,15 @@ from typing import Any
 
 from kit.ir import Aval
 from kit.runtime.recording.bulk import Cell, Value
+from kit.runtime.recording.sites import format_site, here
 from kit.runtime.recording.stream import ThreadState
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.steps.stepper import Stepper
 from kit.trace.kinds import COPY
 
 __all__ = ["Inputs"]
+
+LARGE = 1 << 20  # bytes: of such a copy the line is worth the look for it
 
 
 class Inputs:
@@ -25,9 +28,13 @@ class Inputs:
         self._issuer = issuer
         self._stepper = stepper
 
-    def constant(self, array: Any, kind: str) -> Value:
-        """A value from the host: the array is copied to the device and must not change after."""
-        start = time.perf_counter_ns()
+    def constant(self, array: Any, kind: str, since_ns: int | None) -> Value:
+        """A value from the host: the array is copied to the device and must not change after.
+
+        Args:
+            since_ns: when its front end began to make a fresh array of the program's.
+        """
+        start = time.perf_counter_ns() if since_ns is None else since_ns
         value = Value(Aval(tuple(array.shape), str(array.dtype)))
         value.cell = Cell(None, kind=kind)
         if (cells := self._here.cells) is not None:
@@ -36,7 +43,8 @@ class Inputs:
             self._stepper.note_input(value.cell, array)
         value.cell.array = self._issuer.executor.put(array)
         stop, lane = time.perf_counter_ns(), self._here.lane
-        self._issuer.spans.add(COPY, "input", start, stop, lane)
+        where = format_site(here()) if array.nbytes >= LARGE else ""
+        self._issuer.spans.add(f"{COPY} at {where}" if where else COPY, "input", start, stop, lane)
         return value
 
     @contextlib.contextmanager

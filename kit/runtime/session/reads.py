@@ -69,11 +69,11 @@ class Reads:
         self._note_sync(start, cause, frame)
         return array
 
-    def wait_to_read(self, value: Value) -> None:
+    def wait_to_read(self, value: Value, cause: str = "wait_to_read") -> None:
         """Block until the value's array is there."""
         start = time.perf_counter_ns()
         self._settle(value, jax.block_until_ready)
-        self._note_sync(start, "wait_to_read", (here(), "", ""))
+        self._note_sync(start, cause, (here(), "", ""))
 
     def wait_all(self) -> None:
         """Block until everything that was recorded has run."""

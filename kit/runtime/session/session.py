@@ -238,9 +238,9 @@ class Session:
         """Cut what this thread has recorded, or every thread, and issue it."""
         self.streams.flush(reason, everywhere=everywhere)
 
-    def constant(self, array: Any, kind: str = "input") -> Value:
+    def constant(self, array: Any, kind: str = "input", since_ns: int | None = None) -> Value:
         """A value from the host: the array is copied to the device and must not change after."""
-        return self.inputs.constant(array, kind)
+        return self.inputs.constant(array, kind, since_ns)
 
     def loading(self) -> contextlib.AbstractContextManager[list[Cell]]:
         """In a loader's thread: what it copies to the device is a batch for a later step."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
@@ -218,12 +219,15 @@ class Tape:
     def from_host(self, host: torch.Tensor, dtype: torch.dtype) -> Value:
         """Copy a CPU tensor to the device; later changes of the CPU tensor are not seen."""
         check_dtype(dtype)
+        start = time.perf_counter_ns()
         host = host.detach().to(device="cpu", dtype=dtype, copy=True).contiguous()
         if dtype is torch.bfloat16:
             import ml_dtypes
 
-            return self.session.constant(host.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
-        return self.session.constant(host.resolve_conj().resolve_neg().numpy())
+            array: Any = host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        else:
+            array = host.resolve_conj().resolve_neg().numpy()
+        return self.session.constant(array, since_ns=start)
 
     # -- geometry --------------------------------------------------------------------------------
 

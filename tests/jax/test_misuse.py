@@ -1,0 +1,89 @@
+"""What works with jax.jit and not with a step, or the other way: each is refused with a cure."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kit
+from kit.errors import SettingsError
+from kit.runs.settings import Settings
+from kit.runtime.session.session import Session
+
+X = np.ones((2, 3), np.float32)
+HERE = r"\(at test_misuse\.py:\d+\)"
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"), [("a", "a str, not an array"), (np.array(["a"]), "a numpy array of dtype <U1")]
+)
+def test_what_no_device_holds_is_named_before_it_is_put_there(bad: Any, what: str) -> None:
+    with Session(), pytest.raises(TypeError, match=rf"tree\['t'\] is {what} {HERE}: a device") as e:
+        kit.jax.device_put({"x": X, "t": bad})
+    assert e.match("keep texts and objects on the host")
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [("static_argnums", "static_argnames"), ("donate_argnums", "are not donated"),
+     ("in_shardings", "one device")],
+)  # fmt: skip
+def test_an_argument_of_jax_jits_own_is_refused_by_name(given: str, cure: str) -> None:
+    """They were taken for arguments of the function, and passed in silence where it has any."""
+    for function in (lambda x: x, lambda x, **more: x):
+        with pytest.raises(TypeError, match=rf"has no {given} {HERE}: .*{cure}"):
+            kit.jax.step(function, **{given: (0,)})
+    taking = kit.jax.step(lambda x, donate_argnums: x, X, donate_argnums=X)
+    assert len(taking.traces) == 1
+
+
+def test_a_step_of_a_class_is_a_method() -> None:
+    class Model:
+        def __init__(self, w: float) -> None:
+            self.w = w
+
+        @partial(kit.jax.step, static_argnames="self")
+        def scaled(self, x: Any) -> Any:
+            return x.sum() * self.w
+
+    with Session():
+        assert [float(Model(w).scaled(X)) for w in (1.0, 2.0)] == [6.0, 12.0]
+        assert Model(3.0).scaled(x=X).item() == 18.0
+    assert isinstance(Model.scaled, kit.jax.Step)
+
+
+def test_functions_of_jax_say_in_a_run_what_to_do_with_a_lazy_array() -> None:
+    @kit.workload(framework="jax")
+    def stacking(ctx: Any) -> Any:
+        total = kit.jax.step(jnp.sum)
+        return lambda: jnp.stack([total(X)]).sum()
+
+    with pytest.raises(TypeError, match="LazyArray") as e:
+        kit.run(stacking, Settings(mode="lazy"))
+    assert "call them in a function of kit.jax.step" in str(e.value.__notes__)
+    assert "jax.device_get(x), which waits" in str(e.value.__notes__)
+
+
+def test_a_number_that_must_be_pythons_is_told_where_to_be_named() -> None:
+    inner = jax.jit(lambda x, n: x.reshape(n, -1), static_argnums=1)
+    with Session(), pytest.raises(ValueError, match="Non-hashable static") as e:
+        kit.jax.step(inner)(X, 2)
+    assert "what must be a number or a text of Python's is named in static_argnames" in str(
+        e.value.__notes__
+    )
+
+
+def test_a_builder_that_is_not_marked_is_told_so_by_its_dict_of_arrays() -> None:
+    """Its two keys were two items, of which no batch could be made."""
+
+    @kit.workload
+    def forgot(ctx: Any) -> Any:
+        return ctx.loader({"x": X, "y": X}).__next__
+
+    with pytest.raises(SettingsError, match=r'@kit\.workload\(framework="jax"\)'):
+        kit.run(forgot, Settings(batch_size=2))
