@@ -45,6 +45,7 @@ WIDEST = (
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put",
     "tensordot", "scatter_add",
 )  # fmt: skip
+_BANNED = "binary_cross_entropy"
 _KEYS = private("torch._C.DispatchKeySet")(private("torch._C.DispatchKey.AutocastPrivateUse1"))
 _without = private("torch._C._ExcludeDispatchKeyGuard")
 
@@ -57,7 +58,20 @@ def register_autocast() -> tuple[torch.library.Library, ...]:
     for names, dtype_for in ((LOWER, _lower), (FLOAT32, _float32), (WIDEST, _widest)):
         for name in names:
             aten.impl(name, _cast_first(_overload(name), dtype_for), "AutocastPrivateUse1")
+    aten.impl(_BANNED, _refuse, "AutocastPrivateUse1")
     return every, aten
+
+
+def _refuse(*args: Any, **kwargs: Any) -> Any:
+    """As on CUDA: in half precision, a probability near 1 is 1, and its loss no longer right."""
+    raise RuntimeError(
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+        "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+        "In this case, combine the two layers using "
+        "torch.nn.functional.binary_cross_entropy_with_logits\n"
+        "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+        "safe to autocast."
+    )
 
 
 def _overload(name: str) -> Any:

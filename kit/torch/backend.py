@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 import torch
 
+from kit.errors import BadMatrixError, BadValueError
 from kit.runtime.profiling.devices import bytes_on, peak_bytes_on
 from kit.runtime.session.session import Session, current_session, session_for
 from kit.torch.tensors.storage import LoadedStorage
@@ -134,7 +135,7 @@ class Backend:
     def seed_session(self, session: Session) -> None:
         """A session opens: it takes the state that was set for it, its own seed, or torch's."""
         state, self._state = self._state, None
-        seed = session.settings.seed or torch.initial_seed() % 2**32
+        seed = (session.settings.seed or torch.initial_seed()) % 2**32
         numbers = [seed] if state is None else map(int, state)
         session.reseed(*numbers)
 
@@ -231,6 +232,8 @@ def complete_torch(backend: Backend) -> None:
             setattr(torch.accelerator, name, _of_session_or_cuda(original, backend, known_as))
     _pin_memory()
     torch.serialization.register_package(9, lambda storage: None, _load)
+    # `except torch.linalg.LinAlgError` catches what the device finds; its class knows no torch.
+    BadMatrixError.__bases__ = (BadValueError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
 def _of_session_or_cuda(original: Any, backend: Backend, name: str) -> Any:

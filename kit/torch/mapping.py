@@ -112,8 +112,8 @@ class DeviceNames(TorchFunctionMode):
         if not self.is_used:
             return (
                 "the script names no device that device kit could stand in for, so it ran where it "
-                "put its tensors: on the CPU, unless it asked torch.accelerator. To have it on "
-                'device kit, let it name one: model.to("cuda"), x.to("cuda")'
+                "put its tensors: on the CPU. To have it on device kit, let it name one: "
+                'model.to("cuda"), x.to("cuda")'
             )
         parts = [
             f"{name} in {format_count(count, 'call')}" for name, count in self._counts.most_common()

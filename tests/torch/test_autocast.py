@@ -94,3 +94,11 @@ def test_an_op_computes_in_the_precision_of_its_list(case: str) -> None:
         y = make()
         assert y.dtype is dtype
         assert y.isfinite().all().item()
+
+
+def test_what_cuda_bans_is_refused_and_without_autocast_computed() -> None:
+    with kit.Session():
+        with torch.autocast("kit", dtype=HALF), pytest.raises(RuntimeError, match="with_logits"):
+            functional.binary_cross_entropy(made(HALF, 3), made(WHOLE, 3))
+        loss = functional.binary_cross_entropy(made(WHOLE, 3), made(WHOLE, 3))
+        assert loss.item() > 0

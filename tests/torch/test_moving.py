@@ -19,6 +19,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from kit.torch.device import open_session
+from kit.trace import union_ns
+from kit.trace.intervals import without
 
 
 class Tied(nn.Module):
@@ -340,3 +342,22 @@ def test_a_weight_tied_across_modules_that_move_apart_stays_one() -> None:
         assert head.weight is embedding.weight is optimizer.param_groups[0]["params"][0]
         head(embedding(torch.tensor([0, 1]).to("kit"))).sum().backward()
         assert head.weight.grad is not None
+
+
+def test_the_copy_of_a_large_tensor_is_input_at_its_line() -> None:
+    """kit's own copy on the host, most of it, passed for recording."""
+    host = torch.ones(4 << 20)
+    with open_session() as session:
+
+        def steps(end_step: Callable[[], None]) -> None:
+            made = host.to("kit") + 1
+            session.mark_step()
+            end_step()
+            del made
+
+        steps(lambda: None)
+        timeline = session.trace(steps).timeline
+    (name,) = {s.name for s in timeline.spans if s.kind == "input"}
+    assert name.startswith("copy to device at test_moving.py:")
+    copied, whole = timeline.intervals(kind="input"), timeline.intervals(kind="step")
+    assert union_ns(copied) > union_ns(without(whole, copied)) / 4

@@ -19,7 +19,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from kit.errors import BadIndexError, BadValueError, DeviceCheckError
+from kit.errors import BadIndexError, BadMatrixError, BadValueError, DeviceCheckError
 
 __all__ = ["PROBES", "Probe", "ProbeOf"]
 
@@ -98,6 +98,13 @@ def _along(
 
 
 _gather = partial(_along, error=BadValueError)
+
+
+def _added(x: Array, dim: int, index: Array, *_: Any, **__: Any) -> list[Probe]:
+    """Torch has another kernel for one dimension."""
+    return (_gather if x.ndim > 1 else _select)(x, dim, index)
+
+
 _filled = partial(_along, wraps=True)
 
 
@@ -171,7 +178,7 @@ def _matrix(a: Array, *_: Any, **__: Any) -> list[Probe]:
         "contained non-finite values."
     )
     shown = jnp.where(has_nan, jnp.nan, 0.0)
-    return [Probe(has_nan, shown, BadValueError, says, "matrices without NaN")]
+    return [Probe(has_nan, shown, BadMatrixError, says, "matrices without NaN")]
 
 
 def _divisor(x: Any, y: Any, *, rounding_mode: str | None = "floor") -> list[Probe]:
@@ -245,7 +252,7 @@ PROBES: Mapping[str, ProbeOf] = MappingProxyType({
     "aten.index.Tensor": _subscript, "aten.index_put.default": _subscript,
     "aten.put.default": _put, "aten.take.default": _put,
     "aten.index_fill.int_Scalar": _filled, "aten.index_fill.int_Tensor": _filled,
-    "aten.index_add.default": _gather, "aten.index_copy.default": partial(_along, says=_COPIED),
+    "aten.index_add.default": _added, "aten.index_copy.default": partial(_along, says=_COPIED),
     "aten.nll_loss2d_forward.default": _pixel_label,
     "aten.binary_cross_entropy.default": _binary_cross_entropy,
     "aten.multi_margin_loss.default": _margin_label,

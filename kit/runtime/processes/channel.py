@@ -24,6 +24,7 @@ from kit.runtime.recording.sites import line_of
 __all__ = ["Channel", "Clock"]
 
 _PINGS = 20
+_ALIKE = "Every process must run the same program, with as many steps and batches"
 
 
 @dataclass(frozen=True)
@@ -111,18 +112,25 @@ class Channel:
                     raise SessionError(self.failure)
                 if gone := sorted(self._left.intersection(missing)):
                     raise SessionError(
-                        f"{what} will not happen: {in_words(gone)} ended without coming. Every "
-                        "process must run the same program, with as many steps and batches"
+                        f"{what} will not happen: {in_words(gone)} ended without coming. {_ALIKE}"
                     )
                 left = until - time.monotonic()
                 if left <= 0:
                     raise SessionError(
                         f"process {self.rank} waited at {what}: {in_words(missing)} did not come "
-                        f"within {self.timeout_s:g} s. If it is only slow, give a longer timeout"
+                        f"within {self.timeout_s:g} s{self._why_late(missing)}"
                     )
                 self._changed.wait(left)
             del self._brought[key]
             return [here[r] for r in range(self.count)]
+
+    def _why_late(self, missing: list[int]) -> str:
+        """What to do about processes that do not come: one that is ahead is not slow."""
+        ahead = [r for r in missing if self._progress.get(r, 0) > self.progress]
+        if not ahead:
+            return ". If it is only slow, give a longer timeout"
+        made = f"{in_words(ahead)} made gradients in a step that process {self.rank} did not run"
+        return f", though {made}. {_ALIKE}"
 
     def fail(self, error: BaseException) -> None:
         """Send to all that this process cannot go on; only the first failure counts."""

@@ -9,8 +9,13 @@ one).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import socket
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,6 +33,7 @@ from kit.threads import check_timeout
 
 __all__ = ["Processes", "current_processes", "join_processes"]
 
+_FAREWELL_S = 5.0  # at Python's end, for a collective whose others have gone
 _NARROW = (jnp.float16, jnp.bfloat16)  # gloo adds up neither
 _current: Processes | None = None
 
@@ -97,6 +103,7 @@ class Processes:
         rank, count: of processes.
         is_open: from the meeting to the end of the block; never, if this is the only one.
         channel: for everything that is no tensor.
+        stuck: threads that were still in a collective when their group was closed.
     """
 
     def __init__(
@@ -121,6 +128,7 @@ class Processes:
         self.channel = Channel(Badge(rank, count, known, run[:100]), timeout_s=timeout_s)
         self._devices = devices
         self.is_open = False
+        self.stuck: list[threading.Thread] = []
         self._mesh: Any = None
         self._programs: dict[str, Any] = {}
         self._groups = 0
@@ -157,6 +165,7 @@ class Processes:
                 "else uses jax or device 'kit'"
             ) from error
         self.is_open = True
+        atexit.register(self._at_exit)  # before the program's own, which are called first
 
     def close(self) -> None:
         """Leave: process 0 last, because jax ends the others when it goes before them."""
@@ -172,6 +181,17 @@ class Processes:
                 with contextlib.suppress(RuntimeError):  # the others may have ended already
                     jax.distributed.shutdown()
         self.channel.close()
+
+    def _at_exit(self) -> None:
+        """Python aborts the process if a thread comes back from a collective while it ends."""
+        until = time.monotonic() + _FAREWELL_S
+        for thread in self.stuck:
+            thread.join(max(until - time.monotonic(), 0))
+        if any(thread.is_alive() for thread in self.stuck):
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # closed, or a program's own kind
+                    stream.flush()
+            os._exit(1)
 
     def place(self, devices: int, ordered: Callable[[str], None]) -> tuple[str, int]:
         """A name for a new group of replicas, and the rank of this process's first.

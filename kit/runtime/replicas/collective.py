@@ -45,6 +45,7 @@ class Collective:
         "arrivals",
         "arrived",
         "avals",
+        "came_ns",
         "combine",
         "contributions",
         "error",
@@ -66,6 +67,7 @@ class Collective:
         self.arrivals: list[Task | None] = [None] * count
         self.inputs: list[Any] = [None] * count
         self.arrived = 0
+        self.came_ns = 0  # when the last arrays of this process had been computed
         self.there: list[bool] = []  # for each position, whether any process has something there
         self.outputs: list[Any] = [None] * count
         self.error: BaseException | None = None

@@ -63,6 +63,7 @@ class Collectives:
         # process 0, in which all processes must send them
         self._ready: list[tuple[int, int, Collective]] = []  # heap of (-priority, number, one)
         self._number = 0
+        self._free_ns = 0  # when the last one had been combined
         self._changed = threading.Condition()
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -185,6 +186,8 @@ class Collectives:
             patience_s = 1.0 if processes.channel.failure else 10.0
         if self._thread is not None:  # may stay for good in a collective that others have left
             self._thread.join(patience_s)
+            if processes is not None and self._thread.is_alive():
+                processes.stuck.append(self._thread)
 
     # -- who is missing --------------------------------------------------------------------------
 
@@ -281,7 +284,7 @@ class Collectives:
                 self._number += 1
                 if self.group.processes is not None:
                     self.group.processes.channel.progress += 1
-                collective.since = time.monotonic()
+                collective.since, collective.came_ns = time.monotonic(), time.perf_counter_ns()
                 if self._is_told:
                     self._computed[collective.key] = collective
                 else:
@@ -350,10 +353,12 @@ class Collectives:
             if left > 0:
                 time.sleep(left / 1e9)
         collective.inputs = [None] * self.group.count
+        # What waits for another process is on its way, also where that one says what is next.
+        began, stop = max(collective.came_ns, self._free_ns), time.perf_counter_ns()
+        self._free_ns = stop
         if self.is_tracing:
-            stop = time.perf_counter_ns()
             self.spans += [
-                Span(f"device/{r} reduction", collective.name, "reduction", start, stop)
+                Span(f"device/{r} reduction", collective.name, "reduction", began, stop)
                 for r in self.group.ranks
             ]
 

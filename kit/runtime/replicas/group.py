@@ -72,7 +72,7 @@ class Group:
         Raises:
             SessionError: another process has ended the run for all.
         """
-        if (error := self._outside("this")) is not None:
+        if (error := self._outside("the rest of this run")) is not None:
             raise error
         with self.changed:
             self.turn += 1

@@ -91,6 +91,7 @@ def _nll_weights(target: Array, weight: Array | None, ignore: int, dtype: Any) -
 def _nll_loss(
     logp: Array, target: Array, weight: Array | None, reduction: int, ignore: int
 ) -> tuple[Array, Array]:
+    target = target.astype(jnp.int64)  # -100 is no byte
     w = _nll_weights(target, weight, ignore, logp.dtype)
     safe = jnp.where(target == ignore, 0, target)
     losses = -jnp.take_along_axis(logp, jnp.expand_dims(safe, -1), -1)[..., 0] * w
@@ -110,6 +111,7 @@ def _nll_loss_backward(
     ignore: int,
     total: Array,
 ) -> Array:
+    target = target.astype(jnp.int64)
     w = _nll_weights(target, weight, ignore, logp.dtype)
     scale = -grad * w / total if reduction == 1 else -grad * w
     scale = jnp.where(target == ignore, 0, scale)  # not 0 / 0, nor 0 * nan

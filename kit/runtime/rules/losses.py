@@ -170,6 +170,13 @@ def _ctc_loss_backward(
 _SUM, _MEAN, _MAX = range(3)
 
 
+def _rows(weight: Array, indices: Array) -> Array:
+    """XLA takes none of no rows; that each index is out of bounds there, the op's check says."""
+    if weight.shape[0]:
+        return weight[indices]
+    return jnp.zeros((*indices.shape, *weight.shape[1:]), weight.dtype)
+
+
 def _embedding_bag(
     weight: Array,
     indices: Array,
@@ -185,7 +192,7 @@ def _embedding_bag(
     places = jnp.arange(count, dtype=offsets.dtype)
     bag = jnp.searchsorted(offsets[:bags], places, side="right") - 1
     keep = indices != padding_idx
-    rows = weight[indices]
+    rows = _rows(weight, indices)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[:, None]
     size = jnp.zeros(offsets.shape, indices.dtype).at[bag].add(keep.astype(indices.dtype))
@@ -229,7 +236,8 @@ def _embedding_bag_dense_backward(
     if mode == _MEAN:
         parts = parts / jnp.maximum(size, 1)[bag][:, None].astype(parts.dtype)
     if scale_grad_by_freq:
-        parts = parts / jnp.zeros(rows, jnp.int32).at[indices].add(1)[indices][:, None]
+        counts = jnp.zeros(rows, jnp.int32).at[indices].add(1)
+        parts = parts / _rows(counts, indices)[:, None]
     return added_at(zeros, indices, jnp.where((indices == padding_idx)[:, None], 0, parts))
 
 
@@ -253,7 +261,7 @@ def _embedding_bag_weights_backward(
     mode: int,
     padding_idx: int = -1,
 ) -> Array:
-    dots = jnp.sum(grad[bag] * weight[indices], 1)
+    dots = jnp.sum(grad[bag] * _rows(weight, indices), 1)
     return jnp.where(indices == padding_idx, 0, dots)
 
 

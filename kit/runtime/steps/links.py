@@ -6,22 +6,21 @@ are in the code, and only its last piece is looked up again.
 
 from __future__ import annotations
 
+import builtins
 import copy
 import dataclasses
-import dis
 import inspect
 import json
 import os
 import pickle
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from abc import ABCMeta, get_cache_token
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import lru_cache
 from operator import attrgetter, methodcaller
 from types import (
     BuiltinFunctionType,
-    CodeType,
     FunctionType,
     MemberDescriptorType,
     ModuleType,
@@ -32,18 +31,23 @@ from weakref import ref
 from kit.runtime.recording.sites import is_kits, is_users
 from kit.runtime.steps.look import BYTES_A_THING, Held
 from kit.runtime.steps.names import (
+    BY_HAND,
+    COMPARES,
     MAKERS,
     MISSING,
     SPACES,
     attributes,
     called_by_libraries,
-    codes_in,
+    imported_by,
+    is_generated,
     is_of_kit,
     is_of_users,
     line_of,
     module_of,
     named,
     reads_any_attribute,
+    texts_in,
+    unnamed_in,
     words_in,
     wrapped_by,
 )
@@ -56,17 +60,11 @@ _LIMIT = 5000  # things that are compared before each step
 _MOST_MB = _LIMIT * BYTES_A_THING // 10**6
 _CALLED = {"forward", "__getattribute__"}  # by no name, whether or not a class has them yet
 _SELDOM = vars(object).keys() | MAKERS | {"__del__"}  # they name all that an object has
-_TEXTS = {"__repr__", "__str__", "__format__"}
 _READERS = {
     getattr, vars, dir, eval, exec, dataclasses.asdict, dataclasses.astuple, copy.copy,
     copy.deepcopy, pickle.dump, pickle.dumps, json.dump, json.dumps, inspect.getmembers,
 }  # fmt: skip
 _BY_TEXT = {"hasattr", "attrgetter", "methodcaller"}  # a text is the name of what they ask for
-_EQUAL, _ORDER = ("==", "!="), ("<", "<=", ">", ">=")
-_EQUALS = frozenset({"__eq__", "__ne__"})
-_ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
-_COMPARES = _EQUALS | _ORDERS | {"__hash__"}  # name a field or two, but for those of dataclasses
-_BY_ORDER = {"sorted", "sort", "min", "max"}
 _WORD = re.compile(r"[^\W\d]\w*")
 _FIELD = re.compile(r"[.\[{]([^\W\d]\w*)")  # of "{0.weight}"
 _WATCHED = (int, float, complex, str)  # are compared, of a module that has been run
@@ -250,20 +248,23 @@ class Search:
     def _go_on(self, function: FunctionType, *, is_first: bool) -> None:
         """From a function; what the step's own has around it is compared as it is."""
         code = function.__code__
-        self._words |= words_in(code) | _unnamed_in(code)
+        self._words |= words_in(code) | unnamed_in(code)
         self._reads_any |= reads_any_attribute(code)
         around = [*named(function)]
-        texts = [*_texts_in(code), *(x for _, x in around if type(x) is str)]
+        texts = [*texts_in(code), *(x for _, x in around if type(x) is str)]
         for text in texts if self._words & {"format", "format_map"} else ():
             self._words.update(_FIELD.findall(text))
         for text in texts if self._words & _BY_TEXT else ():
             self._words.update(text.split("."))
-        for name, module in _imported_by(function):
+        for name, module in imported_by(function):
             self._add(name, module)
         for i, (name, thing) in enumerate(around):
             plain = name.removeprefix("global ")
             if not is_first:
-                owner, key = (function, i) if plain == name else (function.__globals__, plain)
+                space = function.__globals__
+                if plain not in space and thing is not MISSING:
+                    space = vars(builtins)
+                owner, key = (function, i) if plain == name else (space, plain)
                 self._link(f"{name} of {function.__name__}", owner, key, thing)
         for key in self._words & attributes(function).keys():
             self._link(f"{function.__name__}.{key}", function, key, attributes(function)[key])
@@ -275,7 +276,9 @@ class Search:
         is_all = (self._reads_any and not is_module) or _is_box(kind)
         words = self._words
         if is_class:  # an object may be made of it
-            words = words | MAKERS | _unnamed_of(owner)
+            words = words | MAKERS | _unnamed_of(owner, words)
+            if issubclass(kind, ABCMeta):  # which classes it takes for its own, `isinstance` asks
+                self._link(f"{name}.register", get_cache_token, _call, get_cache_token())
         for key in own.keys() if is_all else words & own.keys():
             if not (issubclass(type(own[key]), _WATCHED) and id(owner) in self._watched):
                 self._link(f"{name}.{key}", owner, key, own[key])
@@ -292,7 +295,7 @@ class Search:
                 self._link(f"{name}.{key}", owner, key, _look_up(owner, key))
         for base in () if is_module else filter(is_of_users, kind.__mro__):
             own = vars(base)
-            for key in own.keys() if is_all else (words | _unnamed_of(base)) & own.keys():
+            for key in own.keys() if is_all else (words | _unnamed_of(base, words)) & own.keys():
                 self._go_to_class(f"{name}.{key}", owner, base, key)
 
     def _go_to_class(self, name: str, owner: Any, kind: type, key: str) -> None:
@@ -350,54 +353,17 @@ def _is_box(kind: type) -> bool:
     )
 
 
-def _unnamed_of(kind: type) -> set[str]:
-    """What of a class the program need not name: libraries call it, or `with` and `*` do."""
+def _unnamed_of(kind: type, words: Set[str]) -> set[str]:
+    """What of a class the program need not name: libraries call it, or `with` and `*` do.
+
+    Args:
+        words: of the program, with what `unnamed_in` says of its code.
+    """
     names = {name for name, thing in vars(kind).items() if type(thing) is FunctionType}
-    compares = {name: vars(kind)[name].__code__.co_filename for name in names & _COMPARES}
-    by_hand = {name for name, path in compares.items() if path[:1] != "<" or path == "<stdin>"}
+    asked = {name for name in names & COMPARES if BY_HAND + name in words}
+    by_hand = {name for name in asked if not is_generated(vars(kind)[name].__code__)}
     special = {name for name in names - _SELDOM if name[:2] == "__" == name[-2:]} | by_hand
     return special | called_by_libraries(kind) | _CALLED
-
-
-@lru_cache(maxsize=1024)
-def _unnamed_in(code: CodeType) -> frozenset[str]:
-    """Special methods that the code calls by `==`, `<` or a formatted text; names in patterns."""
-    found = set[str]()
-    for one in codes_in(code):
-        before = ""
-        for part in dis.get_instructions(one):
-            if part.opname == "COMPARE_OP" and before != "LOAD_CONST":  # else with a number or text
-                sign = part.argrepr.strip("bol()")
-                found |= _EQUALS if sign in _EQUAL else _ORDERS if sign in _ORDER else set()
-            if part.opname.startswith(("FORMAT_", "CONVERT_VALUE")):
-                found |= _TEXTS
-            before = part.opname
-        found |= {x for names in one.co_consts if type(names) is tuple for x in names
-                  if type(x) is str}  # fmt: skip
-    words = words_in(code)
-    found |= _TEXTS if words & {"repr", "str", "format"} else set()
-    return frozenset(found | (_ORDERS if words & _BY_ORDER else set()))
-
-
-@lru_cache(maxsize=1024)
-def _texts_in(code: CodeType) -> frozenset[str]:
-    """The texts among its constants, which may be names of attributes."""
-    return frozenset(x for one in codes_in(code) for x in one.co_consts if type(x) is str)
-
-
-@lru_cache(maxsize=1024)
-def _imports_in(code: CodeType) -> frozenset[str]:
-    parts = (part for one in codes_in(code) for part in dis.get_instructions(one))
-    return frozenset(part.argval for part in parts if part.opname == "IMPORT_NAME")
-
-
-def _imported_by(function: FunctionType) -> Iterator[Part]:
-    """The modules that a function imports itself."""
-    package = function.__globals__.get("__package__") or ""
-    for word in _imports_in(function.__code__):
-        for name in (word, f"{package}.{word}"):
-            if type(module := sys.modules.get(name)) is ModuleType:
-                yield name, module
 
 
 def _kind_of(owner: Any) -> Any:

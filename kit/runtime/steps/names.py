@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dis
 import sys
 from argparse import Namespace
@@ -9,16 +10,17 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from inspect import unwrap
-from types import CodeType, FunctionType, MethodType, SimpleNamespace
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from kit.runtime.recording.sites import format_site, is_users
 
 __all__ = [
-    "MAKERS", "MISSING", "SPACES", "attributes", "called_by_libraries", "codes_in", "is_of_kit",
-    "is_of_users", "last_word", "line_of", "module_of", "named", "reads_any_attribute",
-    "reads_any_global", "unbound", "words_in", "wrapped_by",
+    "BY_HAND", "COMPARES", "MAKERS", "MISSING", "SPACES", "attributes", "called_by_libraries",
+    "codes_in", "imported_by", "imported_by_text", "is_generated", "is_of_kit", "is_of_users",
+    "last_word", "line_of", "module_of", "named", "reads_any_attribute", "reads_any_global",
+    "texts_in", "unbound", "unnamed_in", "words_in", "wrapped_by",
 ]  # fmt: skip
 
 MAKERS = frozenset({"__init__", "__new__", "__post_init__"})  # called by no name of their own
@@ -28,12 +30,23 @@ SPACES = (SimpleNamespace, Namespace)  # of Python's own, where a program keeps 
 _OWN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 _CALLABLE = (FunctionType, MethodType, dict)  # a dict may hold functions, as of `singledispatch`
 _BUILT_IN = frozenset(sys.builtin_module_names)
+_BUILTINS = dict(vars(builtins))  # what a program puts there counts as a global of its own
 # Python's functions that reach a thing whose name the code need not have.
 _OF_GLOBALS = frozenset({"globals", "eval", "exec"})
 _OF_ATTRIBUTES = _OF_GLOBALS | {"getattr", "vars", "dir"}
 _METHODS = (FunctionType, staticmethod, classmethod)
+_IMPORTERS = frozenset({"import_module", "__import__"})
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")  # two are of a class's body
 _BY_C = frozenset({"forward", "backward", "vjp"})  # methods that torch's C++ calls, too
+_TEXTS = {"__repr__", "__str__", "__format__"}
+_EQUAL, _ORDER = ("==", "!="), ("<", "<=", ">", ">=")
+_EQUALS = frozenset({"__eq__", "__ne__"})
+_ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
+COMPARES = _EQUALS | _ORDERS | {"__hash__"}
+BY_HAND = "by hand "  # a method that counts only where a person wrote it: it names a field or two
+_BY_KEY = {"hash", "set", "frozenset", "dict"}
+_BY_EQUALITY = {"index", "count", "remove"}
+_BY_ORDER = {"sorted", "sort", "min", "max"}
 
 
 def named(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -49,7 +62,10 @@ def named(function: FunctionType) -> Iterator[tuple[str, Any]]:
         except ValueError:  # it is empty
             yield name, MISSING
     for name in _globals_of(code):
-        yield f"global {name}", function.__globals__.get(name, MISSING)
+        thing = function.__globals__.get(name, MISSING)
+        if thing is MISSING and name in (more := vars(builtins)):
+            thing = MISSING if more[name] is _BUILTINS.get(name, MISSING) else more[name]
+        yield f"global {name}", thing
 
 
 @lru_cache(maxsize=256)
@@ -67,6 +83,39 @@ def _globals_of(code: CodeType) -> tuple[str, ...]:
 def unbound(functions: Collection[Any]) -> list[Any]:
     """These, and the functions of those of them that are methods of an object."""
     return [*functions, *(one.__func__ for one in functions if type(one) is MethodType)]
+
+
+def is_generated(code: CodeType) -> bool:
+    """By dataclasses or attrs: it names all fields."""
+    return code.co_filename == "<string>" or code.co_filename.startswith("<attrs ")
+
+
+@lru_cache(maxsize=1024)
+def unnamed_in(code: CodeType) -> frozenset[str]:
+    """Special methods that the code calls by `==`, `<` or a formatted text; names in patterns."""
+    found = set[str]()
+    for one in codes_in(code):
+        before = ""
+        for part in dis.get_instructions(one):
+            is_constant = before == "LOAD_CONST"  # a number or text, which a dataclass never equals
+            if part.opname == "COMPARE_OP":
+                sign = part.argrepr.strip("bol()")
+                names = _EQUALS if sign in _EQUAL else _ORDERS if sign in _ORDER else set()
+                found |= {BY_HAND + name for name in names} if is_constant else names
+            elif part.opname == "CONTAINS_OP":
+                found |= {BY_HAND + "__eq__", BY_HAND + "__hash__"}
+            elif part.opname in ("BINARY_SUBSCR", "STORE_SUBSCR") and not is_constant:
+                found.add(BY_HAND + "__hash__")
+            if part.opname.startswith(("FORMAT_", "CONVERT_VALUE")):
+                found |= _TEXTS
+            before = part.opname
+        found |= {x for names in one.co_consts if type(names) is tuple for x in names
+                  if type(x) is str}  # fmt: skip
+    words = words_in(code)
+    found |= _TEXTS if words & {"repr", "str", "format"} else set()
+    found |= {BY_HAND + "__hash__"} if words & _BY_KEY else set()
+    found |= {BY_HAND + "__eq__"} if words & _BY_EQUALITY else set()
+    return frozenset(found | (_ORDERS if words & _BY_ORDER else set()))
 
 
 def wrapped_by(function: FunctionType) -> list[Any]:
@@ -87,9 +136,36 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 @lru_cache(maxsize=1024)
+def texts_in(code: CodeType) -> frozenset[str]:
+    """The texts among its constants, which may be names of attributes and modules."""
+    return frozenset(x for one in codes_in(code) for x in one.co_consts if type(x) is str)
+
+
+def imported_by_text(code: CodeType) -> frozenset[str]:
+    """What may be modules that the code imports by `import_module("cfg")`: all its texts."""
+    return frozenset() if _IMPORTERS.isdisjoint(words_in(code)) else texts_in(code)
+
+
+@lru_cache(maxsize=1024)
 def words_in(code: CodeType) -> frozenset[str]:
     """The names of variables around it, of attributes and of modules that a code has."""
     return frozenset(x for one in codes_in(code) for x in (*one.co_names, *one.co_freevars))
+
+
+@lru_cache(maxsize=1024)
+def _imports_in(code: CodeType) -> frozenset[str]:
+    parts = (part for one in codes_in(code) for part in dis.get_instructions(one))
+    named = {part.argval for part in parts if part.opname == "IMPORT_NAME"}
+    return imported_by_text(code) | named
+
+
+def imported_by(function: FunctionType) -> Iterator[tuple[str, ModuleType]]:
+    """The modules that a function imports itself."""
+    package = function.__globals__.get("__package__") or ""
+    for word in _imports_in(function.__code__):
+        for name in (word, f"{package}.{word}"):
+            if type(module := sys.modules.get(name)) is ModuleType:
+                yield name, module
 
 
 def reads_any_global(code: CodeType) -> bool:

@@ -95,7 +95,8 @@ def asked(
             return f"{shown} at {_site(function, word)}"
     for name, thing in held:
         holder = last_word(name)  # a module is named alike: `time.sleep` does not ask `time.time`
-        is_named = holder in (attributes if "." in name else reached)
+        is_attribute = "." in name.partition("[")[0]
+        is_named = holder in (attributes if is_attribute else reached)
         is_called = is_named or (bool(name) and not holder.isidentifier())
         if is_called and (found := _NAMED.get(id(_plain(thing)))) is not None:
             owner, word = found

@@ -34,6 +34,7 @@ import numpy as np
 from kit.runtime.recording.sites import is_kits, is_users
 from kit.runtime.steps.names import (
     attributes,
+    imported_by_text,
     is_of_kit,
     is_of_users,
     module_of,
@@ -120,9 +121,16 @@ def _look_of(kind: type) -> Look:
     tells = None if module_of(kind) == "itertools" else _tells_pickle(kind)  # from 3.12 on it warns
     if tells is not None:
         return lambda thing: _of_c_object(thing, tells)
-    is_called = any("__call__" in vars(base) for base in kind.__mro__)
-    is_program = is_called or module_of(kind).partition(".")[0] in _OF_PROGRAMS
+    is_function = _has(kind, "__call__") and _has(
+        kind, "__name__"
+    )  # a connection to sqlite is none
+    is_program = is_function or module_of(kind).partition(".")[0] in _OF_PROGRAMS
     return _of_object if is_program and not hasattr(kind, "__next__") else _of_unseen
+
+
+def _has(kind: type, name: str) -> bool:
+    """Have its things this by their class? A class itself always has a name."""
+    return any(name in vars(base) for base in kind.__mro__)
 
 
 def has_hidden_fields(kind: type) -> bool:
@@ -174,7 +182,8 @@ def _of_modules(function: FunctionType) -> Iterator[Part]:
     """What a function names of the program's modules, imported by itself or around it."""
     space, names = function.__globals__, set(words_in(function.__code__))
     package = space.get("__package__") or ""
-    imported = [sys.modules.get(x) for name in names for x in (name, f"{package}.{name}")]
+    asked = names | imported_by_text(function.__code__)
+    imported = [sys.modules.get(x) for name in asked for x in (name, f"{package}.{name}")]
     modules = [space.get(name) for name in names] + imported
     for module in modules:  # grows while it is gone through
         if type(module) is ModuleType and is_users(getattr(module, "__file__", None) or ""):

@@ -176,6 +176,16 @@ def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> An
     return torch.empty_like(v), torch.empty_like(g)
 
 
+def _label(name: str) -> Callable[..., Any]:
+    """Torch's own shape function gathers by labels, and so refuses bytes; its kernels do not."""
+    own = getattr(torch.ops.aten, name).default
+    return lambda *args: own(*(x.long() if _is_bytes(x) else x for x in args))
+
+
+def _is_bytes(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype is torch.uint8
+
+
 def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """Torch's own shape function refuses integers, as its CPU does; CUDA takes them."""
     return torch.histc(x if x.is_floating_point() else x.float(), bins, min, max).to(x.dtype)
@@ -186,6 +196,8 @@ _META: dict[str, Callable[..., Any]] = {
     "aten.linear_backward.default": _linear_backward,
     "aten._grouped_mm.default": _grouped_mm,
     "aten.histc.default": _histc,
+    "aten.nll_loss_forward.default": _label("nll_loss_forward"),
+    "aten.nll_loss_backward.default": _label("nll_loss_backward"),
     "aten._weight_norm_interface_backward.default": _weight_norm_backward,
     **{
         f"aten.{kind}{dims}d.default": _nearest(f"{kind}{dims}d")

@@ -439,4 +439,6 @@ SPECIAL: dict[str, Special] = {
     "aten._has_compatible_shallow_copy_type.default":  # `model.to` in inference mode
         lambda h, f, a, k: isinstance(a[0], KitTensor) and isinstance(a[1], KitTensor),
     "aten.is_pinned.default": lambda h, f, a, k: False,
+    "aten.is_set_to.default":
+        lambda h, f, a, k: all(isinstance(x, KitTensor) for x in a) and a[0].shows_what(a[1]),
 }  # fmt: skip

@@ -68,14 +68,15 @@ _UNCHECKED = {
                 "mvlgamma", "smooth_l1_loss"),
         True: ("diagonal_scatter", "select_scatter", "slice_scatter", "reflection_pad1d",
                "reflection_pad2d", "reflection_pad3d", "split", "unsafe_split",
-               "split_with_sizes"),
+               "split_with_sizes", "pixel_shuffle", "pixel_unshuffle"),
     }.items()
     for name in names
 }  # fmt: skip
 _OF_NUMBERS = re.compile(
     r"Dimension out of range|not support negative|negative .* not supported|greater than zero|"
     r"has to be greater|cannot be 0|less than the corresponding|size equal to the slice|"
-    r"expects split_size be|can only be 0|non-negative entries|at least a 1-dimensional"
+    r"expects split_size be|expects a positive |can only be 0|non-negative entries|"
+    r"at least a 1-dimensional"
 )
 
 

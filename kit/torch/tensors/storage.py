@@ -6,10 +6,36 @@ from __future__ import annotations
 import pickle
 from multiprocessing.context import get_spawning_popen
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 
-__all__ = ["LoadedStorage", "Storage", "reduced"]
+__all__ = ["LoadedStorage", "Storage", "copied", "reduced"]
+
+# of a buffer: its version and the step, and the copy on the host
+_COPIES: WeakKeyDictionary[Any, tuple[tuple[int, int], Any]] = WeakKeyDictionary()
+
+
+def copied(tensor: Any) -> torch.Tensor:
+    """A tensor's copy on the host, for a pickle: it shows a copy of all of its memory.
+
+    Tensors that share memory share the copy, as long as the pickle that is written holds it.
+    """
+    base, spec, tape = tensor.ref.base, tensor.spec, tensor.tape
+    is_alike = spec.dtype is base.spec.dtype and not base.spec.offset
+    if not is_alike or get_spawning_popen() is not None:  # then each takes its own bytes
+        return tensor.detach().cpu()  # type: ignore[no-any-return]
+    moment = base.version, tape.session.step  # a replayed step writes, and counts no version
+    known, held = _COPIES.get(base, (None, None))
+    memory = held() if held is not None and known == moment else None
+    if memory is None:
+        whole: torch.Tensor = type(tensor).over(tape, base, base.spec).cpu()
+        if whole.stride() != base.spec.stride:
+            return tensor.detach().cpu()  # type: ignore[no-any-return]
+        memory = whole.untyped_storage()
+        _COPIES[base] = moment, ref(memory)
+    host = torch.empty(0, dtype=spec.dtype, device="cpu")
+    return host.set_(memory, spec.offset, spec.shape, spec.stride)
 
 
 def reduced(host: torch.Tensor, protocol: Any) -> Any:

@@ -22,7 +22,7 @@ from kit.runtime.recording.template import HOLE
 from kit.torch.tensors.learning import NEEDS_GRADIENT, attributes_of, telling
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
-from kit.torch.tensors.storage import LoadedStorage, Storage, reduced
+from kit.torch.tensors.storage import LoadedStorage, Storage, copied, reduced
 from kit.torch.tensors.tape import Tape
 
 __all__ = [
@@ -288,7 +288,7 @@ class KitTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles hold CPU tensors: they open anywhere, with no session, weights_only included."""
-        host: torch.Tensor = self.detach().cpu()
+        host = copied(self) if shows_memory(self.ref) else self.detach().cpu()
         if isinstance(self, torch.nn.Parameter):
             host = torch.nn.Parameter(host, self.requires_grad)
         vars(host).update(attributes_of(self))

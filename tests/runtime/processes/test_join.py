@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -53,6 +54,42 @@ def test_a_process_that_leaves_is_missed_by_name_and_not_before_it_must_come(
         assert isinstance(error, SessionError)
         assert "the update will not happen: process 2 ended without coming" in str(error)
     assert not three[0].failure
+
+
+def test_one_that_waits_where_the_others_run_more_steps_says_so() -> None:
+    first, second = opened(2, timeout_s=2.5)
+    first.progress = 3  # its gradients of a third step are there; a beat tells the other
+    of_first, of_second = at_once(
+        lambda: first.meet("the mean of others"), lambda: second.meet("the mean of losses")
+    )
+    assert "within 2.5 s. If it is only slow" in str(of_first)
+    assert "though process 0 made gradients in a step that process 1 did not run" in str(of_second)
+    for channel in (first, second):
+        channel.leave()
+    for channel in (first, second):
+        channel.close()
+
+
+# As its program ends, a thread is still in a collective of gloo that the other process has left.
+STUCK = """
+import atexit, sys, threading, time
+from kit.runtime.processes import join
+join._FAREWELL_S = 0.1
+alone = join.Processes("127.0.0.1:80", 1, 0, devices=None, timeout_s=1, secret=None, run="")
+atexit.register(alone._at_exit)
+atexit.register(print, "the program's own end")
+for seconds in map(float, sys.argv[1:]):
+    alone.stuck.append(threading.Thread(target=time.sleep, args=[seconds], daemon=True))
+    alone.stuck[-1].start()
+"""
+
+
+@pytest.mark.parametrize(("seconds", "status"), [("0.01", 0), ("60", 1)])
+def test_a_program_ends_with_a_thread_that_is_stuck_in_a_collective(
+    seconds: str, status: int
+) -> None:
+    made = subprocess.run([sys.executable, "-c", STUCK, seconds], capture_output=True, text=True)
+    assert (made.returncode, made.stdout) == (status, "the program's own end\n"), made.stderr
 
 
 def test_a_failure_reaches_everybody_with_its_cause_and_ends_all_waiting(

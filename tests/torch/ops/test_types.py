@@ -127,6 +127,13 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "shift_float": lambda d: T(d, 3) << 1,
     "bce_int": lambda d: F.binary_cross_entropy(T(d, 3), T(d, 3, dtype=i64)),
     "bce_mixed": lambda d: F.binary_cross_entropy(T(d, 3), T(d, 3, dtype=d64)),
+    "label_byte": lambda d: F.cross_entropy(T(d, 2, 200), 155 + T(d, 2, dtype=torch.uint8)),
+    "label_byte_grad": lambda d: torch.func.grad(F.cross_entropy)(
+        T(d, 2, 5), T(d, 2, dtype=torch.uint8), ignore_index=0
+    ),
+    "label_byte_pixels": lambda d: F.nll_loss(T(d, 1, 5, 2, 2), T(d, 1, 2, 2, dtype=torch.uint8)),
+    "pixel_shuffle_0": lambda d: F.pixel_shuffle(T(d, 1, 4, 2, 2), 0),
+    "pixel_unshuffle_-1": lambda d: F.pixel_unshuffle(T(d, 1, 4, 2, 2), -1),
     "where_cond": lambda d: torch.where(T(d, 3, dtype=i64), T(d, 3), T(d, 3)),
     "masked_fill_int_mask": lambda d: T(d, 3).masked_fill(T(d, 3, dtype=i64), 1.0),
     "sub_bool": lambda d: T(d, 3, dtype=torch.bool) - T(d, 3, dtype=torch.bool),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import abc
+import builtins
 import copy
 import ctypes
 import dataclasses
 import decimal
 import functools
+import importlib
 import io
 import operator
 import os
 import pickle
+import sqlite3
+import sys
 import threading
+import types
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -202,6 +208,31 @@ def of_the_process(kind: str) -> Case:
     return cases[kind]
 
 
+class Heavy(abc.ABC):  # noqa: B024 - classes are registered with it
+    pass
+
+
+def put_elsewhere(kind: str) -> Case:
+    sys.modules["settings_by_text"] = settings = types.ModuleType("settings_by_text")
+
+    class Thing:
+        pass
+
+    thing = Thing()
+
+    def register(by: float) -> None:
+        if by == 5:
+            Heavy.register(Thing)
+
+    cases: dict[str, Case] = {
+        "builtins": (setter(builtins, "weight_by"), lambda: weight_by),  # type: ignore[name-defined]  # noqa: F821
+        "import_module": (
+            setter(settings), lambda: importlib.import_module("settings_by_text").by),
+        "registered": (register, lambda: 5.0 if isinstance(thing, Heavy) else 2.0),
+    }  # fmt: skip
+    return cases[kind]
+
+
 CASES = {
     of_c: ["number", "array", "context", "error", "file", "factory", "iterator"],
     of_many: ["list", "dict", "objects", "rows", "numbers", "host", "gradient"],
@@ -210,6 +241,7 @@ CASES = {
               "asdict", "copy", "pickle", "repr", "eq", "call"],
     dispatched: ["register", "closure", "method"],
     of_the_process: ["decimals", "folder", "flag"],
+    put_elsewhere: ["builtins", "import_module", "registered"],
 }  # fmt: skip
 
 
@@ -310,9 +342,10 @@ def generator() -> Any:
 @pytest.mark.parametrize(
     ("thing", "said"),
     [(generator, "the step names thing (builtins.generator) at test_far_changes.py:"),
+     (lambda: sqlite3.connect(":memory:"), "the step reaches thing (sqlite3.Connection) at"),
      (lambda: [Box() for _ in range(6000)], "more than 5,000 things or 10 MB of arrays, with"),
      (lambda: np.zeros(2_000_000), "more than 5,000 things or 10 MB of arrays, with thing")],
-    ids=["generator", "things", "array"],
+    ids=["generator", "database", "things", "array"],
 )  # fmt: skip
 def test_a_step_that_names_what_cannot_be_compared_is_recorded(thing: Any, said: str) -> None:
     with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,7 @@ class OnDisk(type(FLAG)):  # type: ignore[misc]
 
 
 ON_DISK = OnDisk("flag")
+CLOCKS = [SimpleNamespace(ask=time.perf_counter)]
 READ, VALUE, LATER = FLAG.read_text, ON_DISK.value, [partial(FLAG.open)]
 
 
@@ -201,7 +203,8 @@ class Holds:
      (lambda *, read=FLAG.read_text: read(), "Path.read_text"),
      (Holds().of_none, ""), (lambda: time.strftime("%H"), "time.strftime"),
      (lambda: time.sleep(0), ""), (lambda: glob.escape("a"), ""),  # named as a function in them
-     (lambda: time.time(), "time.time"), (lambda: glob.glob("a"), "glob.glob")],
+     (lambda: time.time(), "time.time"), (lambda: glob.glob("a"), "glob.glob"),
+     (lambda: CLOCKS[0].ask(), "time.perf_counter")],
 )  # fmt: skip
 def test_a_method_in_a_variable_asks_what_it_asks_by_its_name(step: Any, said: str) -> None:
     found = Look("self", step)

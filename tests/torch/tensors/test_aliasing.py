@@ -251,6 +251,14 @@ def test_set_shows_the_memory_of_another_tensor() -> None:
             x.set_(torch.ones(2, device="kit", dtype=torch.int64))
 
 
+@pytest.mark.parametrize("device", ["cpu", "kit"])
+def test_a_tensor_is_set_to_what_shows_the_same_elements_of_its_memory(device: str) -> None:
+    with open_session():
+        x = torch.ones(2, device=device)
+        others = [x, x.detach(), x.view(2), x.view(2, 1), x[1:], x.clone()]
+        assert [x.is_set_to(y) for y in others] == [True] * 3 + [False] * 3
+
+
 def test_a_layer_on_the_device_can_be_parametrized() -> None:
     with open_session(Settings(mode="lazy")):
         layer = torch.nn.Linear(2, 2).to("kit")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from kit.errors import SessionError
+from kit.runs.settings import Settings
 from kit.torch.device import open_session
 
 PLACES: dict[str, Callable[[], Any]] = {
@@ -64,6 +65,48 @@ def test_without_a_place_a_file_holds_cpu_tensors_that_open_anywhere() -> None:
         again = nn.Linear(2, 2).to("kit")
         again.load_state_dict(found)
         assert torch.equal(again.weight.detach().cpu(), found["weight"])
+
+
+@pytest.mark.parametrize("mode", ["lazy", "bulked"])
+def test_tensors_that_share_memory_share_it_in_the_file(mode: str) -> None:
+    with open_session(Settings(mode=mode)):
+        x = torch.arange(1000.0, device="kit")
+        tied = nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9)).to("kit")
+        tied[1].weight = tied[0].weight
+        made = [x, x[2:5], x.view(2, 500).t(), x.view(torch.int32), torch.ones(2, 2, device="kit")]
+        host = [torch.arange(1000.0), torch.arange(1000.0).view(torch.int32), torch.ones(2, 2)]
+        size = len(saved(host).getvalue())
+        assert len(saved(made).getvalue()) < size + 500
+        whole, part, turned, as_integers, _ = torch.load(saved(made))
+        x[3] = -1.0  # since then written, and in the next file
+        assert torch.load(saved(made))[1].tolist() == [2, -1, 4]
+        states = torch.load(saved(tied.state_dict()))
+        expected = tied[0].weight.detach().cpu()
+    whole[2] = 77
+    assert part.tolist() == [77, 3, 4]
+    assert (part.storage_offset(), turned.stride(), turned[2, 0].item()) == (2, (1, 500), 77)
+    assert as_integers.view(torch.float32)[2].item() == 2
+    assert torch.equal(states["1.weight"], expected)
+    assert states["0.weight"].data_ptr() == states["1.weight"].data_ptr()
+
+
+def test_a_replayed_step_counts_in_the_next_file() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        layer = nn.Linear(2, 1).to("kit")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            layer(torch.ones(1, 2, device="kit")).sum().backward()
+            optimizer.step()
+
+        found, earlier = [], []
+        for _ in range(8):
+            session.run_step(step)
+            found.append(layer.bias.item() - torch.load(saved(layer.bias)).item())
+            earlier.append(layer.bias.__reduce_ex__(2))  # a pickle that is still being written
+        assert session.stepper.counts["replay.steps"] > 0
+        assert found == [0.0] * 8
 
 
 def test_a_whole_model_goes_to_the_device_and_trains() -> None:
