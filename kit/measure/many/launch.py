@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import Cancelled, SessionError, SettingsError, note
+from kit.files import keep_places
 from kit.measure.base.context import as_workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.turns import in_turn
@@ -116,12 +117,15 @@ def run_processes(
     with tempfile.TemporaryDirectory(prefix="kit-", ignore_cleanup_errors=True) as folder:
         task = _Task(workload, settings, team, coordinator, folder, options, secret)
         children: list[_Child] = []
+        kept = keep_places()  # a pipe there would be overwritten by the log of a process
         try:
             children += (_Child(rank, task) for rank in team.started)
             _watch(children, progress, cancelled)
         finally:
             for child in children:
                 child.end()
+            for number in kept:
+                os.close(number)
         return Run.load(task.file(team.started[0]))
 
 

@@ -27,7 +27,7 @@ from kit.measure.base.randomness import random_kept
 from kit.measure.base.turns import in_turn
 from kit.measure.many.common import Common
 from kit.measure.many.joined import Seen, added, merge_processes
-from kit.measure.many.options import check_options, name_of
+from kit.measure.many.options import check_alike, check_options, name_of
 from kit.runs.gradients import Backward, exposed_ms, fit_backward
 from kit.runs.run import Run
 from kit.runs.settings import ENOUGH, Settings
@@ -54,6 +54,13 @@ __all__ = [
     "run",
     "step_ms",
 ]
+
+
+_NOTES = (
+    "a device's lanes are timed by the host: on a CPU from issue to end",
+    "of several replicas a sleep, a file, a lock or other Python of the step counts as recording: "
+    "a run on one device tells them apart, each with its line",
+)
 
 
 def deep_perceptron(layers: int = 24, width: int = 128) -> nn.Sequential:
@@ -159,7 +166,8 @@ def run(
     Raises:
         SettingsError: it is no workload of torch, an option is none, or a batch is smaller than
             the devices.
-        SessionError: an optimizer updates a parameter that is in no module that was called.
+        SessionError: an optimizer updates a parameter that is in no module that was called; or
+            another process was given other settings.
         Cancelled: `cancelled()` became true between two steps.
         Exception: whatever the workload raises, with a note that says in which replica.
     """
@@ -176,6 +184,8 @@ def run(
 
     opened = OwnStepParallel(devices, settings=settings, caches=caches, **options)
     with random_kept(pythons=True), opened as net:
+        if net.processes is not None:
+            check_alike(net.processes, chosen, settings, options)
         common = Common(net)
         net.build(build)
 
@@ -425,5 +435,4 @@ def _window(seen: Seen, notes: Sequence[str] = ()) -> Timeline:
     waits = [
         replace(s, at_ns=s.at_ns - start) for s in seen.capture.syncs if start <= s.at_ns < stop
     ]
-    note = "a device's lanes are timed by the host: on a CPU from issue to end"
-    return Timeline.of(shown, waits, "recorded", (note, *notes))
+    return Timeline.of(shown, waits, "recorded", (*_NOTES, *notes))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from kit.measure.base.loading import BATCH
+from kit.measure.native.places import Place, agreed, lines_of_reads, where
 from kit.runtime.profiling.elsewhere import Look, blocked_of
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
@@ -24,6 +25,7 @@ from kit.trace import Span, SyncPoint, Timeline, union_ns
 from kit.trace.communication import kind_on_device, way_of
 from kit.trace.devices import (
     COMPILED,
+    CPU_SENDS,
     TORCH_CPU,
     beside,
     is_collective,
@@ -31,6 +33,7 @@ from kit.trace.devices import (
     is_transfer,
     is_wait,
     region_name,
+    sends_on_host,
 )
 from kit.trace.host import AT_ONCE_NS, waits_for_copy
 from kit.trace.intervals import elapsed, joined
@@ -40,7 +43,6 @@ __all__ = [
     "ENGINE",
     "FINISH",
     "STEP",
-    "Place",
     "ancestors",
     "blocking_lines",
     "computed_ns",
@@ -56,7 +58,6 @@ UNSEEN = (
     "system does not tell): a sleep, a file or a lock counts as recording"
 )
 CPU = "on a CPU a tensor is ready when the call that makes it returns"
-Place = tuple[str, str]  # the user's line, and the library line that it called
 Nanoseconds = Callable[[float], int]
 
 ENGINE = "autograd::engine::evaluate_function"
@@ -112,13 +113,12 @@ def timeline_of(
                 else f"{format_number(reads)} reads of a number a step"
             )
             does = "waits" if reads == 1 else "wait"
-            where = _where(places, reads)
-            notes.append(f"{said} (.item(){where}) {does} for nothing: {CPU}")
+            notes.append(f"{said} (.item(){where(places, reads)}) {does} for nothing: {CPU}")
     else:
         kernels = list(_kernels(events, ns, caller))
         if not kernels:
             notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
-        syncs = list(_syncs(_waits(events, host), steps, _agreed(places), ns))
+        syncs = list(_syncs(_waits(events, host), steps, agreed(places), ns))
         waits = [Span("host/main", s.cause, "wait", s.at_ns, s.at_ns + s.wait_ns) for s in syncs]
         spans += kernels + waits
     if looks is not None:
@@ -175,7 +175,7 @@ def is_outermost(event: Any) -> bool:
 
 
 def _on_cpu(host: Sequence[Any], ns: Nanoseconds, caller: Callable[[Any], int]) -> Iterator[Span]:
-    """The outermost ops of torch's, and what computes beside those that it calls."""
+    """The outermost ops of torch's, what computes beside those that it calls, and collectives."""
     ops = [e for e in host if is_outermost(e)]
     for e in ops:
         yield _span(TORCH_CPU, e.name, "kernel", e, ns, caller(e))
@@ -187,6 +187,9 @@ def _on_cpu(host: Sequence[Any], ns: Nanoseconds, caller: Callable[[Any], int]) 
     pieces, of = beside(ends.reshape(-1, 2), known.reshape(-1, 2))
     for (start, stop), i in zip(pieces.tolist(), of.tolist(), strict=True):
         yield Span(TORCH_CPU, region_name(regions[i].name), "kernel", start, stop)
+    for e in host:
+        if sends_on_host(e.name):
+            yield _span(CPU_SENDS, e.name, "communication", e, ns)
 
 
 def _is_region(event: Any) -> bool:
@@ -199,39 +202,6 @@ def _is_outermost_region(event: Any) -> bool:
     return _is_region(event) and not any(
         a.name.startswith("aten::") or _is_region(a) or _is_input(a) for a in ancestors(event)
     )
-
-
-def _where(places: Sequence[Mapping[str, Sequence[Place]]], reads: float) -> str:
-    """The lines that read a number, an optimizer's own reads left out.
-
-    Args:
-        places: of some steps.
-        reads: a step, in the mean: with more, other steps have lines that read, too.
-    """
-    found = list(map(_lines_of_reads, places))
-    sites = dict.fromkeys(site for one in found for site in one if site)
-    others = " and, in some steps, elsewhere" if reads > max(map(len, found), default=0) else ""
-    return f", at {', '.join(sites)}{others}" if sites else ""
-
-
-def _lines_of_reads(places: Mapping[str, Sequence[Place]]) -> list[str]:
-    """Of one step, an optimizer's own reads left out."""
-    found = places.get("item", ())
-    return [site for site, via in found if not via.startswith("torch/optim/")]
-
-
-def _agreed(
-    looks: Sequence[Mapping[str, Sequence[Place]]],
-) -> dict[tuple[str, int], Sequence[Place]]:
-    """(cause, how often a step waits for it) -> the places that are the same in all such steps."""
-    found: dict[tuple[str, int], Sequence[Place]] = {}
-    for look in looks:
-        for cause, places in look.items():
-            before = found.setdefault((cause, len(places)), places)
-            found[cause, len(places)] = [
-                a if a == b else ("", "") for a, b in zip(before, places, strict=True)
-            ]
-    return found
 
 
 def _is_input(event: Any) -> bool:
@@ -286,10 +256,12 @@ def _away(
 
 def _is_torchs(event: Any, device: str) -> bool:
     """What torch does or waits for itself: its threads compute an op together, and a backward pass
-    on a GPU is issued by a thread of its own, for which the main one waits.
+    on a GPU is issued by a thread of its own, for which the main one waits. On a CPU it may wait
+    for a collective, which is its own time until the last rank has come.
     """
     works = ("aten::", *([ENGINE, "cuda", "hip"] if device == "cuda" else []))
-    return bool(event.name.startswith(works)) or _is_region(event)
+    is_work = event.name.startswith(works) or (device == "cpu" and sends_on_host(event.name))
+    return bool(is_work) or _is_region(event)
 
 
 def _between_nodes(host: Iterable[Any]) -> Iterator[tuple[int, int]]:
@@ -313,7 +285,7 @@ def _reads(
     own = [began for e in reads if (began := _optimizer_began(e)) is not None]
     computing = {_optimizer_began(e) for e in host if e.name.startswith(ENGINE)}
     if places and computing.intersection(own):
-        return sum(len(_lines_of_reads(one)) for one in places) / len(places)
+        return sum(len(lines_of_reads(one)) for one in places) / len(places)
     return (len(reads) - len(own)) / steps
 
 

@@ -91,8 +91,12 @@ class Profiler:
         if (now := _PROFILES.get("now")) and not now._thread.is_alive():
             now.stop()
         self._thread = threading.current_thread()
-        if _PROFILES.setdefault("now", self) is not self:
-            raise SettingsError("torch's profiler takes one thread at a time, and records another")
+        if (now := _PROFILES.setdefault("now", self)) is not self:
+            raise SettingsError(
+                "another watch of this loop traces, and torch has one profiler a process"
+                if now._thread is self._thread
+                else "torch's profiler takes one thread at a time, and records another"
+            )
         if is_profiling():
             _PROFILES.clear()
             raise SettingsError(

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.ir import Aval
-from kit.measure.native.events import Place
+from kit.measure.native.places import Place
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site, is_users
 from kit.runtime.session.interrupts import postponed

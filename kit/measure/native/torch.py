@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -15,14 +17,16 @@ from kit.measure.base.allocator import Allocated, memory_metrics, of_torch
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
 from kit.measure.base.machine import Watch
+from kit.measure.base.ranks import ranks_of_job
 from kit.measure.base.ready import ReadyBatches
 from kit.measure.native.events import FINISH, STEP, blocking_lines, steps_of, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
 from kit.measure.native.launches import find_launches
 from kit.measure.native.lines import Lines, ModuleNames
 from kit.runs.run import Run
-from kit.runs.settings import Settings
+from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
 from kit.runs.sources import snippets_of
+from kit.runs.steady import LEAST_STEPS, MOST_WARMUP, WINDOW
 from kit.runtime.profiling.heap import keep_freed_memory
 from kit.runtime.recording.sites import format_site
 from kit.trace import Timeline
@@ -30,10 +34,17 @@ from kit.versions import warn_of_untried
 
 __all__ = ["environment", "measure"]
 
+_OF_RANKS = (
+    "the ranks of a job must run equally many steps: where warmup and steps left that open, each "
+    f"took {MOST_WARMUP} to warm up, and {LEAST_STEPS} to measure"
+)
+
 
 def measure(workload: Any, settings: Settings, *, progress: Progress | None = None,
             cancelled: CancelledFn | None = None) -> Run:  # fmt: skip
     """Warm up, time steps untraced, `settings.steps` or enough, then profile three more.
+
+    A rank of a job takes as many as the others, whatever they last: its steps may wait for theirs.
 
     Raises:
         Cancelled: `cancelled()` became true between two steps.
@@ -55,6 +66,8 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             if clock
             else Pace(lambda: None, quiet=quiet)
         )
+        is_rank = ranks_of_job() > 1  # now: the builder may have joined the others
+        pace = _as_others(pace) if is_rank else pace
         timed = timed_steps(step, settings, pace, progress=progress, cancelled=cancelled)
         if not all(isinstance(loss, torch.Tensor) for loss in timed.kept):
             raise SettingsError(
@@ -71,8 +84,11 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             with look:
                 last()
         pace.finish()
-        lead_in = partial(_lead_in, last, settings.settling, timed.ready)
+        ready = ReadyBatches() if is_rank else timed.ready  # else ranks would lead in differently
+        lead_in = partial(_lead_in, last, settings.settling, ready)
         profiler, early = _profile(last, lead_in, device, pace.finish, watch.end)
+    is_open = settings.warmup == UNTIL_STEADY or settings.steps == ENOUGH
+    notes = [*timed.notes, *([_OF_RANKS] if is_rank and is_open else [])]
     looks = profiler.looks()
     events = profiler.events()
     launches = find_launches(events, steps_of(events), lines, device=device)
@@ -82,10 +98,10 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         places=[look.places for look in lines],
         looks=looks,
         caller=launches.of,
-        notes=(*timed.notes, *early, *launches.notes),
+        notes=(*notes, *early, *launches.notes),
     )
     if profiler.note:
-        timeline = Timeline.of([], origin="profiled", notes=[*timed.notes, profiler.note])
+        timeline = Timeline.of([], origin="profiled", notes=[*notes, profiler.note])
     return Run(
         settings=settings,
         losses=timed.losses,
@@ -100,6 +116,19 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         ),
         conditions=watch.conditions(timed.warmup),
         callers=launches.callers,
+    )
+
+
+def _as_others(pace: Pace) -> Pace:
+    """As many steps as every other rank takes: a collective waits for ever for one that took less.
+
+    They do not ask each other: a rank that measures alone would wait for answers.
+    """
+    done = count(WINDOW)  # steps, when it is first asked whether they are steady
+    return replace(
+        pace,
+        agree=lambda is_steady: next(done) >= MOST_WARMUP,
+        share=lambda steps: LEAST_STEPS,
     )
 
 

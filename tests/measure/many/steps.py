@@ -181,6 +181,24 @@ def last_reads(ctx: kit.Context) -> Callable[[], Any]:
     return reading
 
 
+def other_by_process() -> kit.Workload:
+    """Another workload in each process, as of hosts with other versions of a script."""
+    return last_reads if rank() else classify
+
+
+@kit.workload
+def first_sleeps(ctx: kit.Context) -> Callable[[], Any]:
+    """The first process comes later than the others to each reduction."""
+    step = classify.build(ctx)
+
+    def sleeping() -> Any:
+        if not rank():
+            time.sleep(0.02)
+        return step()
+
+    return sleeping
+
+
 def shifted_classify() -> kit.Workload:
     """`classify`, in a process whose clock is ahead by 5 s if it is not the first."""
     if rank():

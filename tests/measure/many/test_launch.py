@@ -9,16 +9,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import kit
-from kit.errors import SettingsError
+from kit.errors import SessionError, SettingsError
 from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.many.launch import Team, run_processes
-from kit.runs.gradients import exposed_ms
+from kit.measure.many.options import check_alike
+from kit.runs.gradients import comes_last, exposed_ms
 from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runtime.processes.links import free_port
 from tests.measure.many.steps import (
     SCRIPT,
@@ -26,10 +29,13 @@ from tests.measure.many.steps import (
     SHIFT_NS,
     children,
     classify,
+    first_sleeps,
     last_reads,
     lopsided,
+    other_by_process,
     shifted_classify,
 )
+from tests.runtime.processes.channels import at_once, opened
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +171,69 @@ def test_a_process_of_several_hosts_needs_a_secret(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SettingsError, match="need a secret: give KIT_RUN_SECRET"):
         run_processes(classify, SETTINGS, Team(2, rank=0, coordinator="127.0.0.1:9911"))
     assert not children()
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        ({"batch_size": 16}, {}, "process 1 has batch_size=16, process 0 has 7:"),
+        ({"seed": 1, "steps": 9}, {}, "process 1 has steps=9, process 0 has 4:"),
+        ({}, {"bucket_mb": 4}, "process 1 has bucket_mb=4, process 0 has its default:"),
+    ],
+)
+def test_processes_with_other_settings_are_refused_by_the_first_that_differs(
+    change: dict[str, Any], options: dict[str, Any], said: str
+) -> None:
+    first, second = (SimpleNamespace(channel=channel) for channel in opened(2))
+
+    def check(process: Any, settings: Settings, given: dict[str, Any]) -> None:
+        check_alike(process, classify, settings, given)
+
+    def same() -> list[Any]:
+        return at_once(lambda: check(first, SETTINGS, {}), lambda: check(second, SETTINGS, {}))
+
+    assert same() == [None, None]
+    refused = at_once(
+        lambda: check(first, SETTINGS, {}),
+        lambda: check(second, SETTINGS.replace(**change), options),
+    )
+    for error in refused:
+        assert isinstance(error, SessionError)
+        assert said in str(error)
+    for process in (first, second):
+        process.channel.leave()
+    for process in (first, second):
+        process.channel.close()
+
+
+def test_processes_with_other_workloads_are_refused_before_a_step() -> None:
+    with pytest.raises(SessionError, match="process 1 has workload=last_reads, process 0 has clas"):
+        run_processes(functools.partial(other_by_process), SETTINGS, Team(2))
+
+
+def test_the_process_that_comes_last_is_named_and_not_the_buckets() -> None:
+    run = kit.run(first_sleeps, SETTINGS, processes=2)
+    process, ms = comes_last(run.timeline)
+    assert process == "process 0"
+    assert ms > 10
+    (advice,) = [a for a in run.advice() if a.rule == "reduction"]
+    assert "and process 0 comes to them" in advice.text
+    assert "bucket_mb" not in advice.text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX closes the streams")
+def test_a_service_that_closes_its_streams_may_start_processes(tmp_path: Path) -> None:
+    """The pipe of a process had the number of its standard output, and its log overwrote it."""
+    code = (
+        "import kit; from kit.measure.many import launch\n"
+        "def seen(rank, task):\n"
+        "    numbers = [end.fileno() for end in launch._CONTEXT.Pipe()]\n"
+        "    raise SystemExit(int(min(numbers) <= 2))\n"
+        "launch._Child = seen\n"
+        "launch.run_processes(kit.workloads.mlp, kit.Settings(), launch.Team(2))\n"
+    )
+    shell = f'exec "{sys.executable}" -c "{code}" <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", shell], cwd=tmp_path, check=False).returncode == 0
 
 
 def test_hosts_start_one_process_each_from_the_command_line(tmp_path: Path) -> None:
