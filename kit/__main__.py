@@ -21,7 +21,9 @@ def main() -> int:
     ends the process at once, without a word: threads of a program may be waited for here.
     """
     try:
-        _keep_places()
+        from kit.files import keep_places
+
+        keep_places()
         _hear_lost_interrupts()
         from kit.cli.main import main as act
 
@@ -43,17 +45,6 @@ def _flush(stream: TextIO) -> None:
         except OSError:  # nobody reads it any more, or the disk is full
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
             stream.flush()
-
-
-def _keep_places() -> None:
-    """Put the null device where a stream is closed (`2>&-`), for us and the processes we start.
-
-    Else the next file that is opened, such as a saved run, takes its number, and what libraries
-    write to the stream of that number.
-    """
-    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(opened, True)
-    os.close(opened)
 
 
 def _hear_lost_interrupts() -> None:

@@ -9,6 +9,7 @@
     ├── DeviceCheckError                  a check on the device has found a bad number
     │   ├── BadIndexError (IndexError)        ... given as an index or a label
     │   ├── BadValueError (RuntimeError)      ... given where torch raises a RuntimeError
+    │   │   └── BadMatrixError (torch.linalg.LinAlgError)   ... in a matrix, NaN
     │   └── BadNumberError (FloatingPointError)   an op made NaN or an infinity; only if asked for
     ├── EngineError (RuntimeError)        an engine that is closed, forked or freed; no more threads
     ├── ScalerError (RuntimeError)        a gradient scaler was used in an order that it cannot be
@@ -35,6 +36,7 @@ from typing import Any, TypeVar
 
 __all__ = [
     "BadIndexError",
+    "BadMatrixError",
     "BadNumberError",
     "BadValueError",
     "Cancelled",
@@ -148,6 +150,10 @@ class BadValueError(DeviceCheckError, RuntimeError):
     """A number is out of the range of an op, where torch raises a RuntimeError."""
 
 
+class BadMatrixError(BadValueError):
+    """A matrix has NaN; a `torch.linalg.LinAlgError`, too, as soon as device kit is registered."""
+
+
 class BadNumberError(DeviceCheckError, FloatingPointError):
     """An op made NaN or an infinity of other numbers; found with `check_numbers="on"` only."""
 
@@ -229,7 +235,7 @@ class SweepInterrupted(KitError, KeyboardInterrupt):
             f"They are in {path!r}: call sweep again with the same path to go on."
             if path
             else "They are in this error's .runs (in a notebook: sys.last_value.runs). "
-            "With path=... a sweep can go on where it was interrupted."
+            "kit.sweep(..., path=FOLDER) can go on where it was interrupted."
         )
         total = len(self.runs) + len(self.missing)
         super().__init__(f"interrupted: {len(self.runs)} of {_cells(total)} are done. {go_on}")

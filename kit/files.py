@@ -79,13 +79,21 @@ def check_target(path: str | os.PathLike[str]) -> None:
         OSError: as `check_plain`; but a file may be missing, though not its folder. Or the file or
             the folder may not be written to.
     """
-    folder = os.path.dirname(_behind_links(path)) or os.curdir
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", folder)
+    check_folder(os.path.dirname(_behind_links(path)) or os.curdir)
     with contextlib.suppress(FileNotFoundError):
         check_plain(path)
         if not _is_allowed(path, os.W_OK):
             raise PermissionError(errno.EACCES, "the file that is there is read-only", path)
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Refuse to write into what is no folder, or one where no file may be made.
+
+    Raises:
+        OSError: it is one of these.
+    """
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", folder)
     if not _is_allowed(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "no file may be made in this folder", folder)
 
@@ -167,6 +175,23 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
             said = f"{error.strerror or error}; it was not written, and what was there is as before"
             raise OSError(error.errno, said, os.fspath(path)) from error
         raise
+
+
+def keep_places() -> list[int]:
+    """Put the null device where a stream is closed (`2>&-`), for us and the processes we start.
+
+    Else the next file that is opened, such as a saved run, takes its number, and what libraries
+    write to the stream of that number.
+
+    Returns:
+        The numbers of those streams.
+    """
+    kept: list[int] = []
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+        kept.append(opened)
+    os.close(opened)
+    return kept
 
 
 def in_packages(path: str) -> str:

@@ -334,3 +334,11 @@ def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
 )
 def test_whose_file_it_is_stands_in_its_path(path: str, is_one: bool) -> None:
     assert is_no_users(path) == is_one
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX closes the streams")
+def test_closed_streams_hold_the_null_device_until_they_are_let_go() -> None:
+    code = "import os; from kit.files import keep_places; open(3, 'w').write(f'{keep_places()}')"
+    shell = f'exec "{sys.executable}" -c "{code}" 3>&1 <&- >&- 2>&-'
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=False)
+    assert done.stdout == "[0, 1, 2]"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kit.cli.terminal import runs_of, say
+from kit.cli.terminal import ranked_runs_of, say
 from kit.errors import KitError
 from kit.text import format_percent, markdown_table, safe_markdown, safe_terminal
 
@@ -26,13 +26,14 @@ def diff(options: argparse.Namespace) -> int:
     """Print what changed from one run to another: steps, lines, kernels, sync points, compiles.
 
     Both may be saved runs, traces, or folders of saved runs such as those of kit.sweep: there, runs
-    of the same settings are compared, and several of them together. What differs by less than the
-    spread is no change. With --fail-over the exit status is 1 if a step is slower by more than
-    that, and by more than the spread; 2 if something cannot be read or compared.
+    of the same settings are compared, and several of them together; of the ranks of a job, each
+    with itself. What differs by less than the spread is no change. With --fail-over the exit status
+    is 1 if a step is slower by more than that, and by more than the spread; 2 if something cannot
+    be read or compared.
     """
     from kit.runs.analysis.diff import diff_runs
 
-    groups, alone = _groups(runs_of(options.old), runs_of(options.new))
+    groups, alone = _groups(ranked_runs_of(options.old), ranked_runs_of(options.new))
     diffs = [(name, diff_runs(old, new)) for name, old, new in groups]
     bar = options.fail_over
     failed = [name for name, found in diffs if bar is not None and found.slower_than(bar)]
@@ -60,29 +61,42 @@ def fraction(text: str) -> float:
     return value
 
 
-def _groups(old: list[Run], new: list[Run]) -> tuple[list[_Group], dict[str, list[str]]]:
+def _groups(
+    old: list[tuple[int, Run]], new: list[tuple[int, Run]]
+) -> tuple[list[_Group], dict[str, list[str]]]:
     """Runs of equal names and settings, together; and those that have no partner.
 
-    A single run on each side is compared whatever its settings.
+    A single run on each side is compared whatever its settings. Where both sides are the ranks of
+    a job (else some have -1), each rank stands for itself: one of them may be slower.
     """
     from kit.runs.labels import cell_of
     from kit.widgets.compare.data import run_labels
 
     if len(old) == len(new) == 1:
-        return [("", old, new)], {}
+        return [("", [old[0][1]], [new[0][1]])], {}
+    are_ranks = all(rank >= 0 for rank, _ in (*old, *new))
     first: dict[Hashable, Run] = {}
-    for run in (*old, *new):
+    for _, run in (*old, *new):
         first.setdefault(cell_of(run), run)
     # Not by their labels: those are of one side, and each pair has both.
     named = run_labels([replace(run, label="") for run in first.values()])
-    words = dict(zip(first, named, strict=True))
+    names = dict(zip(first, named, strict=True))
+    words: dict[Hashable, str] = {}
     sides: list[dict[Hashable, list[Run]]] = [{}, {}]
     for side, runs in zip(sides, (old, new), strict=True):
-        for run in runs:
-            side.setdefault(cell_of(run), []).append(run)
+        for rank, run in runs:
+            name = names[cell_of(run)]
+            cell = (cell_of(run), rank if are_ranks else -1)
+            words[cell] = f"{name}, rank {rank}" if are_ranks else name
+            side.setdefault(cell, []).append(run)
     both = [cell for cell in sides[0] if cell in sides[1]]
     if not both:
-        raise KitError("no run on one side has the name and the settings of one on the other")
+        knobs = [{knob.name for _, run in side for knob in run.settings.own} for side in (old, new)]
+        apart = ", ".join(sorted(knobs[0] ^ knobs[1]))
+        raise KitError(
+            "no run on one side has the name and the settings of one on the other"
+            + f" (a builder's knob on one side only: {apart})" * bool(apart)
+        )
     alone = {
         "only in the old": [words[cell] for cell in sides[0] if cell not in sides[1]],
         "only in the new": [words[cell] for cell in sides[1] if cell not in sides[0]],

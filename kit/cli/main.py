@@ -28,6 +28,7 @@ from kit.cli.run import run
 from kit.cli.terminal import (
     INTERRUPTED,
     complain,
+    kept_aside,
     open_closed_streams,
     said_of,
     say,
@@ -216,7 +217,7 @@ def _report(options: argparse.Namespace) -> int:
         f"No runs are given: the kit's BERT is measured under {format_count(count, 'setting')} "
         "(Ctrl-C ends it). `kit report RUN...` takes finished ones."
     )
-    with progress_bar("kit report") as progress:
+    with kept_aside(), progress_bar("kit report") as progress:
         path = kit.report(bert, sweep, options.output, settings=settings, progress=progress)
     say(f"wrote {safe_terminal(path, WHOLE)}")
     return 0
@@ -290,7 +291,6 @@ _RUN = (
     Argument(
         "--processes",
         type=int,
-        default=1,
         metavar="N",
         help="in so many processes; on this machine, without --rank",
     ),

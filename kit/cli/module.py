@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from kit.errors import SettingsError
 from kit.text import safe_terminal
 
-__all__ = ["find_module", "own_main", "run_in"]
+__all__ = ["before_exec", "find_module", "own_main", "run_in"]
 
 
 def find_module(name: str) -> tuple[str, Path]:
@@ -79,6 +79,26 @@ def own_main(goes_on: Callable[[], bool]) -> Iterator[ModuleType]:
             atexit.register(_as_it_was, main, sys.path[:])  # the last one is called first
         if not goes_on():
             sys.modules["__main__"] = before
+
+
+@contextlib.contextmanager
+def before_exec(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` where the program replaces its process: all functions of os come to these two."""
+    found = {name: getattr(os, name) for name in ("execv", "execve")}
+
+    def after_it(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def acting(path: Any, *arguments: Any, **named: Any) -> NoReturn:
+            if isinstance(path, int) or os.access(path, os.X_OK):  # else the next folder's is tried
+                act()
+            replace(path, *arguments, **named)
+
+        return acting
+
+    try:
+        vars(os).update({name: after_it(replace) for name, replace in found.items()})
+        yield
+    finally:
+        vars(os).update(found)
 
 
 def _as_it_was(main: ModuleType, path: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kit.cli.module import own_main, run_in
+from kit.cli.module import before_exec, own_main, run_in
 from kit.cli.script import error_text, has_step
 from kit.cli.signals import Enough, Told, as_ctrl_c, leave
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams, said_of
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["WithTorch", "run_program"]
 
 STEPS = 10  # measured ones, unless asked otherwise
-FAILED = "the recording failed"  # so a watch says it
 _LOOK_S = 0.2  # between two looks at the threads that are waited for
 _FINISH_S = 10.0  # for a thread that writes a checkpoint; one that makes batches never finishes
 _OF_MEASURING = frozenset({"steps", "warmup"})
@@ -226,6 +225,8 @@ class WithTorch:
     @property
     def failed(self) -> str:
         """Why a recording failed, in words; "" if none did."""
+        from kit.measure.attached.recorder import FAILED
+
         ended = self._watch.ended if self._watch is not None else ""
         return ended if ended.startswith(FAILED) else ""
 
@@ -300,7 +301,7 @@ def _run_watched(
 ) -> int:
     """The script's exit status."""
     with contextlib.ExitStack() as around:
-        mapped, drop = None, _nothing
+        mapped, session, drop = None, None, _nothing
         if options.on:
             from kit.measure.attached.slow import telling
             from kit.torch.device import open_session
@@ -315,10 +316,23 @@ def _run_watched(
                 around.callback(os.environ.pop, ACCELERATE_DEVICE, None)
                 os.environ[ACCELERATE_DEVICE] = "kit"
         around.enter_context(_as_python(options))
+        around.enter_context(before_exec(lambda: _tell_of_exec(watching, options)))
         status = _ended(watching, options, drop, told)
-    if mapped is not None and (mapped.is_used or watching.has_run):  # not of one that fails at once
+        # A library, or torch.accelerator, brings a script there that names no device itself.
+        has_come = session is not None and session.streams.ops_recorded() > 0
+    # Not of one that fails at once.
+    if mapped is not None and (mapped.is_used or (watching.has_run and not has_come)):
         complain(mapped.said)
     return status
+
+
+def _tell_of_exec(watching: WithTorch, options: argparse.Namespace) -> None:
+    """The script starts itself anew, or another program: nothing of ours goes along."""
+    if not watching.is_forked:
+        complain(
+            f"{options.script.name} replaces this process (os.exec*): what comes is not watched, "
+            "and its steps are not recorded. Set the variables that it sets before `kit run`"
+        )
 
 
 def _nothing() -> None:

@@ -11,7 +11,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,9 @@ def run(options: argparse.Namespace) -> int:
     """
     from kit.measure.attached.capture import of_rank
 
+    if options.rank is not None and options.processes is None:
+        raise SettingsError("--rank needs --processes: how many there are, on all hosts")
+    options.processes = 1 if options.processes is None else options.processes
     options.folder = os.getcwd()  # the script may go to another one
     for name, check in (("save", _check_save), ("report", check_report_target)):
         if given := getattr(options, name):
@@ -207,10 +210,6 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
     import kit
     from kit.widgets.base.progress import progress_bar
 
-    # The script has run: a step of torch's has loaded torch.
-    is_jaxs = "jax" in sys.modules and "torch" not in sys.modules
-    plain = kit.Workload("step", lambda ctx: step, "", "jax" if is_jaxs else "torch")
-    workload = plain if is_plain else step
     with progress_bar("kit run") as progress, _asked_to_stop() as cancelled:
         if options.processes != 1 or options.rank is not None:
             from kit.measure.many.launch import Team, run_processes
@@ -227,8 +226,48 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
             with leaving_nothing(), contextlib.chdir(options.folder):
                 return run_processes(load, settings, team, progress=progress, cancelled=cancelled)
         parallel = {"timeout_s": options.timeout} if options.devices != 1 else {}
-        return kit.run(workload, settings, devices=options.devices, progress=progress,
-                       cancelled=cancelled, **parallel)  # fmt: skip
+
+        def measured(workload: Any) -> Run:
+            return kit.run(workload, settings, devices=options.devices, progress=progress,
+                           cancelled=cancelled, **parallel)  # fmt: skip
+
+        return _of_its_framework(step, measured) if is_plain else measured(step)
+
+
+class _OfJaxError(Exception):
+    """What a step has returned first is an array of jax's, though the script has loaded torch."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__("the step returned an array of jax's")
+        self.result = result
+
+
+def _of_its_framework(step: Callable[[], Any], measured: Callable[[Any], Run]) -> Run:
+    """Measure a plain step by torch or by jax: the script has run, and loaded what it needs."""
+    import kit
+
+    results: list[Any] = []
+    again = wraps(step)(lambda: results.pop() if results else step())
+    if "jax" not in sys.modules:
+        return measured(kit.Workload("step", lambda ctx: step))
+    if "torch" in sys.modules:
+        try:
+            return measured(kit.Workload("step", lambda ctx: wraps(step)(partial(_torchs, step))))
+        except _OfJaxError as found:
+            results.append(found.result)
+    return measured(kit.Workload("step", lambda ctx: again, "", "jax"))
+
+
+def _torchs(step: Callable[[], Any]) -> Any:
+    """What a step returns that may be of either framework.
+
+    Raises:
+        _OfJaxError: it is an array of jax's.
+    """
+    result = step()
+    if hasattr(result, "block_until_ready"):
+        raise _OfJaxError(result)
+    return result
 
 
 @contextlib.contextmanager

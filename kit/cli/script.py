@@ -28,6 +28,7 @@ __all__ = [
 
 _NAME = "kit_script"  # the name of a script whose own is taken, or none of a module
 _KIT = str(Path(__file__).resolve().parents[1]) + os.sep
+_OF_JAX = "-" * 20  # begins a note of jax's on every error: frames of its own were left out
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')  # of a traceback
 _EXAMPLE = """
     @kit.workload
@@ -295,7 +296,9 @@ def error_text(error: BaseException, script: Path, *, full: bool = False) -> str
             *([f"    {code}"] if code else []),
         ]
     notes = [str(note) for note in getattr(error, "__notes__", ())]
-    return "\n".join([*lines, *(note for note in notes if not note.startswith(RAISED_AT))])
+    return "\n".join(
+        [*lines, *(note for note in notes if not note.startswith((RAISED_AT, _OF_JAX)))]
+    )
 
 
 def is_of_script(error: BaseException, script: Path) -> bool:

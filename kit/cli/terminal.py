@@ -6,11 +6,12 @@ import contextlib
 import errno
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit.errors import TraceFileError
+from kit.errors import KitError, TraceFileError
 from kit.text import WHOLE, safe_terminal
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ __all__ = [
     "callers_of",
     "complain",
     "file_of",
+    "kept_aside",
     "open_closed_streams",
+    "ranked_runs_of",
     "runs_of",
     "said_of",
     "say",
@@ -102,6 +105,22 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
+@contextlib.contextmanager
+def kept_aside() -> Iterator[None]:
+    """The finished runs that an error holds are written to a folder of their own, which is said."""
+    try:
+        yield
+    except BaseException as error:
+        if runs := getattr(error, "runs", ()):
+            with contextlib.suppress(KitError, OSError):  # the disk that is full may be this one
+                folder = Path(tempfile.mkdtemp(prefix="kit-runs-"))
+                for i, run in enumerate(runs, 1):
+                    run.save(folder / f"{i:03}.kitrun")
+                made = "run that is" if len(runs) == 1 else f"{len(runs):,} runs that are"
+                complain(f"the {made} done: kit report {safe_terminal(folder, WHOLE)}")
+        raise
+
+
 def file_of(path: Path) -> Path:
     """The only saved run of a folder, or the path itself.
 
@@ -119,9 +138,18 @@ def file_of(path: Path) -> Path:
 
 def runs_of(path: Path) -> list[Run]:
     """The saved runs of a folder, or the run that a file or a profile holds."""
-    import kit
+    return [run for _, run in ranked_runs_of(path)]
 
-    return [kit.open_trace(file) for file in _saved_in(path) or [path]]
+
+def ranked_runs_of(path: Path) -> list[tuple[int, Run]]:
+    """The same, each with its rank where the folder is one of a job's ranks, and -1 elsewhere."""
+    import kit
+    from kit.formats.ranks.files import is_folder_of_ranks, rank_in_name
+
+    saved = _saved_in(path)
+    are_ranks = bool(saved) and is_folder_of_ranks(path)
+    files = saved or [path]
+    return [(rank_in_name(file) if are_ranks else -1, kit.open_trace(file)) for file in files]
 
 
 def _saved_in(path: Path) -> list[Path]:

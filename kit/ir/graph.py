@@ -40,6 +40,7 @@ __all__ = [
     "aligned",
     "equal_ends",
     "is_view",
+    "variables_first",
 ]
 
 PHASES = ("forward", "backward", "update")
@@ -301,7 +302,7 @@ class GraphDiff:
 
 def aligned(old: Graph, new: Graph) -> list[DiffRow]:
     """The rows of the graphs' diff, blind to where the cuts have put the variables."""
-    (left, lefts), (right, rights) = _variables_first(old), _variables_first(new)
+    (left, lefts), (right, rights) = variables_first(old), variables_first(new)
     return [
         replace(
             row,
@@ -312,7 +313,7 @@ def aligned(old: Graph, new: Graph) -> list[DiffRow]:
     ]
 
 
-def _variables_first(graph: Graph) -> tuple[Graph, list[int]]:
+def variables_first(graph: Graph) -> tuple[Graph, list[int]]:
     """The graph with its variables before its ops, in the order of their use; and the old ids.
 
     A recorded graph has a variable just before the first segment that reads it, so that other

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, SweepInterrupted, note
 from kit.files import as_path, check_target
+from kit.runs.run import Run
 
-__all__ = ["check_report_target", "is_markdown"]
+__all__ = ["check_report_target", "is_markdown", "keeping"]
 
 _PAGE = ("", ".html", ".htm")
 
@@ -21,6 +24,27 @@ def check_report_target(path: str | os.PathLike[str]) -> None:
     """
     is_markdown(path)
     check_target(path)
+
+
+@contextlib.contextmanager
+def keeping(runs: list[Run]) -> Iterator[list[Run]]:
+    """What is measured for a report, put into this list, is not lost where no page is written."""
+    try:
+        yield runs
+    except SweepInterrupted as error:
+        note(
+            error,
+            "`path` of kit.report is the page: kit.report(error.runs, path=...) makes it of what "
+            "is done, as of what kit.sweep(..., path=FOLDER) gives, which can go on",
+        )
+        raise
+    except BaseException as error:
+        if runs:
+            with contextlib.suppress(AttributeError):
+                error.runs = runs  # type: ignore[attr-defined]
+            made = "run is" if len(runs) == 1 else f"{len(runs):,} runs are"
+            note(error, f"its {made} in this error's .runs: kit.report(error.runs, path=...)")
+        raise
 
 
 def is_markdown(path: str | os.PathLike[str]) -> bool:

@@ -146,6 +146,7 @@ def steps_difference(
     learned = _learned([[run.step_ms for run in runs] for runs in (old, new, *alike)])
     if learned is not None and (are_many or not turns or learned.freedom < ENOUGH_FREEDOM):
         learned = None
+    learned = _divided(learned, len(old) + len(new))
     sides = [
         _log_times(runs, learned, by_sample=by_sample, took_turns=turns, are_many=are_many)
         for runs in (old, new)
@@ -217,7 +218,7 @@ class StepTimes:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
-        learned = _learned_of_labels(runs)
+        learned = _divided(_learned_of_labels(runs), 2)
         self._sides = [_log_times([run], learned).side for run in runs]
 
     def difference(self, old: int, new: int) -> Difference:
@@ -385,6 +386,11 @@ def _rerun(times_ms: NDArray[Any], *, are_many: bool = False) -> Rerun:
     """
     is_short = float(np.nansum(times_ms)) < SHORT_MS and not are_many
     return Rerun(RERUN_SHORT if is_short else RERUN, wanders=True)
+
+
+def _divided(learned: Rerun | None, count: int) -> Rerun | None:
+    """One estimate for so many runs of one comparison: its freedom counts once, in all of them."""
+    return learned and replace(learned, freedom=learned.freedom / count)
 
 
 def _learned_of_labels(runs: Sequence[Run]) -> Rerun | None:

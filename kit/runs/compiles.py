@@ -15,6 +15,7 @@ from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
 from kit.text import format_count, format_ms, format_percent
 from kit.trace import Timeline
+from kit.trace.intervals import joined, within
 
 __all__ = [
     "COMPILED",
@@ -38,6 +39,7 @@ COMPILES, COMPILED_MS = "exported.compiles", "exported.compiled_ms"
 MOSTLY = 0.5  # of the measured steps' time: compiling is then what limits them
 COMPILED = 0.05  # of the measured steps' time: compiling is then worth a word
 _LONGER = 2.0  # times a traced step: a trace only slows, so a measured step holds something else
+_ONLY_TRACED = 0.2  # of the traced steps: what only these compiled is then no part of a step
 STORM = 3  # recompiles for the same reason at the same place
 MOST_CHANGES = 4  # pairs of graphs that a run keeps
 _MOST_ROWS = 40  # ops of a pair that are kept beside each other
@@ -82,6 +84,7 @@ class Measured:
     timeline: Timeline
     is_untraced: bool = True  # False: its steps are the traced ones, as of a foreign trace
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the run
+    traced: tuple[Compile, ...] = ()  # those that came later, in the traced steps
 
     @property
     def count(self) -> int:
@@ -125,6 +128,8 @@ class Measured:
         is_known = self.is_untraced and len(ends) and self.times_ns
         if not is_known or self.compiled_fraction >= MOSTLY:
             return ""
+        if only_traced := self._only_traced_text:
+            return only_traced
         last_ns = int(self.timeline.stop_ns.max())  # what the device still does belongs to them
         traced_ms = (last_ns - int(ends[:, 0].min())) / len(ends) / 1e6
         middle_ms, count = median(self.times_ns) / 1e6, len(self.times_ns)
@@ -134,6 +139,24 @@ class Measured:
         return (
             f"a measured step took {format_ms(middle_ms)} and a traced one "
             f"{format_ms(traced_ms)}: what the rest of its time went into was not traced"
+        )
+
+    @property
+    def _only_traced_text(self) -> str:
+        """That the traced steps compiled for much of their time, and no measured one did."""
+        if self.count or not self.traced:
+            return ""
+        steps = joined(self.timeline.intervals(kind="step"))
+        compiling = joined(self.timeline.intervals(kind=("compile", "lower")))
+        part = within(compiling, steps).sum() / within(steps, steps).sum()
+        if not part >= _ONLY_TRACED:
+            return ""
+        once = all(note.kind == "first" for note in self.traced)
+        return (
+            f"the traced steps spent {format_percent(part)} of their time on compiling "
+            f"{format_count(len(self.traced), 'program')}, and the measured ones compiled none"
+            + ": a training pays that once"
+            * once
         )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "Link",
     "ParallelStep",
     "best_buckets",
+    "comes_last",
     "exposed_ms",
     "fit_backward",
     "predict_parallel",
@@ -213,6 +214,34 @@ def exposed_ms(timeline: Timeline) -> dict[str, float]:
             both = np.concatenate([compute, timeline.intervals(lane=lane)])
             found[device] = (union_ns(both) - union_ns(compute)) / steps / 1e6
     return found
+
+
+def comes_last(timeline: Timeline) -> tuple[str, float]:
+    """The process whose gradients the others wait for longest, and how long: ms a step.
+
+    A reduction begins in each process when its own gradients are there, and ends in all at once.
+    ("", 0.0) without reductions over several processes.
+    """
+    by_process: dict[str, list[Span]] = {}
+    for span in timeline.spans:
+        if span.kind == "reduction" and span.lane.startswith("process "):
+            by_process.setdefault(" ".join(span.lane.split(" ")[:2]), []).append(span)
+    late: dict[str, int] = dict.fromkeys(by_process, 0)
+    for one in next(iter(by_process.values()), []):
+        same = {
+            other.start_ns: process
+            for process, spans in by_process.items()
+            for other in spans
+            if other.name == one.name
+            and other.start_ns < one.stop_ns
+            and one.start_ns < other.stop_ns
+        }
+        *_, before, last = [0, 0, *sorted(same)]
+        if len(same) > 1:
+            late[same[last]] += last - before
+    latest = max(late, key=late.__getitem__, default="")
+    ns = late.get(latest, 0) / max(timeline.steps, 1)
+    return (latest, ns / 1e6) if ns else ("", 0.0)
 
 
 def best_buckets(

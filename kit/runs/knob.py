@@ -250,6 +250,8 @@ class OwnKnob:
             )
         if any(isinstance(x, float) and not math.isfinite(x) for x in self.values):
             raise SettingsError(f"{self.name}: nan and inf are no values of a knob")
+        if any(isinstance(x, int) and abs(x) > MOST_WHOLE for x in self.values):
+            raise SettingsError(f"{self.name}: a knob's whole numbers are at most {MOST_WHOLE:,}")
         self.row.check(self.value)
         self.row.check(self.default)
 

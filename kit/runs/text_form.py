@@ -45,14 +45,17 @@ def read_text(knobs: Sequence[Knob], text: str) -> dict[str, Any]:
     for part in text.strip().removeprefix("?").split("&"):
         if not part.strip():
             continue  # an empty line is all defaults; a doubled & means nothing
-        name, equals, value = (unquote_plus(x.strip()) for x in part.partition("="))
+        name, equals, raw = (x.strip() for x in part.partition("="))
+        name, value = unquote_plus(name), unquote_plus(raw)
         if not equals:
             raise SettingsError(f"{part[:80]!r} is not of the form name=value, as in {_EXAMPLE}")
         if name not in known:
             raise no_such_setting(name, known)
         if name in found:
             raise SettingsError(f"{name} is there twice; leave one of the two out")
-        found[name] = known[name].read(value)
+        # People type "a+b" as it is, where it is a value and "a b" is none.
+        is_raw = raw in known[name].values and value not in known[name].values
+        found[name] = known[name].read(raw if is_raw else value)
     return found
 
 

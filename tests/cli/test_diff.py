@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.runs.knob import OwnKnob
 from kit.runs.labels import TIME, WATCHED
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -104,6 +105,22 @@ def test_recordings_of_one_script_are_repeats_however_many_steps_they_warmed_up(
     assert "warm" not in out
 
 
+def test_the_slow_rank_of_a_job_fails_though_the_others_are_as_before(kit: Kit):
+    """They passed as four repeats of one run: "10 ms -> 9.99 ms, no change seen (± 41%)"."""
+    for folder, factor in (("old", 1.0), ("new", 1.6)):
+        Path(folder).mkdir()
+        for rank in range(4):
+            slowed(make_run(), factor if rank == 3 else 1.0).save(f"{folder}/now_rank{rank}.kitrun")
+    status, out, _ = kit("diff", "old", "new", "--fail-over", "5%")
+    assert status == 1
+    assert "60% ± " in next(line for line in out.splitlines() if "rank 3: " in line)
+    assert out.rstrip().rpartition("\n")[2].endswith("spread: synthetic · bulked, rank 3")
+    Path("new/now_rank0.kitrun").unlink()
+    assert "only in the old: synthetic · bulked, rank 0" in kit("diff", "old", "new")[1]
+    Path("new/now_rank1.kitrun").rename("new/one.kitrun")  # no folder of ranks: repeats
+    assert "rank" not in kit("diff", "old", "new")[1].splitlines()[0]
+
+
 def test_foreign_traces_are_compared(kit: Kit):
     for name in ("a.json", "b.json"):
         write(name, json.dumps(cuda_trace()))
@@ -127,6 +144,10 @@ def test_what_cannot_be_compared_ends_a_diff_with_2(kit: Kit):
         status, out, err = kit("diff", *pair)
         assert (status, out) == (2, "")
         assert said in err
+    knob = OwnKnob("width", 8, (8, 16), 8, where="mine (train.py:1)")
+    for size in (2, 4):
+        make_run(Settings(batch_size=size, own=(knob,))).save(f"new/{size}.kitrun")
+    assert "(a builder's knob on one side only: width)" in kit("diff", "old", "new")[2]
     status, _, err = kit("diff", "a.kitrun", "a.kitrun", "--fail-over", "5")
     assert status == 2
     assert "did you mean 5%?" in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -114,3 +115,16 @@ def test_a_recording_that_fails_says_why_and_not_that_there_was_no_step(kit_run:
     assert "the recording failed: SettingsError" in wrong
     assert "the loop trains on 'meta'" in wrong
     assert "has made two steps" not in wrong
+
+
+def test_a_script_that_replaces_its_process_is_told_that_it_is_not_watched(kit_run: Kit) -> None:
+    """`os.execv` with OMP_NUM_THREADS set: exit status 0, no file, no word."""
+    before = os.execv, os.execve
+    text = (
+        "import os\ntry:\n    os.execlp('no/such', 'it')\nexcept OSError:\n    print('went on')\n"
+    )
+    _, said, wrong = kit_run(written(text))
+    assert said == "went on\n"
+    assert "train.py replaces this process (os.exec*): what comes is not watched" in wrong
+    assert (os.execv, os.execve) == before
+    assert "replaces" not in kit_run(written("import os\n"))[2]

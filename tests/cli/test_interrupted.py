@@ -7,13 +7,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from kit.errors import SweepInterrupted
 from kit.runs.run import Run
 from tests.cli.calls import Kit, write
+from tests.factories import make_run
 
 INTERRUPTED = """
 import torch
@@ -223,3 +226,18 @@ def test_what_was_recorded_is_saved_though_the_script_ends_its_process(tmp_path:
         saved = [file.name for file in tmp_path.glob("*.kitrun")]
         assert saved == ["a_rank1.kitrun"]
         assert Run.load(tmp_path / "a_rank1.kitrun").label == label
+
+
+def test_what_a_report_has_measured_is_kept_where_its_page_is_not_written(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: object, **__: object) -> None:
+        raise SweepInterrupted([make_run(), make_run()], [])
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("kit.report", interrupted)
+    status, _, err = kit("report")
+    assert status == 130
+    (folder,) = tmp_path.glob("kit-runs-*")
+    assert f"the 2 runs that are done: kit report {folder}\n" in err
+    assert len(list(folder.glob("*.kitrun"))) == 2

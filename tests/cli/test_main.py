@@ -423,6 +423,13 @@ def test_a_coordinator_without_a_rank_is_refused(kit: Kit):
     assert "--coordinator needs --rank" in err
 
 
+def test_a_rank_needs_the_number_of_processes(kit: Kit):
+    where = ("--rank", "0", "--coordinator", "127.0.0.1:9911")
+    status, _, err = kit("run", write("mine.py", SCRIPT), *where)
+    assert status == 1
+    assert "--rank needs --processes" in err
+
+
 def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path):
     script = tmp_path / "bare.py"
     script.write_text(

@@ -83,3 +83,13 @@ def test_a_folder_without_saved_runs_says_where_some_are(kit: Kit, verb: str) ->
     profile.unlink()
     where = f"{Path('nest/a')}, {Path('nest/b')}"
     assert f"'nest' holds no saved run (*.kitrun); its folders do: {where}" in said("nest")
+
+
+def test_a_plain_step_of_jax_is_so_though_torch_is_loaded_and_its_errors_are_short(kit: Kit):
+    """It was measured, and then refused: PyTorch had not computed its loss."""
+    text = "import jax, torch\nn = 0.0\nf = jax.jit(lambda x: x * 2)\n"
+    text += "def step():\n    global n\n    n += 1\n    return f(n)\n"
+    status, out, err = kit("run", write("plain.py", text), "--steps", "2", "--skip", "1")
+    assert (status, "loss 4 to 6" in out) == (0, True), err
+    status, out, err = kit("run", write("plain.py", text.replace("f(n)", "f('a')")), "--steps", "2")
+    assert (status, "removed its internal frames" in err) == (1, False), err

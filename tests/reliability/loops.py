@@ -81,7 +81,9 @@ class Watched:
         return watch.run
 
     def check_next_step(self) -> None:
-        assert len(FOLLOWED) == self._watches, "a watch is left"
+        # On device kit one goes on to end the steps, and the one before leaves with the next step.
+        most = 0 if self._session is None else 2
+        assert 0 <= len(FOLLOWED) - self._watches <= most, "a watch is left"
         assert not torch.autograd._profiler_enabled(), "a profiler is left"
         assert not torch._C._len_torch_dispatch_stack(), "a mode is left"
         twin = copy.deepcopy(self._net).cpu() if self._session is None else self._twin()

@@ -11,6 +11,7 @@ from kit.runs.gradients import (
     Backward,
     Link,
     best_buckets,
+    comes_last,
     exposed_ms,
     fit_backward,
     predict_parallel,
@@ -126,6 +127,25 @@ def test_exposed_is_what_is_not_under_the_same_devices_compute() -> None:
     ]
     assert exposed_ms(Timeline.of(spans)) == {"device/0": 1.0, "device/1": 0.0}
     assert exposed_ms(Timeline.of(spans[:3])) == {}
+
+
+def test_whose_gradients_come_last_is_by_the_begin_of_what_ends_together() -> None:
+    def arrived(process: int, start_ms: int, stop_ms: int, name: str = "bucket 0") -> Span:
+        lane = f"process {process} device/{process} reduction"
+        return Span(lane, name, "reduction", start_ms * MS, stop_ms * MS)
+
+    steps = [
+        Span("process 0 host/main", f"step {i}", "step", 20 * i * MS, 20 * (i + 1) * MS)
+        for i in (0, 1)
+    ]
+    late = [arrived(p, at, 15) for p, at in enumerate((2, 12, 4))]  # 8 ms after the second last
+    then = [arrived(p, 15, 16, "bucket 1") for p in range(3)]
+    again = [arrived(p, 20 + at, 35) for p, at in enumerate((5, 9, 10))]  # 1 ms
+    assert comes_last(Timeline.of([*steps, *late, *then, *again])) == ("process 1", 4.0)
+    assert comes_last(Timeline.of([*steps, *then])) == ("", 0.0)
+    assert comes_last(Timeline.of([*steps, arrived(0, 2, 9)])) == ("", 0.0)
+    one = Span("device/0 reduction", "bucket 0", "reduction", 2, 9)
+    assert comes_last(Timeline.of([*steps, one])) == ("", 0.0)
 
 
 @given(st.integers(1, 60), st.sampled_from([0.05, 0.5, 5.0]), st.sampled_from(["size", "bucket"]))

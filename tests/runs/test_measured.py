@@ -17,7 +17,7 @@ from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import verdict
 from kit.runs.compiles import FIRST_MEASURED, Compile
 from kit.runs.conditions import Conditions
-from kit.trace import Span, Timeline
+from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.base.cards import headline_html
 from kit.widgets.numbers.advice import advice_html
 from kit.widgets.numbers.run_diff import run_diff_html
@@ -92,6 +92,22 @@ def test_measured_steps_far_longer_than_traced_ones_get_no_verdict() -> None:
     assert "10% of the time of the 2 measured steps" in headline_html(with_compiles)
     assert not recorded((15.0, 300.0, 15.0)).doubt  # the step that is shown is the middle one
     assert not recorded((10.0, 10.0, 500.0), 480.0).doubt  # the rest of which is compiling
+
+
+def test_what_only_the_traced_steps_compiled_is_not_what_limits_a_step() -> None:
+    """As an evaluation that comes for the first time there; the next one compiles nothing."""
+    run = recorded((10.0, 10.0), 7.0, step=2)
+    spans = [*run.timeline.spans, Span("host/main", "compile", "compile", 1 * MS, 8 * MS)]
+    syncs = (SyncPoint(8 * MS, 1 * MS, "item", "a.py:1"),)
+    run = replace(run, timeline=Timeline.of(spans, syncs, "profiled"))
+    shown = summary(run)
+    assert "-bound" not in shown
+    assert "spent 70% of their time on compiling 1 program, and the measured ones" in shown
+    assert "a training pays that once" in shown
+    assert "raise warmup" in shown
+    assert "waited in none of the 2 measured steps (in the traced ones it did, 1 time)" in shown
+    again = replace(run, step_times_ns=(10 * MS,) * 3)  # a measured step compiled, too
+    assert "pays that once" not in again.doubt
 
 
 def test_a_busy_machine_withholds_the_verdict_but_not_what_was_compiled() -> None:

@@ -67,6 +67,16 @@ def test_a_text_of_a_builder_keeps_the_spaces_around_it():
     assert Settings.parse(f" {text.replace('=', ' = ')} ", (knob.set("a"),)).mark == " a"
 
 
+def test_a_value_may_be_typed_as_it_is():
+    def knob(*values: str) -> OwnKnob:
+        return OwnKnob("act", values[0], values, values[0], where="mine (train.py:1)")
+
+    assert Settings.parse("act=a+b", [knob("relu", "a+b")]).act == "a+b"
+    assert Settings.parse("act=a+b", [knob("relu", "a+b", "a b")]).act == "a b"
+    settings = Settings(own=(knob("relu", "a+b").set("a+b"),))
+    assert Settings.parse(settings.to_string(), settings.own) == settings
+
+
 def test_the_line_means_the_same_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch):
     settings = Settings(bulk_forward=50)
     text = settings.to_string()

@@ -12,15 +12,17 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from kit.errors import KitError, SettingsError
-from kit.files import as_path, check_plain
+from kit.files import as_path, check_folder, check_plain
 from kit.measure.attached.signals import SignalHandler
 from kit.measure.base.ranks import rank_of_job, ranks_of_job
 from kit.runs.run import Run
+from kit.text import WHOLE, safe_terminal
 
 __all__ = ["LOOK_S", "Capture", "of_rank"]
 
@@ -37,7 +39,7 @@ class Capture:
 
     Raises:
         SettingsError: `when` is neither, or no signal can be handled here.
-        OSError: `save` names something else than a plain file.
+        OSError: `save` names something else than a plain file, or its folder may not be written.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Capture:
         if self._save is not None:
             with contextlib.suppress(FileNotFoundError):  # its folder is made when it is written
                 check_plain(self._save)
+            check_folder(next(folder for folder in self._save.parents if folder.exists()))
         self._handler: SignalHandler | None = None  # while it is open
         self._seen = 0  # when the file was last written
         self._next_s = 0.0  # when it is looked for again
@@ -124,10 +127,18 @@ class Capture:
             return 0
 
     def keep(self, run: Run) -> str:
-        """Write a run to the next free name; what was wrong, in words, as the loop has to go on."""
-        if self._save is None:
-            return ""
-        save = of_rank(self._save)
+        """Write a run to the next free name; what was wrong, in words, as the loop has to go on.
+
+        It is also said on standard error: the job, and with it the run, may end unseen.
+        """
+        wrong = self._write(run, self._save) if self._save is not None else ""
+        if wrong:
+            with contextlib.suppress(Exception):  # closed, or a full disk
+                sys.stderr.write(f"kit: {safe_terminal(wrong, WHOLE)}\n")
+        return wrong
+
+    def _write(self, run: Run, path: Path) -> str:
+        save = of_rank(path)
         try:
             save.parent.mkdir(parents=True, exist_ok=True)
             for i in range(1, MAX_SAVED + 1):

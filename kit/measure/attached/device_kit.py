@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary, ref
 
 import torch
 
@@ -19,7 +21,7 @@ from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.freeze import TracedSteps
 from kit.runtime.recording.sites import format_site
-from kit.runtime.session.session import Session
+from kit.runtime.session.session import Session, current_session
 from kit.runtime.session.tracer import Tracing
 from kit.torch.trainers import LibrarySteps
 from kit.trace import SyncPoint, Timeline
@@ -28,16 +30,29 @@ __all__ = ["KitRecorder", "StepMarks"]
 
 
 class StepMarks:
-    """Ends the session's steps where the loop ends its own, unless the program does so itself."""
+    """Ends the session's steps where the loop ends its own, unless the program does so itself.
+
+    A loop that goes on after its watch was closed needs them as before: in mode "lazy" a step that
+    nothing ends becomes one program without a bound. Of several in a session the newest ends them.
+    """
+
+    _newest: ClassVar[WeakKeyDictionary[Session, ref[StepMarks]]] = WeakKeyDictionary()
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        has_ended = LibrarySteps.of(session).has_ended(session)
+        has_ended = session in self._newest or LibrarySteps.of(session).has_ended(session)
         self._step = None if has_ended else session.step
+        self._newest[session] = ref(self)
+
+    @property
+    def is_needed(self) -> bool:
+        """Does the session go on, without others that end its steps?"""
+        return self._session.is_open and self._newest[self._session]() is self
 
     def end_step(self) -> None:
         """A step of the loop has ended."""
-        if self._session.is_open and self._session.step == self._step:
+        is_here = current_session() is self._session  # and not one inside, with steps of its own
+        if is_here and self.is_needed and self._session.step == self._step:
             self._session.mark_step()
         self._step = self._session.step
 
@@ -68,7 +83,7 @@ class KitRecorder:
         self._last_sync = 0
         self._first = self._session.step
 
-    def tick(self, is_last: bool) -> None:
+    def tick(self, is_last: bool, loss: Any) -> None:
         """A step has ended; what still runs belongs to the last one."""
         if is_last:
             self._session.wait_all()

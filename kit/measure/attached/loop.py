@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from threading import Thread, current_thread
 from threading import enumerate as threads
 from typing import Any
@@ -28,15 +29,21 @@ from kit.measure.attached.capture import Capture
 from kit.measure.attached.device_kit import KitRecorder, StepMarks
 from kit.measure.attached.later import LaterSteps
 from kit.measure.attached.native import NativeRecorder
-from kit.measure.attached.optimizers import MANY, Leader, device_of, index_of, is_captured, is_inner
-from kit.measure.attached.recorder import EXPLICIT, Recorded, Recorder
+from kit.measure.attached.optimizers import (
+    Leader,
+    device_of,
+    index_of,
+    is_captured,
+    is_inner,
+    notes_of_left_out,
+)
+from kit.measure.attached.recorder import EXPLICIT, FAILED, Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
 from kit.measure.base.loss import told
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP
 from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.session import current_session
-from kit.text import format_count
 from kit.torch.optimizers import FOLLOWED, OptimizerWatch
 from kit.versions import warn_of_untried
 
@@ -133,6 +140,7 @@ class LoopWatch(OptimizerWatch):
             raise
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._later.end()
         try:
             self.close(_said(error))
         except BaseException:  # an interrupt in the middle: no hook, no profiler is left
@@ -200,7 +208,7 @@ class LoopWatch(OptimizerWatch):
         if owner is not current_thread() and owner.is_alive():
             self._requests.append("stopped")  # the profiler ends in its own thread
             return
-        FOLLOWED.leave(self)
+        _leave(self)
         if recording is not None:
             where = f"in step {recording.count + 1}"
             self._end(f"ended by {error}, {where}" if error else f"the loop ended, {where}")
@@ -288,6 +296,8 @@ class LoopWatch(OptimizerWatch):
             self._left_out.append(now.count + 1)
 
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._is_closed and self._recording is None:
+            _leave(self)
         if self._look is not None and not self.is_recording and self._look():
             self.start()
         if self._recording is None and self._marks is None and not self._requests:
@@ -306,6 +316,8 @@ class LoopWatch(OptimizerWatch):
         if not begins and not leader.ends_step(optimizer):
             replaces = leader.is_replaced(optimizer, MOST_WARMUP if now is None else now.enough)
             if not replaces:
+                if now is not None and not (leader.optimizer() is optimizer or is_inner(optimizer)):
+                    now.step_beside(optimizer)
                 return
         if is_inner(optimizer) or is_captured():
             return
@@ -327,11 +339,12 @@ class LoopWatch(OptimizerWatch):
         except Exception as error:
             if is_of_a_worker(error):
                 raise
-            self._ended = f"the recording failed: {error!r}"
+            self._ended = f"{FAILED}: {error!r}"
             self._end(self._ended)
         is_complete = now is not None and now.is_over and self._recording is not now
         if is_complete and self._when_complete is not None:
             self._when_complete()
+            self._later.begin()  # what that took is no time of the loop's
 
     def _between(self, boundary: str, optimizer: Any, loss: Any) -> None:
         now = self._recording
@@ -352,7 +365,7 @@ class LoopWatch(OptimizerWatch):
             site = here()
             name = self._name or format_site(site).rpartition(":")[0] or "a loop"
             ends_at = ", ".join(filter(None, (boundary, format_site(site))))
-            recorded = Recorded(name, ends_at, site, notes=_notes(self._left_out))
+            recorded = Recorded(name, ends_at, site, notes=notes_of_left_out(self._left_out))
             self._later = LaterSteps()
             self._recording = Recording(recorded, recorder, request, self.strangers)
             if self._is_closed:  # by another thread, which has not seen this recording
@@ -366,6 +379,7 @@ class LoopWatch(OptimizerWatch):
             return NativeRecorder(device, index_of(optimizer))
         if self._marks is None:
             self._marks = StepMarks(session)
+            session.at_end(partial(_leave, self))
             self._marks.end_step()
         return KitRecorder(session)
 
@@ -373,8 +387,7 @@ class LoopWatch(OptimizerWatch):
         recording = self._recording
         if recording is not None:
             _insist(lambda: self._finish(recording, why))
-        if self._is_closed:  # perhaps by another thread
-            FOLLOWED.leave(self)
+        _leave(self)  # where another thread has closed it
 
     def _finish(self, recording: Recording, why: str) -> None:
         """Close it, keep its run, write that: what is done already is not done again."""
@@ -386,6 +399,7 @@ class LoopWatch(OptimizerWatch):
             raise
         self._keep(recording)
         self._save()
+        self._later.begin()
 
     def _keep(self, recording: Recording) -> None:
         """The run of a closed recording becomes the last one, once."""
@@ -398,7 +412,7 @@ class LoopWatch(OptimizerWatch):
         except Exception as error:
             if is_of_a_worker(error):
                 raise
-            self._ended = f"the recording failed: {error!r}"
+            self._ended = f"{FAILED}: {error!r}"
         self._runs, self._unsaved, self._recording = (*self._runs, *made), made, None
         self._left_out = []
 
@@ -410,6 +424,13 @@ class LoopWatch(OptimizerWatch):
         self._unsaved = ()
 
 
+def _leave(watch: LoopWatch) -> None:
+    """Call a closed watch no more, but where the session's steps would no longer end then."""
+    marks = watch._marks
+    if watch._is_closed and (marks is None or not marks.is_needed):
+        FOLLOWED.leave(watch)
+
+
 def _insist(act: Callable[[], None]) -> None:
     """Do it; where the handler of a signal raises meanwhile, do it again before that is raised."""
     try:
@@ -417,18 +438,6 @@ def _insist(act: Callable[[], None]) -> None:
     except BaseException:
         act()
         raise
-
-
-def _notes(left_out: Sequence[int]) -> list[str]:
-    """Of a recording that begins: what was forgotten, for each optimizer that was replaced."""
-    if not left_out:
-        return []
-    said = (
-        f"{format_count(sum(left_out), 'step')} before these are left out: they ended with the "
-        "step() of an optimizer that the loop has replaced"
-    )
-    again = ", and so on: call watch.step() where a step of the loop ends"
-    return [said + again * (len(left_out) >= MANY)]
 
 
 def _said(error: BaseException | None) -> str:

@@ -40,6 +40,11 @@ _NOTHING_OF_TORCH = (
     "not seen by a watch; give kit.run a builder whose step is made by kit.jax.step"
 )
 _LITTLE_OF_TORCH = _NOTHING_OF_TORCH.replace("nothing in", "less than half of", 1)
+_NO_LOSS = (
+    "where the loop does not wait for jax itself, its step times are those of jax's calls alone, "
+    "not of what the device does: give the loss, watch.step(loss), and each step waits for the one "
+    "before"
+)
 _IN_BACKWARD = (
     "steps end inside a backward pass, at whose end torch takes its profiler off: call "
     "watch.step() where a step of the loop ends"
@@ -72,6 +77,7 @@ class NativeRecorder:
         self._ready = ReadyBatches()  # of a loader with workers
         self._jax = _JaxArrays()
         self._uses_jax = False  # in the traced steps
+        self._loss: Any = None  # the last one that was told
 
     @property
     def trace_length(self) -> int:
@@ -84,10 +90,20 @@ class NativeRecorder:
             torch.cuda.synchronize(self._index)
             self._clock.restart()
 
-    def tick(self, is_last: bool) -> None:
-        """A step has ended; the host, which runs ahead, does not know when the GPU will."""
+    def tick(self, is_last: bool, loss: Any) -> None:
+        """A step has ended; the host, which runs ahead, does not know when the device will.
+
+        Of jax it waits for the loss of the step before, as the baseline of a jax workload does.
+        """
         if self._clock is not None:
             self._clock.mark()
+        if loss is None:
+            return
+        before, self._loss = self._loss, loss
+        # a loop may have donated the loss that it gave
+        arrays = [x for x in (before, loss) if hasattr(x, "is_deleted") and not x.is_deleted()]
+        if before is not None and arrays:
+            arrays[0].block_until_ready()
 
     def begin_trace(self, ready: ReadyBatches) -> None:
         """First look for the lines, in steps of their own: the profiler has none."""
@@ -198,7 +214,8 @@ class NativeRecorder:
         is_detail = self._uses_jax and worked < (marks[-1] - marks[0]) * 1000 / 2
         if not worked or is_detail:  # what looks like a sleep may be jax's wait for the device
             why = _LITTLE_OF_TORCH if worked else _NOTHING_OF_TORCH
-            return Timeline.of([], [], "recorded", [*notes, why])
+            untold = [_NO_LOSS] * (self._loss is None and self._uses_jax)
+            return Timeline.of([], [], "recorded", [*notes, *untold, why])
         self._launches = launches
         notes = [*notes, *[_SOME_OF_JAX] * self._uses_jax]
         return Timeline.of(seen.spans, seen.syncs, seen.origin, [*notes, *seen.notes])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,11 @@ import torch
 from kit.errors import SettingsError
 from kit.runs.steady import MOST_WARMUP
 from kit.runtime.session.session import current_session
+from kit.text import format_count
 from kit.torch.optimizers import step_around
 
-__all__ = ["MANY", "Leader", "device_of", "index_of", "is_captured", "is_inner", "parameters_of"]
+__all__ = ["MANY", "Leader", "device_of", "index_of", "is_captured", "is_inner",
+           "notes_of_left_out", "parameters_of"]  # fmt: skip
 
 
 MANY = 3  # optimizers, one after the other: the loop makes new ones all the time
@@ -86,10 +88,26 @@ class Leader:
 
     def goes_on(self, optimizer: Any) -> bool:
         """Does its step end one of the loop after a recording? One that stays is followed."""
-        is_end = self.steps_first(optimizer) or self.is_replaced(optimizer, MOST_WARMUP)
+        is_first = self.steps_first(optimizer)
+        if is_first and self.optimizer() is optimizer:
+            self._others.clear()  # and nothing else: it is asked in each step of a long training
+            return True
+        is_end = is_first or self.is_replaced(optimizer, MOST_WARMUP)
         if is_end:
             self.take(optimizer)
         return is_end
+
+
+def notes_of_left_out(left_out: Sequence[int]) -> list[str]:
+    """Of a recording that begins: what was forgotten, for each optimizer that was replaced."""
+    if not left_out:
+        return []
+    said = (
+        f"{format_count(sum(left_out), 'step')} before these are left out: they ended with the "
+        "step() of an optimizer that the loop has replaced"
+    )
+    again = ", and so on: call watch.step() where a step of the loop ends"
+    return [said + again * (len(left_out) >= MANY)]
 
 
 def _none() -> None:

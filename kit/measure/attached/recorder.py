@@ -8,11 +8,12 @@ from typing import Any, Protocol
 from kit.measure.base.machine import Usage, conditions_of
 from kit.measure.base.ready import ReadyBatches
 from kit.runs.conditions import OF_OTHERS, UNKNOWN_CONDITIONS, Conditions
-from kit.runs.labels import WATCHED
+from kit.runs.labels import ENDS_AT, WATCHED
 from kit.runs.run import Run
 
-__all__ = ["EXPLICIT", "Recorded", "Recorder"]
+__all__ = ["EXPLICIT", "FAILED", "Recorded", "Recorder"]
 
+FAILED = "the recording failed"  # so a watch says it
 EXPLICIT = "watch.step()"  # of a boundary: the loop itself ends its steps
 
 
@@ -52,7 +53,7 @@ class Recorded:
         """For the run: how it was recorded."""
         said = {
             WATCHED: self.ended or "goes on",
-            "a step ends at": self.boundary,
+            ENDS_AT: self.boundary,
             OF_OTHERS: f"{self.of_others or ''}",
         }
         return {name: text for name, text in said.items() if text}
@@ -60,10 +61,11 @@ class Recorded:
     @property
     def all_notes(self) -> list[str]:
         """For the timeline: what a reader has to know of these steps."""
+        failed = [self.ended] * self.ended.startswith(FAILED)
         if self.times or not self.warming:
-            return self.notes
+            return [*failed, *self.notes]
         early = "the loop ended before its steps were steady: these times are of its warm-up"
-        return [early, *self.notes]
+        return [*failed, "these times are of its warm-up" if failed else early, *self.notes]
 
     def kept_losses(self) -> tuple[float, ...]:
         """The losses of the measured steps; () where the loop gave none, or not for each."""
@@ -86,8 +88,8 @@ class Recorder(Protocol):
     def begin_clock(self) -> None:
         """The steps that are timed from here on replace those before."""
 
-    def tick(self, is_last: bool) -> None:
-        """A timed step has ended, perhaps the last one."""
+    def tick(self, is_last: bool, loss: Any) -> None:
+        """A timed step has ended, perhaps the last one, with this loss, or None."""
 
     def begin_trace(self, ready: ReadyBatches) -> None:
         """The steps from now on are traced; `ready`: counted at the ends of those before."""

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from kit.errors import SettingsError
-from kit.measure.attached.recorder import Recorded, Recorder
+from kit.measure.attached.recorder import EXPLICIT, FAILED, Recorded, Recorder
 from kit.measure.base.machine import Watch as MachineWatch
 from kit.measure.base.provenance import provenance
 from kit.measure.base.ranks import ranks_of_job
 from kit.measure.base.ready import MOST_EMPTYING, MOST_LEAD_IN, ReadyBatches, used_up_text
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP, WINDOW
+from kit.runtime.recording.sites import format_site, here
 from kit.text import format_count
 
 __all__ = ["Recording", "Wanted", "is_of_a_worker"]
@@ -67,6 +68,7 @@ class Recording:
         else:
             recorder.begin_clock()
         self.others = 0  # steps of other threads since this one's last
+        self._beside: dict[int, tuple[str, int]] = {}  # by id: other optimizers, and their steps
         self._before = time.perf_counter_ns()
 
     def end_step(self, loss: Any) -> None:
@@ -78,7 +80,7 @@ class Recording:
             self._trace(self._recorder.trace_step)
         else:
             is_last = self._has_clock and len(self.recorded.times) == self._wanted.steps - 1
-            self._recorder.tick(is_last)
+            self._recorder.tick(is_last, loss)
             took = time.perf_counter_ns() - self._before
             self._ready.note()
             if self._has_clock:
@@ -88,6 +90,12 @@ class Recording:
                 if self._is_warm():
                     self._begin_clock()
         self._before = time.perf_counter_ns()
+
+    def step_beside(self, optimizer: Any) -> None:
+        """Another optimizer than the one that ends the steps has made one within this step."""
+        name, count = self._beside.get(id(optimizer), ("", 0))
+        name = name or f"{type(optimizer).__name__}.step(), {format_site(here())}"
+        self._beside[id(optimizer)] = name, count + 1
 
     def close(self, why: str) -> str:
         """Record no more; gives why it ended, in words. A second call changes nothing."""
@@ -104,7 +112,7 @@ class Recording:
             if not isinstance(error, Exception) or is_of_a_worker(error):
                 raise
             self.recorded.notes.append(f"what the profiler saw is lost: {error!r}")
-        if not self._is_tracing and self.count:
+        if not self._is_tracing and self.count and not why.startswith(FAILED):
             self.recorded.notes.append(self._too_short())
         if others := self.recorded.of_others:
             self.recorded.notes.append(
@@ -112,6 +120,7 @@ class Recording:
                 "here is the time from one of this thread's to its next, with theirs in between. "
                 "Have one thread make all of them to record that"
             )
+        self.recorded.notes += self._notes_of_beside()
         if self._is_tracing and not self.is_over:
             self.recorded.notes.append(_ENDED_IN_TRACE)
         self.recorded.ended = f"{why or 'complete'}: {self.said}"
@@ -167,6 +176,16 @@ class Recording:
         return (
             f"{said}; so are these with skip={fewer}, steps={rest} (--skip {fewer} --steps {rest})"
         )
+
+    def _notes_of_beside(self) -> list[str]:
+        """Of a GAN, say: that a step here has several of another optimizer's."""
+        often = {name: round(count / max(self.count, 1)) for name, count in self._beside.values()}
+        return [
+            f"within each step, which ends at {self.recorded.boundary}, another optimizer makes "
+            f"{count}: {name}. If that one ends a step for you, call {EXPLICIT} there"
+            for name, count in often.items()
+            if count > 1
+        ]
 
     def _note_used_up(self) -> None:
         before, times = len(self.recorded.warming), self.recorded.times

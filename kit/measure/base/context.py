@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
 from types import MappingProxyType
@@ -52,10 +53,13 @@ class Workload:
     build: Callable[..., Step]
     doc: str = ""  # what the step is, for people
     framework: str = "torch"  # one of FRAMEWORKS: mode "torch" runs the step by it alone
+    # Of the module, as it was then: another one after it was loaded anew.
+    _spec: Any = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         if self.framework not in FRAMEWORKS:
             raise SettingsError(f"framework must be one of {FRAMEWORKS}, not {self.framework!r}")
+        object.__setattr__(self, "_spec", self._spec_now())
         _ = self.knobs  # one that cannot be is an error where the builder is defined
 
     @cached_property
@@ -86,6 +90,7 @@ class Workload:
         return given.fit(self.knobs, self.name).replace(**changes)
 
     def __call__(self, context: Context) -> Step:
+        self._tell_if_reloaded()
         values = {knob.name: knob.value for knob in self.fit(context.settings).own}
         if why := _refusal(self.build, context, **values):
             name = self.name if self.name.isidentifier() else "mine"
@@ -106,6 +111,28 @@ class Workload:
                 "`batches = ctx.loader(dataset)` before it"
             )
         return step
+
+    def _spec_now(self) -> Any:
+        return getattr(sys.modules.get(getattr(self.build, "__module__", "")), "__spec__", None)
+
+    def _tell_if_reloaded(self) -> None:
+        """`%autoreload` renews functions and classes in place, but not the builder in here."""
+        home = getattr(self.build, "__module__", "")
+        path = getattr(self.build, "__qualname__", "")
+        if home == "__main__" or home not in sys.modules:
+            return
+        now = _named(home, path)
+        if not isinstance(now, Workload) or now is self or self._spec is self._spec_now():
+            return
+        codes = [getattr(one.build, "__code__", None) for one in (self, now)]
+        if codes[0] != codes[1]:  # those that a loop makes have one code
+            from kit.runtime.recording.sites import level_of_user
+
+            warnings.warn(
+                f"{home} was loaded anew, and this {path} is of before: it runs the old code. The "
+                f"new one: `from {home} import {path.partition('.')[0]}`",
+                stacklevel=level_of_user(),
+            )
 
     def __getattr__(self, name: str) -> Any:
         """A view or a table that is given a workload asks it for what only its run has."""
@@ -240,12 +267,18 @@ class Context:
                 start when it ends. Of ready batches: `DataLoader(batches, batch_size=None)`.
 
         Raises:
-            SettingsError: the dataset is smaller than a batch, or the iterable ends for good.
+            SettingsError: the dataset is smaller than a batch, or a dict of whole arrays, as jax's
+                are; or the iterable ends for good.
         """
         import torch
 
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             return self._on_device(endless(_iterable(dataset)))
+        if isinstance(dataset, Mapping) and 0 not in dataset:  # a torch dataset may be {0: item}
+            raise SettingsError(
+                'a dict of arrays is a dataset of jax: @kit.workload(framework="jax"). For torch '
+                "give a TensorDataset(*tensors), or an object with a length and items"
+            )
         length = len(dataset)
         if length < self.batch_size:
             raise SettingsError(

@@ -26,8 +26,8 @@ __all__ = ["RESERVED", "knob", "own_knobs"]
 MOST_KNOBS = 20  # of one builder
 _TAKEN = """
     auto_run average baseline bucket_mb budget_s bulk cancelled compile_ahead cut devices executor
-    grid label link name path processes progress repeats rules run settings source sweep timeout_s
-    title variant vary workload workload_or_runs
+    grid label link name path processes progress repeats rules run self settings source sweep
+    timeout_s title variant vary workload workload_or_runs
 """
 RESERVED = frozenset(_TAKEN.split())  # arguments of `kit.run` and others, names in tables
 _NUMBERS = (int, float)
@@ -170,7 +170,8 @@ def _own(parameter: inspect.Parameter, offer: _Offer, where: str) -> OwnKnob:
         started = made.set(offer.default)
         return replace(started, default=started.value)
     except SettingsError as error:
-        raise SettingsError(f"{parameter.name} of {where}: {error}") from None
+        said = str(error).removeprefix(f"{parameter.name} of {where} ")  # it may name both itself
+        raise SettingsError(f"{parameter.name} of {where}: {said}") from None
 
 
 def _where(build: Callable[..., Any], name: str) -> str:

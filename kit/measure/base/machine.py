@@ -85,7 +85,10 @@ def read_machine() -> Reading:
     """Ask the system; what it does not say stays unknown, and everything without psutil."""
     if psutil is None:
         return Reading()
-    own = psutil.Process()
+    try:
+        own = psutil.Process()
+    except _UNREADABLE:  # as without /proc
+        return Reading()
     found: dict[str, Any] = {"at_s": time.perf_counter()}
     counts = [float(row["collections"]) for row in gc.get_stats()]
     found["collections"], found["full_collections"] = sum(counts), counts[-1]

@@ -14,24 +14,27 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kit.runs.analysis.cures import SYNC_CURES, Advice, in_a_step, sync_cure
-from kit.runs.analysis.lines import away_by_line
+from kit.runs.analysis.cures import (
+    SYNC_CURES,
+    Advice,
+    copies_cure,
+    in_a_step,
+    input_names,
+    loader_cure,
+    mostly_copied_at,
+    sleeps_in_input,
+    sync_cure,
+)
+from kit.runs.analysis.lines import away_by_line, seldom_at_line
 from kit.runs.device.unrolled import unrolled_cells
-from kit.runs.labels import is_of_strangers, is_on_cpu, is_on_gpu
+from kit.runs.gradients import comes_last
+from kit.runs.labels import is_of_jax, is_of_strangers, is_on_cpu, is_on_gpu
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import count_devices, sync_table, union_ns
 from kit.trace.devices import is_runtimes
 from kit.trace.gaps import ELSEWHERE, OWN
-from kit.trace.intervals import common
-from kit.trace.kinds import (
-    BESIDE_WORKERS,
-    CATEGORY_ROWS,
-    COPY,
-    OF_WORKERS,
-    WORKERS_BEGIN,
-    WORKERS_END,
-)
+from kit.trace.kinds import CATEGORY_ROWS, COPY, MADE_ANEW, TRACE
 from kit.trace.metrics import Together, waits_of
 
 __all__ = ["RULES", "Advice", "advise", "limits_of"]
@@ -42,12 +45,16 @@ _RECORDING = tuple(row.name for row in CATEGORY_ROWS if row.phase)
 HOST_WORK = (*_RECORDING, "own code", "input", "host waits elsewhere")
 _IN_A_THREAD = "let a thread do that ahead of the step (prefetch=2)."
 _IN_PROCESSES = (
-    "let processes do that ahead of the step (a DataLoader of your own with num_workers). A thread "
-    "(prefetch=2) would take turns with recording, which leaves it no time here: such steps have "
-    "become slower."
+    "let processes do that ahead of the step ({processes}). A thread (prefetch=2) would take turns "
+    "with recording, which leaves it no time here: such steps have become slower."
 )
 _NO_TIME = 0.9  # of the step: a host that is at work for so much has none to spare for a thread
+_IN_TURN = (
+    ", one replica after the other (a sleep, a file, a lock or other Python in the step counts as "
+    "that, too)"
+)
 _UNKNOWN = "An unknown line"
+_LOADER = ("a DataLoader's num_workers", "processes of a loader of yours")  # of torch, of jax
 FEW_OPS = 30  # a segment of fewer ops may cost more to issue than to run
 
 
@@ -151,18 +158,15 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
     spared = min(whole, seen.step_ms - seen.rest_ms(("input",)))
     if not whole or not (is_seen or spared >= SHARE * seen.step_ms):
         return
-    site, asleep = _sleeps_in_input(run)
+    site, asleep = sleeps_in_input(run)
     waits = ms if is_seen else whole
-    if is_of_strangers(run):
-        yield replace(_loader(run, waits, asleep), site=site, ms=whole)
-    elif _names(run, lane="host/main") == {COPY}:
-        text = (
-            f"the step copies arrays of the host to the device, {in_a_step(run, whole)}, and no "
-            "batch of ctx.loader is among them. Put them there once, before the steps "
-            "(kit.jax.device_put in jax, .to(ctx.device) in torch), or take batches from "
-            "ctx.loader."
-        )
-        yield Advice("input", text, ms=whole)
+    is_jaxs = is_of_jax(run)  # whose ctx.loader takes no DataLoader
+    processes = "a pool of your own" if is_jaxs else "a DataLoader of your own with num_workers"
+    names = input_names(run, lane="host/main")
+    if names and all(name.startswith(COPY) for name in names):
+        yield copies_cure(run, whole)
+    elif is_of_strangers(run):
+        yield replace(loader_cure(run, waits, asleep), site=site, ms=whole)
     elif run.settings.prefetch == 0:
         doing = "while the next batch is prepared and copied"
         said = f"the device waits {in_a_step(run, ms)} {doing}"
@@ -170,88 +174,30 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
             said = f"the host records nothing for {in_a_step(run, whole)} {doing}"
         # A sleep takes no turns.
         is_full = not asleep and seen.together_ms(*HOST_WORK) >= _NO_TIME * seen.step_ms
-        text = f"{said}{asleep}: {_IN_PROCESSES if is_full else _IN_A_THREAD}"
+        cure = _IN_PROCESSES.format(processes=processes) if is_full else _IN_A_THREAD
+        text = f"{said}{asleep}: {cure}"
         most = min(whole, seen.beside_ms(whole))  # whoever does it ahead takes as long for it
         cheaper = min(whole, seen.most_ms(("input",)))
         if most < cheaper:
             text += f" A faster loader would save more, up to {format_ms(cheaper)}."
+        if copied := mostly_copied_at(run):
+            text += (
+                f" Most of it is a copy at {copied}: if that is no batch, put it on the device "
+                "once, before the steps (kit.jax.device_put in jax, .to(ctx.device) in torch)."
+            )
         yield Advice("input", text, site, most, {} if is_full else {"prefetch": 2})
     else:
         text = (
             f"the host waits {in_a_step(run, waits)} for its batch though a thread prepares "
             "them ahead: the loader is slower than the step. Make its items cheaper, or prepare "
-            "them in more processes (a DataLoader of your own with num_workers)."
+            f"them in more processes ({processes})."
         )
         yield Advice("input", text, ms=whole)
 
 
-def _sleeps_in_input(run: Run) -> tuple[str, str]:
-    """The line at which most of the loading sleeps, and a clause about it; "" if none does."""
-    t = run.timeline
-    loading = t.intervals(kind="input", lane="host/main")
-    if not len(loading) or OF_WORKERS in _names(run):
-        return "", ""
-    asleep = {
-        name: union_ns(common(loading, t.intervals(kind="elsewhere", name=name)))
-        for name in sorted({t.names[i] for i in t.name[t.where(kind="elsewhere")]})
-        if not is_runtimes(name)
-    }
-    site = max(asleep, key=lambda name: asleep[name], default="")
-    if not site or asleep[site] < union_ns(loading) / 2:
-        return "", ""
-    return site, f", most of the time at {site}, which sleeps, reads a file or takes a lock"
-
-
-def _loader(run: Run, ms: float, asleep: str) -> Advice:
-    """What a script says to its own loader."""
-    names = _names(run)
-    beside = " pin_memory=True lets their copies to the GPU go beside its work."
-    pinned = beside if is_on_gpu(run) else ""
-    waits = f"the host waits {in_a_step(run, ms)} for its batch"
-    if _mostly_restarts(run):
-        text = (
-            f"{waits}, and most of that time workers of a DataLoader begin and end. Keep one "
-            "iterator for all steps (in place of next(iter(loader)) in each), and let the workers "
-            "outlive an epoch (persistent_workers=True)."
-        )
-    elif BESIDE_WORKERS in names:
-        text = (
-            f"{waits} though the DataLoader has workers{asleep}: this process is itself at work "
-            "for it (in a sampler, or unpacking what they send), and more workers would not help. "
-            f"Make that cheaper, or let the workers do it.{pinned}"
-        )
-    elif any(name == OF_WORKERS or "_MultiProcessing" in name for name in names):  # torch's name
-        text = (
-            f"{waits} though the DataLoader has workers: they are slower than the step, or begin "
-            "anew with each epoch. Give it more of them (num_workers), more batches ahead "
-            f"(prefetch_factor) and persistent_workers=True, or make its items cheaper.{pinned}"
-        )
-    else:
-        text = (
-            f"{waits}{asleep}: let processes of the DataLoader prepare batches ahead of the step "
-            "(num_workers=2, prefetch_factor=2, persistent_workers=True), or make its items "
-            f"cheaper.{pinned}"
-        )
-    return Advice("input", text)
-
-
-def _names(run: Run, lane: str | None = None) -> set[str]:
-    """What the parts of its input are called, of one lane or of all."""
-    t = run.timeline
-    return {t.names[i] for i in np.unique(t.name[t.where(kind="input", lane=lane)]).tolist()}
-
-
-def _mostly_restarts(run: Run) -> bool:
-    """Do a loader's workers begin and end in most of its input?"""
-    loading, *parts = (
-        run.timeline.intervals(kind="input", name=name)
-        for name in (None, WORKERS_BEGIN, WORKERS_END)
-    )
-    return union_ns(np.concatenate(parts)) > union_ns(loading) / 2
-
-
 def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
-    batch = "a DataLoader's num_workers" if is_of_strangers(run) else "prefetch=2"
+    batch = _LOADER[is_of_jax(run)] if is_of_strangers(run) else "prefetch=2"
+    keep = "" if is_of_jax(run) else " (in torch, no empty_cache())"
     for site, lost, ms in _at_lines(run, seen, ELSEWHERE, "elsewhere"):
         text = (
             f"{site or _UNKNOWN} makes the host wait for something else than the device (it "
@@ -262,20 +208,24 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
             text = (
                 f"the host is in {site}, a call of the device's runtime, and {lost}. The first "
                 "calls of a program load the driver: trace later steps. Those that ask for memory "
-                "or give it back: keep it for the next step (in torch, no empty_cache())."
+                f"or give it back: keep it for the next step{keep}."
             )
         yield Advice("host waits elsewhere", text, site, ms)
 
 
 def _own(run: Run, seen: _Seen) -> Iterator[Advice]:
+    is_jaxs = is_of_jax(run)
     there, loader = "with device=ctx.device", "ctx.loader"
     if is_of_strangers(run):
-        there, loader = "with its device=", "a DataLoader's num_workers"
+        there, loader = "with its device=", _LOADER[is_jaxs]
+    what, how = "ops of torch on CPU tensors", f"tensors made {there}"
+    if is_jaxs:
+        what, how = "numpy", "in the jitted function, with jax.numpy"
     for site, lost, ms in _at_lines(run, seen, OWN, "own"):
         text = (
-            f"{site or _UNKNOWN} computes on the host between two ops (Python, or ops of torch on "
-            f"CPU tensors), and {lost}. Do it on the device (tensors made {there}), "
-            f"ahead of the step (a batch: {loader}), or less often."
+            f"{site or _UNKNOWN} computes on the host between two ops (Python, or {what}), and "
+            f"{lost}. Do it on the device ({how}), ahead of the step (a batch: {loader}), or less "
+            "often."
         )
         yield Advice("own code", text, site, ms)
 
@@ -289,7 +239,11 @@ def _at_lines(run: Run, seen: _Seen, cause: str, kind: str) -> Iterator[tuple[st
         ms = row.total_ms / steps
         if row.cause == cause and ms >= SHARE * seen.step_ms:
             lost = f"{what} nothing to do for {in_a_step(run, ms)}"
-            yield row.site, lost, whole.get(row.site, ms)
+            most = whole.get(row.site, ms)
+            how_often, at_most = seldom_at_line(run, kind, row.site)
+            if how_often:  # as a validation pass that fell into a traced step
+                lost, most = f"{lost} ({how_often})", min(at_most, most)
+            yield row.site, lost, most
 
 
 def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
@@ -309,10 +263,32 @@ def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
     else:
         why = next(c.sentence for c in reversed(late) if c.kind != "first")
         text = (
-            f"{said}, the last one again: {why}. A number that changes should be a tensor, "
-            "and batches should have one shape."
+            f"{said}, the last one again: {why}. A number that changes should be "
+            f"{'an array' if is_of_jax(run) else 'a tensor'}, and batches should have one shape."
         )
     yield Advice("compile", text, ms=ms)
+
+
+def _traces(run: Run, seen: _Seen) -> Iterator[Advice]:
+    """Functions that jax runs in the steps to see their ops, which it does once for each kind."""
+    t = run.timeline
+    found: dict[str, list[str]] = {}
+    for name in t.names:
+        if name.startswith(TRACE):
+            found.setdefault(name.partition(": ")[0], []).append(name)
+    for what, names in found.items():
+        ns = union_ns(np.concatenate([t.intervals(kind="lower", name=name) for name in names]))
+        ms, why = ns / max(t.steps, 1) / 1e6, names[-1].partition(": ")[2]
+        if ms < SHARE * seen.step_ms:
+            continue
+        cure = "batches should have one shape, and a number that changes should be an array"
+        if why == MADE_ANEW:
+            cure = "call kit.jax.step once, before the steps, and call in each what it gives"
+        text = (
+            f"jax traces {what.removeprefix(TRACE)} anew, {in_a_step(run, ms)}: {why}. A function "
+            f"is traced once for each kind of arguments: {cure}."
+        )
+        yield Advice("tracing", text, what.rpartition(" at ")[2], ms)
 
 
 def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
@@ -323,16 +299,17 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
         return  # `_cores` says how more of it can hide
     ms = limit.share * seen.step_ms
     many = run.devices > 1
-    order = ", one replica after the other" if many else ""
+    order = _IN_TURN if many else ""
     change, less = {"step_mode": "replay"}, "step_mode='replay'"
     if s.step_mode == "replay":
         change, less = {}, "the notes say which steps were not replayed, and why"
     elif is_of_strangers(run):
         change, less = {}, f"{less} of a @kit.workload"
+    fused = "" if is_of_jax(run) else "; optimizers with fused=True or foreach=True"
     text = (
         f"the device{'s wait' if many else ' waits'} {in_a_step(run, ms)} for Python to record "
-        f"the next one{order}. Record it less ({less}; optimizers with fused=True or foreach=True),"
-        f" or give the device{'s' if many else ''} more to do (a larger batch)."
+        f"the next one{order}. Record it less ({less}{fused}), or give the "
+        f"device{'s' if many else ''} more to do (a larger batch)."
     )
     yield Advice("recording", text, ms=seen.together_ms(*_RECORDING), change=change)
 
@@ -379,6 +356,13 @@ def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
         "message's own cost is small beside it, and cut='bucket'; or send them for more work "
         "each time (a larger batch). kit.ParallelView models all of that."
     )
+    late, late_ms = comes_last(run.timeline)
+    if late_ms > ms / 3:
+        text = (
+            f"the devices wait {in_a_step(run, ms)} for gradients, and {late} comes to them "
+            f"{format_ms(late_ms)} a step after the others: look on its lanes for what it does "
+            "before (a larger part, a slower host, a sleep or a file). Buckets do not change that."
+        )
     whole = seen.together_ms("reduction")  # what is hidden takes its time, too
     yield Advice("reduction", text, ms=min(whole, seen.beside_ms(whole)))
 
@@ -426,6 +410,7 @@ ADVICE_RULES = (
     AdviceRule(("host waits elsewhere",), _elsewhere, ("elsewhere",), ("host waits elsewhere",)),
     AdviceRule(("own code",), _own, ("own",), ("own code",)),
     AdviceRule(("compile",), _compiles, ("compile",), is_rare=True),
+    AdviceRule(("tracing",), _traces, ("compile",)),
     AdviceRule(("recording",), _recording, ("recording",), _RECORDING),
     AdviceRule(("reduction",), _reduction, ("reduction",)),
     AdviceRule(("cores",), _cores, ("recording", "dispatch")),

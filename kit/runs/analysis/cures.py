@@ -1,4 +1,4 @@
-"""What one piece of advice is, and the cures of sync points: a row for each sort of read."""
+"""What one piece of advice is, and the cures of input and of sync points, a row for each read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.runs.labels import is_of_strangers, told_settings
+import numpy as np
+
+from kit.runs.labels import is_of_jax, is_of_strangers, is_on_gpu, told_settings
 from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
 from kit.text import format_ms, format_percent
-from kit.trace import SyncRow
+from kit.trace import SyncRow, union_ns
+from kit.trace.devices import is_runtimes
+from kit.trace.intervals import common
+from kit.trace.kinds import BESIDE_WORKERS, COPY, OF_WORKERS, WORKERS_BEGIN, WORKERS_END
 
-__all__ = ["SYNC_CURES", "Advice", "SyncCure", "in_a_step", "sync_cure"]
+__all__ = [
+    "SYNC_CURES",
+    "Advice",
+    "SyncCure",
+    "copies_cure",
+    "in_a_step",
+    "input_names",
+    "loader_cure",
+    "mostly_copied_at",
+    "sleeps_in_input",
+    "sync_cure",
+]
 
 APART = 0.1  # of a step: so much longer or shorter are the traced ones, that a reader is told
 _EACH = 0.95  # times a step: what comes as often is said of each
@@ -99,6 +115,100 @@ def _how_often(row: SyncRow) -> str:
     if row.count_per_step > 2 / 3:  # nearer to each step than to each second one
         return f"in {format_percent(row.count_per_step)} of the steps"
     return f"once in {round(1 / row.count_per_step)} steps"
+
+
+def copies_cure(run: Run, ms: float) -> Advice:
+    """What a step is told that copies arrays itself."""
+    loader, put = ("a loader", "device") if is_of_strangers(run) else ("ctx.loader", "ctx.device")
+    site = mostly_copied_at(run)
+    text = (
+        f"{site or 'the step'} copies arrays of the host to the device, {in_a_step(run, ms)}, and "
+        f"no batch of {loader} is among them. Put them there once, before the steps "
+        f"(kit.jax.device_put in jax, .to({put}) in torch), or take batches from {loader}."
+    )
+    return Advice("input", text, site, ms)
+
+
+def mostly_copied_at(run: Run) -> str:
+    """The line at which most of the input copies a large array; "" if none does."""
+    t = run.timeline
+    at = {
+        site: union_ns(t.intervals(kind="input", name=name))
+        for name in sorted(input_names(run, lane="host/main"))
+        if name.startswith(COPY) and (site := name.partition(" at ")[2])
+    }
+    site = max(at, key=lambda x: at[x], default="")
+    return site if site and at[site] >= union_ns(t.intervals(kind="input")) / 2 else ""
+
+
+def sleeps_in_input(run: Run) -> tuple[str, str]:
+    """The line at which most of the loading sleeps, and a clause about it; "" if none does."""
+    t = run.timeline
+    loading = t.intervals(kind="input", lane="host/main")
+    if not len(loading) or OF_WORKERS in input_names(run):
+        return "", ""
+    asleep = {
+        name: union_ns(common(loading, t.intervals(kind="elsewhere", name=name)))
+        for name in sorted({t.names[i] for i in t.name[t.where(kind="elsewhere")]})
+        if not is_runtimes(name)
+    }
+    site = max(asleep, key=lambda name: asleep[name], default="")
+    if not site or asleep[site] < union_ns(loading) / 2:
+        return "", ""
+    return site, f", most of the time at {site}, which sleeps, reads a file or takes a lock"
+
+
+def loader_cure(run: Run, ms: float, asleep: str) -> Advice:
+    """What a script says to its own loader."""
+    names = input_names(run)
+    beside = " pin_memory=True lets their copies to the GPU go beside its work."
+    pinned = beside if is_on_gpu(run) else ""
+    waits = f"the host waits {in_a_step(run, ms)} for its batch"
+    if is_of_jax(run):
+        text = (
+            f"{waits}{asleep}: let a thread or processes of its own prepare batches ahead of the "
+            "step, or make its items cheaper."
+        )
+    elif _mostly_restarts(run):
+        text = (
+            f"{waits}, and most of that time workers of a DataLoader begin and end. Keep one "
+            "iterator for all steps (in place of next(iter(loader)) in each), and let the workers "
+            "outlive an epoch (persistent_workers=True)."
+        )
+    elif BESIDE_WORKERS in names:
+        text = (
+            f"{waits} though the DataLoader has workers{asleep}: this process is itself at work "
+            "for it (in a sampler, or unpacking what they send), and more workers would not help. "
+            f"Make that cheaper, or let the workers do it.{pinned}"
+        )
+    elif any(name == OF_WORKERS or "_MultiProcessing" in name for name in names):  # torch's name
+        text = (
+            f"{waits} though the DataLoader has workers: they are slower than the step, or begin "
+            "anew with each epoch. Give it more of them (num_workers), more batches ahead "
+            f"(prefetch_factor) and persistent_workers=True, or make its items cheaper.{pinned}"
+        )
+    else:
+        text = (
+            f"{waits}{asleep}: let processes of the DataLoader prepare batches ahead of the step "
+            "(num_workers=2, prefetch_factor=2, persistent_workers=True), or make its items "
+            f"cheaper.{pinned}"
+        )
+    return Advice("input", text)
+
+
+def input_names(run: Run, lane: str | None = None) -> set[str]:
+    """What the parts of its input are called, of one lane or of all."""
+    t = run.timeline
+    return {t.names[i] for i in np.unique(t.name[t.where(kind="input", lane=lane)]).tolist()}
+
+
+def _mostly_restarts(run: Run) -> bool:
+    """Do a loader's workers begin and end in most of its input?"""
+    loading, *parts = (
+        run.timeline.intervals(kind="input", name=name)
+        for name in (None, WORKERS_BEGIN, WORKERS_END)
+    )
+    return union_ns(np.concatenate(parts)) > union_ns(loading) / 2
 
 
 _BY_DATA = ("nonzero", "index.Tensor", "masked_select", "unique", "argwhere")

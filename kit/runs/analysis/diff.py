@@ -31,7 +31,7 @@ from kit.runs.change import (
     steps_difference,
 )
 from kit.runs.knob import knobs_of
-from kit.runs.labels import COMMIT, IMPORTED, TIME, label_of, labels_of, told_settings
+from kit.runs.labels import COMMIT, IMPORTED, TIME, VALUES, label_of, labels_of, told_settings
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import (
@@ -45,10 +45,12 @@ from kit.text import (
     safe_terminal,
 )
 from kit.trace.gaps import ELSEWHERE, OWN
+from kit.trace.imported import STALLED
 
 __all__ = ["Change", "NodeChange", "RunDiff", "diff_runs", "kernel_kind"]
 
-_NAMED = {COMMIT, TIME}  # of the environment: these tell the runs apart, and slow nothing down
+# Of the environment: these tell the runs apart, and slow nothing down; or a note has said it.
+_NAMED = {COMMIT, TIME, VALUES, STALLED}
 _HEAD = ("", "old", "new", "change")
 _SPREAD = "± is half of the 95% interval; 99% of the step's parts, because there are many."
 _PARTS = ("lines", "breakdown", "idle")
@@ -241,9 +243,9 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     if not all(lines) and any(lines):
         lines = [{}, {}]
         notes.append("lines are not compared: only one of the two says what comes from which")
-    if _sees_waits(old) != _sees_waits(new):
-        broken, idle = ([_joined(p) for p in found] for found in (broken, idle))
-        notes.append(f"{_JOINED} are one: only one of the two tells them apart")
+        if _sees_waits(old) != _sees_waits(new):
+            broken, idle = ([_joined(p) for p in found] for found in (broken, idle))
+            notes.append(f"{_JOINED} are one: only one of the two tells them apart")
     is_trace = any(IMPORTED in run.environment for run in (old, new))  # says nothing of these
     return RunDiff(
         labels=_labels(old, new),

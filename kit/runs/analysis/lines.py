@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.run import Run
-from kit.text import Column, Rows, format_ms, format_number
+from kit.text import Column, Rows, format_count, format_ms, format_number
 from kit.trace import Timeline, each_step, sync_table
 from kit.trace.active import LOADER
 from kit.trace.devices import is_runtimes
@@ -32,6 +32,7 @@ __all__ = [
     "dearest_lines",
     "line_costs",
     "place_of",
+    "seldom_at_line",
     "work_of_steps",
 ]
 
@@ -40,6 +41,7 @@ HOW_TIMED = (  # what a line's recording is: a reader who looks for slow Python 
     "timed in a traced step from the op before to the line's own, with all Python between them, "
     "on whatever line, that is too short to be own code"
 )
+_TRACED_SLOWER = 2.0  # times: what the host does may take so much longer where it is traced
 Floats = NDArray[np.float64]
 
 
@@ -353,3 +355,24 @@ def away_by_line(run: Run, kind: str = "elsewhere") -> dict[str, float]:
         t.names[name]: int(within(steps, t.times(mask & (t.name == name))).sum()) / count / 1e6
         for name in np.unique(t.name[mask]).tolist()
     }
+
+
+def seldom_at_line(run: Run, kind: str, site: str) -> tuple[str, float]:
+    """Of a line at which few traced steps wait (or compute): how many, and what it costs at most.
+
+    That is of the mean measured step, in ms: one that is too short for such a wait has none of it;
+    nan where all are. ("", nan) of a line of most traced steps.
+    """
+    t, steps = run.timeline, run.timeline.intervals(kind="step")
+    times = joined(t.intervals(kind=kind, name=site))
+    found = [ns for ns in within(times, steps).tolist() if ns]
+    if not (found and run.measures_untraced and run.step_times_ns):
+        return "", math.nan
+    if 2 * len(found) > len(steps):
+        return "", math.nan
+    each, measured = sum(found) / len(found), run.step_times_ns
+    fits = sum(_TRACED_SLOWER * ns >= each for ns in measured)
+    said = f"in {len(found)} of the {format_count(len(steps), 'traced step')}"
+    if not fits:
+        return f"{said}, and in none of the measured ones", math.nan
+    return said, each * fits / len(measured) / 1e6

@@ -15,7 +15,7 @@ from kit.runs.analysis.lines import HOW_TIMED, dearest_lines
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import time_notes
 from kit.runs.device.callers import best_view, callers_text, has_lines
-from kit.runs.labels import IMPORTED, device_of
+from kit.runs.labels import ENDS_AT, IMPORTED, device_of
 from kit.runs.run import Run
 from kit.runs.sources import code_by_site
 from kit.text import (
@@ -73,6 +73,8 @@ def _headline(run: Run, found: Verdict | None) -> str:
         changed = unquote_plus(run.settings.to_string().replace("&", ", "))
         lines.append(f"settings: {safe_terminal(changed, 300) or 'all as by default'}")
     lines.append(headline_text(run))
+    if ends_at := run.environment.get(ENDS_AT, ""):
+        lines.append(f"a step ends at {safe_terminal(ends_at, 100)}")
     if run.losses:
         steps = format_count(len(run.losses), "step")
         lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {steps}")

@@ -155,7 +155,7 @@ def caller_table(run: Run, by: str = "module") -> tuple[CallerRow, ...]:
     if by not in BY:
         raise SettingsError(f"by={by!r} must be one of {', '.join(BY)}")
     if not Run.checked(run).callers:
-        return CallerRows(())
+        return CallerRows(()).with_note(without_callers(run))
     return CallerRows(_Tree(run, BY[by], per_step(run.timeline)[0]).rows()).with_note(run.doubt)
 
 

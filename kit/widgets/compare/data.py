@@ -203,7 +203,7 @@ def _difference(
 
 def _step_difference(i: int, k: int, every: Sequence[Any], *, by_sample: bool) -> Difference:
     """From the i-th side to the k-th: what reruns differ by, all sides say together."""
-    beside = [runs for j, runs in enumerate(every) if j not in (i, k)]
+    beside = [runs for j, runs in enumerate(every) if j not in (i, k) and len(runs) > 1]
     return steps_difference(every[i], every[k], by_sample=by_sample, beside=beside)
 
 

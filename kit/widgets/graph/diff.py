@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from kit.errors import GraphError
 from kit.ir import Graph
-from kit.ir.graph import GraphDiff, aligned, equal_ends
+from kit.ir.graph import GraphDiff, aligned, equal_ends, variables_first
 
 __all__ = ["CHANGES", "Merged", "Side", "merge", "sides"]
 
@@ -62,7 +62,7 @@ def merge(old: Graph, new: Graph) -> Merged:
     Raises:
         GraphError: too many nodes differ to compare them one by one.
     """
-    _check_size(old, new)
+    _check_size(*(variables_first(graph)[0] for graph in (old, new)))
     rows = aligned(old, new)
     at_left = {row.left: n for n, row in enumerate(rows) if row.left >= 0}
     at_right = {row.right: n for n, row in enumerate(rows) if row.right >= 0}

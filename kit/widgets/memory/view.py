@@ -237,7 +237,8 @@ class MemoryView(View):
         self.table, self.measured, self.error = HTML(), HTML(), HTML()
         self.by_op = Listing("what writes", _by_op)
         self.by_op.observe(self._row_picked, "selection")
-        plots = [LivePlot(plot) for plot in self.figures]
+        drawn = [self.sources[name] for name in _SOURCES]
+        plots = [LivePlot(plot, drawn) for plot in self.figures]
         super().__init__([self.table, self.choice, self.measured, *plots, self.by_op, self.error])
         self._list_runs()
         self.run = given[0] if given else None

@@ -155,8 +155,9 @@ class ParallelView(View):
             labelled("devices", self.devices),
         ]
         grid = slider_grid(controls, least_px=180)
-        super().__init__([grid, self.text, LivePlot(self._draw_curve()),
-                          LivePlot(self._draw_lanes()), self.error])  # fmt: skip
+        drawn = (self.curve, self.lanes, self.best)
+        plots = [LivePlot(plot, drawn) for plot in (self._draw_curve(), self._draw_lanes())]
+        super().__init__([grid, self.text, *plots, self.error])
         for control in (self.bulk, self.bucket, self.latency, self.speed, self.devices):
             control.observe(self._moved, "value")
 

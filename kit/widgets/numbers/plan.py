@@ -273,7 +273,14 @@ class PlanView(View):
             labelled("bulk size, forward", self.forward),
             labelled("bulk size, backward and update", self.backward),
         ]
-        super().__init__([slider_grid(sliders), self.text, LivePlot(self.figure), self.error])
+        super().__init__(
+            [
+                slider_grid(sliders),
+                self.text,
+                LivePlot(self.figure, self.sources.values()),
+                self.error,
+            ]
+        )
         self._say()
         for slider in (self.forward, self.backward):
             slider.observe(self._moved, "value")

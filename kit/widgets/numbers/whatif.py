@@ -196,7 +196,8 @@ class WhatIfView(View):
         ]
         boxes = (self.is_loading_ahead, *self.without)
         grid = slider_grid(controls)
-        super().__init__([grid, *boxes, self.text, LivePlot(self.figure), self.error])
+        plot = LivePlot(self.figure, [self.sources["timeline"], self.sources["ghost"]])
+        super().__init__([grid, *boxes, self.text, plot, self.error])
         self._say()
         for control in (self.forward, self.backward, self.speed, self.host_speed, *boxes):
             control.observe(self._moved, "value")

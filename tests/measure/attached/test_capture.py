@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +21,7 @@ import torch.optim.optimizer as of_optimizers
 import kit
 from kit.errors import SettingsError
 from kit.measure.attached import capture, signals
+from kit.measure.attached.recorder import Recorded
 from kit.runs.steady import MOST_WARMUP
 from kit.torch.optimizers import FOLLOWED
 from tests.measure.attached.loops import Loop, python_calls
@@ -374,7 +376,9 @@ def test_files_lie_where_the_watch_was_made_though_the_loop_goes_elsewhere(
     assert (tmp_path / "step.kitrun").exists()
 
 
-def test_a_run_that_cannot_be_written_ends_no_loop(tmp_path: Path):
+def test_a_run_that_cannot_be_written_ends_no_loop_and_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     loop = Loop()
     with kit.watch(2, skip=1, save=tmp_path / "folder" / "step.kitrun") as watch:
         (tmp_path / "folder").write_text("not a folder")
@@ -382,6 +386,25 @@ def test_a_run_that_cannot_be_written_ends_no_loop(tmp_path: Path):
     assert len(loop.losses) == 20
     assert "not saved" in watch.ended
     assert len(watch.run.step_times_ns) == 2
+    assert capsys.readouterr().err.count("kit: the run was not saved: ") == 1  # nobody may look
+
+
+def test_a_folder_that_takes_no_file_is_told_before_a_job_of_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("kit.files._is_allowed", lambda *_: False)  # root may write everywhere
+    with pytest.raises(PermissionError, match="no file may be made in this folder"):
+        kit.watch(save=tmp_path / "folder" / "step.kitrun")
+
+
+def test_a_recording_that_failed_is_not_said_to_have_ended_with_the_loop():
+    early = Recorded("mine", warming=[1, 2], ended="the loop ended, in step 3: measured 0")
+    assert early.all_notes == [
+        "the loop ended before its steps were steady: these times are of its warm-up"
+    ]
+    failed = replace(early, ended="the recording failed: NoSuchProcess(): measured 0 of 10 steps")
+    assert failed.all_notes == [failed.ended, "these times are of its warm-up"]
+    assert replace(failed, times=[1]).all_notes == [failed.ended]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +14,7 @@ from kit.errors import SessionError, SettingsError
 from kit.measure.base.loop import TRACED_STEPS
 from kit.runs.analysis.summary import summary
 from kit.runs.labels import samples_of
+from kit.torch.optimizers import FOLLOWED
 
 
 class Loop:
@@ -69,6 +73,24 @@ def test_the_loops_steps_are_the_sessions_once_each_and_after_the_recording_too(
             session.mark_step()  # the program's own, which ends each step already
         assert 10 <= session.step <= 12
     assert watch.run.losses == pytest.approx(loop.losses[1:3])
+
+
+def test_a_loop_goes_on_as_before_once_its_watch_is_closed() -> None:
+    with kit.Session(kit.Settings(mode="lazy")) as session:
+        loop = Loop("kit")
+        with kit.watch(steps=2, skip=0):
+            loop.train(12)
+        loop.train(5)
+        assert session.step == 17
+        with kit.watch(steps=2, skip=0):  # which ends the steps from here on
+            loop.train(12)
+        loop.train(5)
+        assert session.step == 34
+    assert len(FOLLOWED) == 0
+    closed = weakref.ref(session)
+    del session, loop
+    gc.collect()
+    assert closed() is None
 
 
 @pytest.mark.parametrize("mode", ["replay", "speculate"])

@@ -18,6 +18,7 @@ from kit.errors import SettingsError
 from kit.measure.attached import later
 from kit.measure.attached.optimizers import Leader
 from kit.measure.base.loop import TRACED_STEPS
+from kit.runs.analysis.summary import summary
 from kit.runs.steady import MOST_WARMUP
 from kit.text import format_ms
 from tests.factories import make_run
@@ -139,7 +140,7 @@ def test_a_loop_whose_time_is_outside_of_what_was_recorded_says_so(
     said = set(watch.run.timeline.notes) - set(recorded.timeline.notes)
     own = format_ms(fmean(recorded.step_times_ns) / 1e6)
     assert list(said) == [
-        f"after the recording the loop made 3 steps in 3 s, 1 s each in the mean; the measured "
+        f"after the recording the loop made 4 steps in 4 s, 1 s each in the mean; the measured "
         f"ones took {own}: the rest of the loop's time is outside of what was recorded"
     ]
     watch.close()
@@ -156,12 +157,63 @@ def test_later_steps_that_are_much_slower_or_faster_than_the_measured_ones_are_s
     clock = itertools.count(step=10**7)
     monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
     steps = later.LaterSteps()
-    for _ in range(4):
+    steps.begin()
+    for _ in range(3):
         steps.end_step()
     run = replace(make_run(), step_times_ns=(own_ms * 10**6,) * 3)
     notes = set(steps.noted(run).timeline.notes) - set(run.timeline.notes)
     assert [part for note in notes for part in said if part in note] == said
     assert bool(notes) == bool(said)
+
+
+@pytest.mark.parametrize(("own_ms", "said"), [((4, 16), False), ((9, 11), True)])
+def test_noise_of_the_measured_steps_is_no_time_outside_of_them(
+    own_ms: tuple[int, int], said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 ms each was "the rest of the loop's time" beside steps of 4 ms to 16 ms."""
+    clock = itertools.count(step=14 * 10**6)
+    monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
+    steps = later.LaterSteps()
+    steps.begin()
+    for _ in range(6):
+        steps.end_step()
+    run = replace(make_run(), step_times_ns=tuple(ms * 10**6 for ms in own_ms * 2))
+    assert any("each in the mean" in note for note in steps.noted(run).timeline.notes) == said
+
+
+def test_what_takes_long_after_the_last_step_or_in_a_few_later_ones_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A validation at the end of the only epoch: 1 s of 1.6 s, and no word of it."""
+    now = [0]
+    monkeypatch.setattr(later, "perf_counter_ns", lambda: now[0] + 1)
+    steps = later.LaterSteps()
+    run = replace(make_run(), step_times_ns=(5 * 10**6,) * 10)
+    steps.begin()
+    now[0] += 1000 * 10**6
+    steps.end_step()
+    (note,) = set(steps.noted(run).timeline.notes) - set(run.timeline.notes)
+    assert "made 1 step in 1 s" in note
+    steps.begin()
+    now[0] += 1000 * 10**6
+    assert steps.noted(run).timeline.notes == run.timeline.notes
+    steps.end()
+    (note,) = set(steps.noted(run).timeline.notes) - set(run.timeline.notes)
+    assert note.startswith("after the loop's last step the program went on for 1 s")
+
+
+def test_another_optimizer_that_steps_several_times_in_each_step_is_named() -> None:
+    """A step of 34 ms stood beside tqdm's 7 ms an iteration."""
+    rare, often = _sgd(), _sgd()
+    with kit.watch(steps=3, skip=1) as watch:
+        for _ in range(12):
+            _steps(rare, 1)
+            _steps(often, 5)
+    (note,) = [note for note in watch.run.timeline.notes if "another optimizer" in note]
+    assert "makes 5: SGD.step(), test_phases.py:" in note
+    ends_at = watch.run.environment["a step ends at"]
+    assert ends_at in note
+    assert f"a step ends at {ends_at}" in summary(watch.run)
 
 
 def test_the_steps_of_the_next_optimizer_after_a_recording_count_as_the_loops() -> None:
@@ -206,7 +258,7 @@ def test_a_step_after_the_recording_that_is_heard_of_several_times_counts_once(
         for _ in range(15):
             sum(weight.sum() for weight in weights).backward()
             update(optimizer)
-    assert "after the recording the loop made 5 steps in 5 s" in watch.run.timeline.notes[-1]
+    assert "after the recording the loop made 6 steps in 6 s" in watch.run.timeline.notes[-1]
 
 
 def test_the_steps_of_the_next_loop_are_said_of_no_run_of_the_one_before(

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -90,6 +92,8 @@ def test_a_second_thread_is_refused_while_one_is_profiled() -> None:
             with pytest.raises(SettingsError, match="one thread at a time, and records another"):
                 other.submit(two.start).result()
             other.submit(two.stop).result()
+        with pytest.raises(SettingsError, match="another watch of this loop traces"):
+            two.start()  # in the thread that is profiled
         assert torch.autograd._profiler_enabled()
     finally:
         one.stop()
@@ -257,3 +261,37 @@ def test_what_torch_does_before_the_traced_steps_is_none_of_their_work() -> None
     made = recorder.make_run(Recorded("loop", times=[100_000] * 3))
     assert not len(made.timeline)
     assert "torch computed less than half of the traced steps" in made.timeline.notes[-1]
+
+
+def test_a_step_of_jax_lasts_until_the_one_before_has_run() -> None:
+    """Its time was that of the call alone, a thousandth of what the device needs."""
+
+    @jax.jit
+    def train_step(w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        for _ in range(4):
+            w = jnp.tanh(w @ w / 400)
+        return w, w.sum()
+
+    w, loss = train_step(jnp.ones((400, 400)))
+    with kit.watch(steps=2, skip=0) as watch:
+        for i in range(14):
+            before = loss
+            w, loss = train_step(w)
+            watch.step(loss)
+            if i in (2, 3):  # the measured ones; one loss has come before
+                assert before.is_deleted() or before.is_ready()
+            if i == 2:
+                loss.delete()  # as one that is donated
+    assert len(watch.run.step_times_ns) == 2
+    said = summary(watch.run)
+    assert "jax's calls alone" not in said
+    assert "slower beginning" not in said  # the later steps do not wait
+
+
+def test_the_times_of_jaxs_calls_alone_are_called_that() -> None:
+    x = jnp.ones(3)
+    with kit.watch(steps=2, skip=0) as watch:
+        for _ in range(9):
+            x = x + 1
+            watch.step()
+    assert "its step times are those of jax's calls alone" in summary(watch.run)

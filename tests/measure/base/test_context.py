@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
+import sys
 import threading
+import warnings
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -156,6 +160,35 @@ def test_the_decorator_names_the_workload_and_plain_functions_are_taken_too() ->
         as_workload(3)
     with pytest.raises(SettingsError, match="import bert`"):
         as_workload("bert")
+
+
+def test_a_builder_of_before_its_module_was_loaded_anew_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`%autoreload 2`: its numbers were those of the old code, beside the new text."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    text = "import kit\nmade = []\nfor _ in range(2):\n    @kit.workload\n    def mine(ctx):\n"
+    text += "        return lambda: 64\n    made.append(mine)\n"
+    text += "@kit.workload\ndef mine(ctx):\n    return lambda: 64 or 1\nmade.append(mine)\n"
+    file = tmp_path / "loaded_anew.py"
+    file.write_text(text, "utf-8")
+    module = importlib.import_module("loaded_anew")
+    try:
+        old = module.made
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert [one(Context(Settings(), "cpu"))() for one in old] == [64, 64, 64]
+        file.write_text(text.replace("64", "512"), "utf-8")
+        new = importlib.reload(module).mine
+        with pytest.warns(UserWarning, match="new one: `from loaded_anew import mine`") as said:
+            assert old[1](Context(Settings(), "cpu"))() == 64
+        assert said[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert new(Context(Settings(), "cpu"))() == 512
+    finally:
+        del sys.modules["loaded_anew"]
 
 
 def test_a_builder_that_forgets_to_return_its_step_is_told_so() -> None:

@@ -76,6 +76,18 @@ def test_without_psutil_nothing_of_the_machine_is_known(monkeypatch: pytest.Monk
     assert str(conditions_of([watch.end()])) == ""
 
 
+def test_without_proc_nothing_of_the_machine_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NoSuchProcess of this very process ended the run."""
+
+    def gone() -> None:
+        raise psutil.NoSuchProcess(os.getpid())
+
+    monkeypatch.setattr("kit.measure.base.machine.psutil.Process", gone)
+    watch = Watch()
+    watch.begin()
+    assert str(conditions_of([watch.end()])) == ""
+
+
 def test_what_is_not_known_stays_unknown() -> None:
     nothing = conditions_of([usage_between(Reading(), Reading())])
     assert str(nothing) == ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ import torch
 
 import kit
 from kit.runs.analysis.advice import RULES
+from kit.trace import Span, Timeline
 from kit.workloads import bert
-from tests.runs.analysis.advised import LAZY, rules, run_of
+from tests.runs.analysis.advised import LAZY, MS, busy, host, rules, run_of, synthetic
 
 # What a small step may be told where other programs take the processor from it for a while.
 OF_A_BUSY_MACHINE = {"recording", "own code", "cores", "host waits elsewhere", "small segments"}
@@ -141,3 +144,33 @@ def test_the_shipped_step_with_the_check_is_advised_and_better_for_following_it(
     followed = kit.run(bert, settings.replace(**advice.change))
     assert followed.sync_points == ()
     assert followed.headline().overlap_fraction > checked.headline().overlap_fraction
+
+
+@pytest.mark.parametrize(
+    ("measured_ms", "said", "most_ms"),
+    [
+        ([10] * 10, "(in 1 of the 3 traced steps, and in none of the measured ones)", math.nan),
+        ([10] * 9 + [50], "(in 1 of the 3 traced steps)", 4),
+    ],
+)
+def test_a_line_of_an_odd_traced_step_promises_no_more_than_the_measured_ones_show(
+    measured_ms: list[int], said: str, most_ms: float
+) -> None:
+    """A validation pass: "up to 6.67 ms" was said of a step of 6.99 ms that never had it."""
+    spans = [
+        Span("host/main", f"step {k}", "step", start * MS, stop * MS)
+        for k, (start, stop) in enumerate([(0, 10), (10, 60), (60, 70)])
+    ]
+    for start in (0, 50, 60):
+        spans += [busy(start, start + 4), host("elsewhere", start + 4, start + 10, "a.py:1")]
+    spans.append(host("elsewhere", 10, 50, "valid.py:2"))
+    run = replace(
+        synthetic([], LAZY),
+        timeline=Timeline.of(spans, (), "profiled"),
+        step_times_ns=tuple(ms * MS for ms in measured_ms),
+    )
+    each, seldom = run.advice()
+    assert (each.site, each.ms) == ("a.py:1", pytest.approx(6))
+    assert seldom.site == "valid.py:2"
+    assert said in seldom.text
+    assert seldom.ms == pytest.approx(most_ms, nan_ok=True)

@@ -16,7 +16,7 @@ from kit.runs.analysis.advice import RULES, AdviceRule, advise
 from kit.runs.analysis.cures import Advice, SyncCure, sync_cure
 from kit.runs.analysis.summary import summary
 from kit.trace import Span, SyncPoint, Timeline, sync_table
-from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS, WORKERS_BEGIN
+from kit.trace.kinds import BESIDE_WORKERS, COPY, MADE_ANEW, OF_WORKERS, TRACE, WORKERS_BEGIN
 from kit.widgets.numbers.advice import advice_html
 from kit.workloads import recorded
 from tests.runs.analysis.advised import LAZY, MS, busy, host, rules, run_of, synthetic
@@ -52,6 +52,46 @@ def test_arrays_that_the_step_copies_itself_are_no_loaders(settings: kit.Setting
     assert "kit.jax.device_put" in advice.text
     (advice,) = synthetic([*copied, host("input", 5, 6, "next batch")], settings).advice()
     assert "copies arrays of the host" not in advice.text
+
+
+def test_a_large_array_that_is_copied_is_named_by_its_line() -> None:
+    """It was recording, at a line of the function; a watched loop was told of its DataLoader."""
+    copied = [busy(0, 5), host("input", 6, 10, f"{COPY} at a.py:3"), host("input", 5, 6, COPY)]
+    (advice,) = synthetic(copied).advice()
+    assert (advice.site, advice.ms) == ("a.py:3", 5.0)
+    assert advice.text.startswith("a.py:3 copies arrays of the host to the device")
+    (watched,) = synthetic(copied, environment={"watched": "complete"}).advice()
+    assert (watched.site, "ctx" in watched.text) == ("a.py:3", False)
+    (beside,) = synthetic([*copied, host("input", 5, 6, "next batch")]).advice()
+    assert "Most of it is a copy at a.py:3: if that is no batch" in beside.text
+
+
+def test_a_run_of_jax_is_told_nothing_of_torchs() -> None:
+    record, batch = host("record", 4, 10), host("input", 0, 4, "next batch")
+    for rule, spans in {
+        "recording": [busy(0, 4), record],
+        "own code": [busy(0, 4), host("own", 4, 10, "a.py:3")],
+        "host waits elsewhere": [busy(0, 4), host("elsewhere", 4, 10, "cudaMalloc")],
+        "input": [busy(0, 4), batch, record],
+    }.items():
+        for environment in ({"jax": "0.10"}, {"imported from": "jax profile"}):
+            found = [a.text for a in synthetic(spans, environment=environment).advice()]
+            words = ("torch", "tensor", "fused", "DataLoader")
+            assert found, rule
+            assert not [text for text in found if any(word in text for word in words)], rule
+        of_torch = synthetic(spans, environment={"jax": "0.10", "torch": "2.9"}).advice()
+        text = next(a.text for a in of_torch if a.rule == rule)
+        assert any(word in text for word in words), rule
+
+
+def test_functions_that_jax_traces_in_each_step_are_named_with_the_reason() -> None:
+    name = f"{TRACE}f at a.py:3: {MADE_ANEW}"
+    (advice,) = synthetic([busy(0, 4), host("lower", 4, 10, name)]).advice()
+    assert (advice.rule, advice.site, advice.ms) == ("tracing", "a.py:3", 6.0)
+    assert "jax traces f at a.py:3 anew, 6 ms a step: the function was made anew" in advice.text
+    assert "call kit.jax.step once" in advice.text
+    (advice,) = synthetic([busy(0, 4), host("lower", 4, 10, f"{TRACE}f at a.py:3: x")]).advice()
+    assert "one shape" in advice.text
 
 
 @pytest.mark.parametrize("settings", [LAZY, LAZY.replace(mode="torch")])

@@ -50,6 +50,7 @@ def test_runs_without_callers_say_so_and_have_no_section() -> None:
         assert "Nothing says what launched" in callers_drawn(run)[0]
         assert cure in callers_drawn(run)[0]
         assert cure in callers_text(run, "op")
+        assert cure in str(kit.caller_table(run))
 
 
 def test_a_run_without_kernels_blames_no_profiler() -> None:
