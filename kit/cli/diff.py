@@ -67,14 +67,15 @@ def _groups(
     """Runs of equal names and settings, together; and those that have no partner.
 
     A single run on each side is compared whatever its settings. Where both sides are the ranks of
-    a job (else some have -1), each rank stands for itself: one of them may be slower.
+    a job (else some have -1), and have one in common, each stands for itself: one may be slower.
     """
     from kit.runs.labels import cell_of
     from kit.widgets.compare.data import run_labels
 
     if len(old) == len(new) == 1:
         return [("", [old[0][1]], [new[0][1]])], {}
-    are_ranks = all(rank >= 0 for rank, _ in (*old, *new))
+    ranks = [{rank for rank, _ in side} for side in (old, new)]
+    are_ranks = min(ranks[0] | ranks[1]) >= 0 and bool(ranks[0] & ranks[1])
     first: dict[Hashable, Run] = {}
     for _, run in (*old, *new):
         first.setdefault(cell_of(run), run)

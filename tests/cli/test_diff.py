@@ -117,7 +117,10 @@ def test_the_slow_rank_of_a_job_fails_though_the_others_are_as_before(kit: Kit):
     assert out.rstrip().rpartition("\n")[2].endswith("spread: synthetic · bulked, rank 3")
     Path("new/now_rank0.kitrun").unlink()
     assert "only in the old: synthetic · bulked, rank 0" in kit("diff", "old", "new")[1]
-    Path("new/now_rank1.kitrun").rename("new/one.kitrun")  # no folder of ranks: repeats
+    for rank in (1, 2, 3):
+        Path(f"new/now_rank{rank}.kitrun").rename(f"new/now_rank{rank + 4}.kitrun")
+    assert kit("diff", "old", "new")[0] == 0  # none in common: as repeats
+    Path("new/now_rank5.kitrun").rename("new/one.kitrun")  # no folder of ranks
     assert "rank" not in kit("diff", "old", "new")[1].splitlines()[0]
 
 

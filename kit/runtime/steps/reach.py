@@ -121,9 +121,7 @@ def _look_of(kind: type) -> Look:
     tells = None if module_of(kind) == "itertools" else _tells_pickle(kind)  # from 3.12 on it warns
     if tells is not None:
         return lambda thing: _of_c_object(thing, tells)
-    is_function = _has(kind, "__call__") and _has(
-        kind, "__name__"
-    )  # a connection to sqlite is none
+    is_function = _has(kind, "__call__") and _has(kind, "__name__")  # sqlite's connection has none
     is_program = is_function or module_of(kind).partition(".")[0] in _OF_PROGRAMS
     return _of_object if is_program and not hasattr(kind, "__next__") else _of_unseen
 
