@@ -133,9 +133,9 @@ def sweep(
         workload: what `@kit.workload` decorates.
         grid: values by the setting's name.
         settings: of all that the grid does not name; `kit.Settings()` if not given.
-        path: a folder. Each finished run is saved there at once; runs that are there already, of
-            this workload under these settings, are loaded and not measured again. A file that is
-            damaged, or that is not the run its name says, is measured again, with a warning.
+        path: a folder. Each finished run is saved there at once; one that is there already, of this
+            code (with the numbers, texts and dicts that it reads; not lists, objects and files)
+            under these settings, is loaded. Another is measured again: a warning says why.
         executor: any `concurrent.futures.Executor`, also that of a dask cluster
             (`client.get_executor()`): one task a cell, each with an `ExecutableCache` of its own.
             Cells that run at the same time on one machine disturb each other's timing, so each
@@ -424,7 +424,7 @@ def report(
     """
     from kit.reports.html import write_report
     from kit.reports.ranks import write_ranks
-    from kit.reports.target import check_report_target
+    from kit.reports.target import check_report_target, keeping
 
     second: object = sweep
     if isinstance(second, str | os.PathLike):
@@ -445,6 +445,6 @@ def report(
 
     placement, base = _asked(source, settings, devices, processes, options)
     grid = DEFAULT_SWEEP if sweep is None else sweep
-    with progress_or_bar(progress, "report") as tell:
-        runs = measure(placement, grid, base, progress=tell)
-    return write_report(runs, path, title=title)
+    with keeping([]) as runs, progress_or_bar(progress, "report") as tell:
+        runs += measure(placement, grid, base, progress=tell)
+        return write_report(runs, path, title=title)

@@ -1,7 +1,8 @@
 """Whether a saved run is still of the workload that is swept: its text, and what it was given.
 
 Its text is that of the builder, and of the user's functions and classes that the builder leads to
-by their names: the model stands in one of these.
+by their names: the model stands in one of these. A file that was edited since it was imported has
+another text than what runs: then it is the code that counts.
 """
 
 from __future__ import annotations
@@ -11,28 +12,48 @@ import dataclasses
 import dis
 import hashlib
 import inspect
+import json
+import os
 import re
 import sys
+from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from types import CodeType, FunctionType, MethodType
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from functools import cached_property, lru_cache, partial
+from itertools import islice
+from numbers import Number
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 from kit.measure.base.context import Workload
+from kit.runs.labels import VALUES
 from kit.runtime.recording.sites import is_users
 
-__all__ = ["source_of"]
+__all__ = ["not_compared", "source_of", "why_another"]
 
+SOURCE = "workload source"  # key in a saved run's environment
 _MOST = 1000  # things of a list that are looked at: it may have a whole dataset
+_MOST_NAMED = 50  # keys of a dict that are noted one by one
+_DEEPEST = 10  # dicts in dicts: one may hold itself
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_READS_ALL = frozenset({"__dict__", "asdict", "astuple", "vars"})  # the fields of an object
+_PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+_CODE = "code of "  # a function without a text; what Python makes of it is its version's
+_EDITED = "code that ran"
 
 
-def source_of(workload: Workload) -> str:
-    """Changes when a builder's text, or what it was given or leads to, do; "" where none is."""
-    build: Callable[..., Any] = workload.build
+def source_of(workload: Workload) -> dict[str, str]:
+    """What a run's environment notes of its builder: another where its text or a value is.
+
+    The text and the constants are one digest, under `SOURCE`. Under `VALUES` each value that the
+    builder reads has one of its own, so that the one that differs can be named; a digest, as some
+    are passwords.
+    """
+    build: Any = workload.build
+    found = _Found(build)
     bound: list[Any] = []
-    leads = list(_led_to([build]))
     if isinstance(build, partial):
         bound += [build.args, dict(sorted(build.keywords.items()))]
         build = build.func
@@ -40,48 +61,228 @@ def source_of(workload: Workload) -> str:
         with contextlib.suppress(ValueError):  # not filled yet
             # What may change while it runs, such as a list of losses, is no other workload's.
             bound += [x for x in [cell.cell_contents] if _is_fixed(x)]
+    text = found.text_of(build if inspect.isroutine(build) else type(build))
     try:
-        text = inspect.getsource(build if inspect.isroutine(build) else type(build))
-    except (OSError, TypeError):
-        return ""
-    try:
-        given = "\0".join([text, *map(_text, bound), *leads])
+        said = [text, *map(_text, bound), *found.texts]
     except RecursionError:  # something holds itself
-        given = "\0".join([text, *(type(x).__qualname__ for x in bound), *leads])
-    return hashlib.sha256(given.encode(errors="replace")).hexdigest()[:20]
+        said = [text, *(type(x).__qualname__ for x in bound), *found.texts]
+    values = {name: _digest(words)[:8] for name, words in sorted(found.values().items())}
+    return {
+        SOURCE: f"{_EDITED} in {_PYTHON}: " * found.is_edited + _digest(said),
+        VALUES: json.dumps(values, separators=(",", ":")),
+    }
 
 
-def _led_to(roots: Sequence[Any]) -> Iterator[str]:
-    """The texts of the user's functions and classes, and the constants, that these lead to."""
-    todo, seen = deque(roots), dict[int, Any]()
-    while todo:
-        thing = todo.popleft()
-        if id(thing) in seen:
-            continue
-        seen[id(thing)] = thing  # kept, so that no other gets its identity
+def why_another(saved: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Why a run that noted this is not of the workload of now; "" if it is."""
+    old, new = _values_in(saved), _values_in(now)
+    other = [name for name in new if name in old and old[name] != new[name]]
+    before, after = saved.get(SOURCE, ""), now[SOURCE]
+    if not before:
+        return "it does not say of which source it is"
+    if before != after and _EDITED in before + after:
+        return "the code that ran is not its file's text, as where that was edited after the import"
+    if other:
+        return f"another value: {_first(other)}"
+    if before != after:
+        also = "" if VALUES in saved else ", or a constant that it reads"
+        return f"the workload's source has changed since{also}"
+    other = sorted(x for x in old.keys() ^ new.keys() if not x.startswith(_CODE))
+    if VALUES in saved and other:
+        return f"not there, or not read, in both: {_first(other)}"
+    return ""
+
+
+def not_compared(saved: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The values that an older kit did not note; "" if these are none."""
+    # The digest has the constants, which are those with plain names.
+    names = [name for name in _values_in(now) if not name.isidentifier()]
+    return _first(names) if names and VALUES not in saved else ""
+
+
+def _values_in(noted: Mapping[str, str]) -> dict[str, Any]:
+    with contextlib.suppress(ValueError, TypeError):  # somebody wrote it by hand
+        return dict(json.loads(noted.get(VALUES, "{}")))
+    return {}
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _digest(words: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(words).encode(errors="replace")).hexdigest()[:20]
+
+
+class _Found:
+    """What a builder leads to.
+
+    Attributes:
+        texts: those of the user's functions and classes, and the constants, that it leads to by
+            their names.
+        is_edited: the text of some of it is not what runs.
+    """
+
+    def __init__(self, build: Any) -> None:
+        self.texts: list[str] = []
+        self.is_edited = False
+        self._notes: list[tuple[str, str]] = []
+        self._named: list[tuple[str, Any]] = []
+        self._fields: list[tuple[str, str, Any]] = []  # of classes and of the builder's object
+        self._read: set[str] = set()
+        self._build = build.func if isinstance(build, partial) else build
+        self._todo = deque([build])
+        self._later = deque[Any]()  # what names alone do not lead to: noted among the values
+        self._is_later = False
+        seen: dict[int, Any] = {}
+        while self._todo or self._later:
+            self._is_later = self._is_later or not self._todo
+            thing = (self._todo or self._later).popleft()
+            if id(thing) not in seen:
+                seen[id(thing)] = thing  # kept, so that no other gets its identity
+                self._look(thing)
+
+    def values(self) -> dict[str, list[str]]:
+        """The plain values that are read, in words, by their names."""
+        found: dict[str, list[str]] = {}
+        fields = [(f"{owner}.{name}", x) for owner, name, x in self._fields if self._reads(name)]
+        for name, value in (*self._named, *fields):
+            # A step may append to a list, such as that of the losses.
+            all_rows = () if isinstance(value, (list, set)) else self._rows(name, value)
+            rows = [*islice(all_rows, 100 * _MOST)]
+            if len(rows) > _MOST_NAMED:
+                rows = [(name, " ".join(map(": ".join, rows)))]
+            for path, words in rows:
+                found.setdefault(path, []).append(words)
+        for name, words in self._notes:
+            found.setdefault(name, []).append(words)
+        return found
+
+    def text_of(self, thing: Any) -> str:
+        """Its text; "" where Python has none, or where it is not that of what runs."""
+        parts = _functions_of(thing) if inspect.isclass(thing) else [thing]
+        if any(map(_is_edited, parts)):
+            self.is_edited = True
+            return ""
+        with contextlib.suppress(OSError, TypeError):
+            return inspect.getsource(thing)
+        return ""  # as of a class of a notebook, whose methods have one
+
+    def _look(self, thing: Any) -> None:
         if isinstance(thing, (list, tuple, dict)):
             parts = [*thing.values()] if isinstance(thing, dict) else thing
-            todo += filter(_has_text, parts[:_MOST])  # a step may append to it: no objects
+            self._todo += filter(_has_text, parts[:_MOST])  # a step may append to it: no objects
         elif isinstance(thing, partial):
-            todo += [thing.func, *thing.args, *thing.keywords.values()]
+            self._todo += [thing.func, *thing.args, *thing.keywords.values()]
+            self._named += [(f"partial({i})", x) for i, x in enumerate(thing.args)]
+            self._named += [(f"partial({name})", x) for name, x in thing.keywords.items()]
         elif inspect.ismethod(thing):
-            todo += [thing.__func__, thing.__self__]
+            self._todo += [thing.__func__, thing.__self__]
+            if thing is self._build:
+                self._see_fields(type(thing.__self__), getattr(thing.__self__, "__dict__", {}))
         elif isinstance(thing, Workload):
-            todo.append(thing.build)
+            self._todo.append(thing.build)
         elif inspect.isfunction(thing):
             if is_users(thing.__code__.co_filename):
-                yield _source(thing)
-                named, constants = _names_in(thing)
-                todo += named
-                yield from constants
-            todo.append(getattr(thing, "__wrapped__", None))
+                self._look_into(thing)
+            self._todo.append(getattr(thing, "__wrapped__", None))
         elif inspect.isclass(thing):
             if _is_of_user(thing):
-                yield _source(thing)
-                todo += [*thing.__bases__, *_functions_of(thing)]
+                self._say(thing.__qualname__, self.text_of(thing))
+                self._todo += [*thing.__bases__, *_functions_of(thing)]
+                self._see_fields(
+                    thing, {k: v for k, v in vars(thing).items() if not k.startswith("__")}
+                )
         elif not inspect.ismodule(thing):
             wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # runs no code of its own
-            todo += [type(thing), wrapped]
+            self._todo += [type(thing), wrapped]
+            if thing is self._build:
+                self._see_fields(type(thing), getattr(thing, "__dict__", {}))
+
+    def _say(self, name: str, text: str) -> None:
+        if self._is_later:
+            self._notes.append((f"source of {name}", text))
+        else:
+            self.texts.append(text)
+
+    def _see_fields(self, kind: type, fields: Mapping[str, Any]) -> None:
+        self._fields += [(kind.__qualname__, name, value) for name, value in fields.items()]
+        self._later += filter(_has_text, fields.values())
+        self._later += [x.func for x in fields.values() if isinstance(x, cached_property)]
+
+    def _look_into(self, function: FunctionType) -> None:
+        """Its text, and what its names lead to."""
+        code, name = function.__code__, function.__qualname__
+        text = self.text_of(function)
+        self._say(name, text)
+        if not text:
+            self._notes.append((f"{_CODE}{name} in {_PYTHON}", _words_of(code)))
+        elif hasattr(function, "__wrapped__"):  # the text is that of what it wraps
+            with contextlib.suppress(OSError):
+                self._notes.append((f"source of {code.co_name}", inspect.getsource(code)))
+        names, read, changed = _names_of(code)
+        self._read |= read
+        defaults, count = function.__defaults__ or (), code.co_argcount
+        given = [*zip(code.co_varnames[count - len(defaults) : count], defaults, strict=True)]
+        given += (function.__kwdefaults__ or {}).items()
+        self._named += given
+        self._later += [value for _, value in given]
+        for cell_name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # not filled yet
+                self._todo.append(cell.cell_contents)
+                is_changed = ("STORE_DEREF", cell_name) in changed
+                self._named += [] if is_changed else [(cell_name, cell.cell_contents)]
+        known, modules = function.__globals__, list[dict[str, Any]]()
+        for name in names:
+            value = known.get(name, sys.modules.get(name))
+            if inspect.ismodule(value):
+                modules += [vars(value)] if is_users(getattr(value, "__file__", None) or "") else []
+            elif name in known:
+                self._see(name, value, ("STORE_GLOBAL", name) in changed)
+            else:
+                self._todo.append(value)
+        for module in modules:
+            owner = module.get("__name__", "")
+            found = [name for name in names if name in module]
+            self._todo += [module[name] for name in found]
+            self._named += [(f"{owner}.{name}", module[name]) for name in found]
+
+    def _see(self, name: str, value: Any, is_changed: bool) -> None:
+        """A global of a function."""
+        if is_changed or not _is_fixed(value):
+            self._todo.append(value)
+        else:
+            self.texts += [f"{name}={_text(value)}"] * (not self._is_later)
+        if not is_changed:
+            self._named.append((name, value))
+
+    def _reads(self, name: str) -> bool:
+        return name in self._read or not _READS_ALL.isdisjoint(self._read)
+
+    def _rows(self, name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
+        """A value in words, as far as it is plain: numbers and texts, and what holds these.
+
+        Not the fields of an object, but where it is of a kind that holds settings: others have
+        times, names of files and counts. And only fields that some function reads: a script's
+        arguments say also where its output goes.
+        """
+        rows: Iterable[tuple[str, Any]] = ()
+        if isinstance(value, (list, tuple, set)):  # the first of many, as of a dataset
+            value = tuple(islice(value, _MOST)) if type(value) is not set else frozenset(value)
+        if _is_fixed(value) or isinstance(value, (Enum, Number, bytes, range)):
+            yield name, _text(value)
+        elif isinstance(value, dict):
+            rows = ((f"{name}[{_text(k)}]", x) for k, x in value.items())
+        elif isinstance(value, tuple):
+            rows = ((f"{name}[{i}]", x) for i, x in enumerate(value))
+        elif isinstance(value, (Namespace, SimpleNamespace)) or (
+            dataclasses.is_dataclass(value) and not isinstance(value, type)
+        ):
+            fields = getattr(value, "__dict__", {})
+            rows = ((f"{name}.{k}", x) for k, x in fields.items() if self._reads(k))
+        if depth < _DEEPEST:
+            for path, x in islice(rows, _MOST):
+                yield from self._rows(path, x, depth + 1)
 
 
 def _has_text(thing: Any) -> bool:
@@ -104,42 +305,56 @@ def _functions_of(kind: type) -> Iterator[Any]:
             yield plain
 
 
-def _names_in(function: FunctionType) -> tuple[list[Any], list[str]]:
-    """What a function's names lead to: things that have a text, and constants in words."""
-    found, constants = list[Any](), list[str]()
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):
-            found.append(cell.cell_contents)
-    names, changed = _names_of(function.__code__)
-    known, modules = function.__globals__, list[Any]()
-    for name in names:
-        value = known.get(name, sys.modules.get(name))
-        if inspect.ismodule(value):
-            modules += [vars(value)] if is_users(getattr(value, "__file__", None) or "") else []
-        elif name in known and name not in changed and _is_fixed(value):
-            constants.append(f"{name}={_text(value)}")
-        else:
-            found.append(value)
-    found += [module[name] for module in modules for name in names if name in module]
-    return found, constants
+def _is_edited(thing: Any) -> bool:
+    """Is a function other code than what its file has now?"""
+    code = getattr(thing, "__code__", None)
+    if not isinstance(code, CodeType) or not is_users(code.co_filename):
+        return False
+    try:
+        stat = os.stat(code.co_filename)
+    except (OSError, ValueError):  # of a notebook or of `exec`: nobody can edit it
+        return False
+    return code not in _codes_of(code.co_filename, stat.st_mtime_ns, stat.st_size)
 
 
-def _names_of(code: CodeType) -> tuple[list[str], set[str]]:
-    """The names that it reads, with the functions in it; and the globals that it changes."""
-    names = list(code.co_names)
-    changed = {x.argval for x in dis.get_instructions(code) if x.opname == "STORE_GLOBAL"}
+@lru_cache(maxsize=64)
+def _codes_of(file: str, _time: int, _size: int) -> frozenset[CodeType]:
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        return frozenset(_codes_in(compile(Path(file).read_bytes(), file, "exec", 0, True)))
+    return frozenset()
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    """It, and those of the functions in it."""
+    yield code
     for part in code.co_consts:
         if isinstance(part, CodeType):
-            inner, others = _names_of(part)
-            names, changed = names + inner, changed | others
-    return names, changed
+            yield from _codes_in(part)
 
 
-def _source(thing: Any) -> str:
-    """Its text; "" where Python has none, as of a class of a notebook, whose methods have one."""
-    with contextlib.suppress(OSError, TypeError):
-        return inspect.getsource(thing)
-    return ""
+def _words_of(code: CodeType) -> str:
+    """What a function does: all of its code but the lines."""
+    parts = [_words_of(x) if isinstance(x, CodeType) else _text(x) for x in code.co_consts]
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    return f"{code.co_code.hex()} {counts} {names} [{', '.join(parts)}]"
+
+
+def _names_of(code: CodeType) -> tuple[list[str], set[str], set[tuple[str, str]]]:
+    """Of it and the functions in it: all names; those that it reads; variables that it sets.
+
+    A text counts as a name that is read: `getattr(args, "width")`.
+    """
+    names, read, changed = list[str](), set[str](), set[tuple[str, str]]()
+    for part in _codes_in(code):
+        names += part.co_names
+        for row in dis.get_instructions(part):
+            if row.opname in ("STORE_GLOBAL", "STORE_DEREF"):
+                changed.add((row.opname, row.argval))
+            elif row.opname.startswith("LOAD_") and "FAST" not in row.opname:
+                texts = row.argval if isinstance(row.argval, tuple) else (row.argval,)
+                read |= {x for x in texts if isinstance(x, str)}
+    return names, read, changed
 
 
 def _is_fixed(value: Any) -> bool:

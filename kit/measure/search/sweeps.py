@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from kit.errors import Cancelled, RunFileError, SettingsError, SweepError, SweepInterrupted
+from kit.errors import Cancelled, RunFileError, SettingsError, SweepError, SweepInterrupted, note
 from kit.files import as_path
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress
@@ -40,7 +40,7 @@ from kit.measure.base.provenance import provenance
 from kit.measure.base.turns import TURNS
 from kit.measure.many.placement import Placement
 from kit.measure.many.portable import check_importable, let_go, portable
-from kit.measure.search.source import source_of
+from kit.measure.search.source import not_compared, source_of, why_another
 from kit.runs.knob import check_by_name
 from kit.runs.labels import COMMIT
 from kit.runs.run import Run
@@ -59,8 +59,10 @@ _OF_MACHINE = (
     COMMIT,
 )
 PARALLEL = "measured in parallel"  # key in a run's environment
-SOURCE = "workload source"  # key in a saved run's environment
 _POLL_S = 0.2  # how soon a cancel is seen while workers are busy
+# What a workload was when the last sweep of it began, by what that one left: its steps may change
+# what it reads, such as a count, and the next sweep of this process goes on with the folder.
+_BEGAN: dict[tuple[str, ...], dict[str, str]] = {}
 _GIVEN_UP = "the executor gave this cell up: it was shut down, or has lost its workers"
 
 
@@ -103,6 +105,8 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
         missing = [c for i, c in enumerate(cells) if i not in state.runs]
         # `from None`: where a step was when Ctrl-C came says nothing
         raise SweepInterrupted(state.finished, missing, state.where) from None
+    finally:
+        state.leave()
     if state.failures:
         first = next(iter(state.failures.values()))
         raise SweepError(state.finished, state.failures, list(grid)) from first
@@ -144,9 +148,10 @@ class _Sweep:
         return "" if self.folder is None else str(self.folder)
 
     @cached_property
-    def source(self) -> str:
+    def source(self) -> dict[str, str]:
         """That of the workload before its first cell: a builder may change what it names."""
-        return source_of(self.placement.workload)
+        now = source_of(self.placement.workload)
+        return _BEGAN.get((self.placement.name, *now.values()), now)
 
     @property
     def pending(self) -> list[int]:
@@ -156,16 +161,27 @@ class _Sweep:
         """Take over what an earlier call has saved."""
         if self.folder is None:
             return
+        unknown = ""
         for i, file in enumerate(_files(self.folder, self.placement, self.cells)):
             run, why = _read(file, self.placement.name, self.cells[i], self.source)
             if run is not None:
                 self.runs[i] = run
                 self.saved.add(i)
                 self.loaded = True
+                unknown = unknown or not_compared(run.environment, self.source)
             elif why:
-                warnings.warn(f"{file} is measured again: {why}", stacklevel=level_of_user())
+                self.warn(f"{file} is measured again: {why}")
+        if unknown:
+            kept = f"{self.folder} has runs of an older kit, which did not note {unknown}"
+            self.warn(f"{kept}: whether these are the same is not known")
         if self.runs:
             self.report("loaded", 0.0)
+
+    def leave(self) -> None:
+        """Remember what the steps have changed of what their builder reads."""
+        if self.folder is not None:
+            left = source_of(self.placement.workload)
+            _BEGAN[self.placement.name, *left.values()] = self.source
 
     def run_here(self) -> None:
         """One cell after the other; they share what they compile."""
@@ -261,8 +277,7 @@ class _Sweep:
         if i in self.runs:
             return
         if self.folder is not None:
-            noted = {**run.environment, SOURCE: self.source}
-            run = replace(run, environment=noted)
+            run = replace(run, environment={**run.environment, **self.source})
         self.runs[i] = run
         self.save()
 
@@ -275,10 +290,7 @@ class _Sweep:
             try:
                 self.runs[i].save(files[i])
             except (OSError, RunFileError) as error:
-                warnings.warn(
-                    f"this run could not be saved, and is kept in memory only: {error}",
-                    stacklevel=level_of_user(),
-                )
+                self.warn(f"this run could not be saved, and is kept in memory only: {error}")
             self.saved.add(i)
 
     def fail(self, i: int, error: BaseException) -> None:
@@ -296,10 +308,16 @@ class _Sweep:
                     values = sorted({*values, provenance().get(COMMIT, values[0])})
                 if len(values) > 1:
                     may = "may not" if name == COMMIT else "do not"
-                    warnings.warn(
-                        f"these runs {may} compare: {name} is {' or '.join(values)}",
-                        stacklevel=level_of_user(),
-                    )
+                    self.warn(f"these runs {may} compare: {name} is {' or '.join(values)}")
+
+    def warn(self, text: str) -> None:
+        """Say what is odd; where Python makes an error of it (`-W error`), that holds the runs."""
+        try:
+            warnings.warn(text, stacklevel=level_of_user())
+        except Warning as error:
+            error.runs = self.finished  # type: ignore[attr-defined]
+            note(error, "what was measured is in this error's .runs")
+            raise
 
     def report(self, text: str, fraction: float) -> None:
         """`fraction` is of the cell that is being measured."""
@@ -409,7 +427,9 @@ def _files(folder: Path, placement: Placement, cells: Iterable[Settings]) -> lis
     return files
 
 
-def _read(file: Path, name: str, cell: Settings, source: str) -> tuple[Run | None, str]:
+def _read(
+    file: Path, name: str, cell: Settings, source: Mapping[str, str]
+) -> tuple[Run | None, str]:
     """The saved run, or why there is none that can be trusted; "" if there is no file."""
     try:
         run = Run.load(file)
@@ -421,6 +441,5 @@ def _read(file: Path, name: str, cell: Settings, source: str) -> tuple[Run | Non
         return None, "it is a run of another workload"
     if run.settings != cell:
         return None, "it was measured under other settings"
-    if run.environment.get(SOURCE, "") != source:
-        return None, "the workload's source has changed since"
-    return run, ""
+    why = why_another(run.environment, source)
+    return (None, why) if why else (run, "")

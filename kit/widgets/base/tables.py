@@ -19,7 +19,7 @@ from kit.runs.analysis.cures import sync_cure
 from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import traced_text
-from kit.runs.labels import device_of, is_of_strangers
+from kit.runs.labels import VALUES, device_of, is_of_strangers
 from kit.runs.run import Run
 from kit.text import format_count, format_ms, format_number, format_percent, format_share, safe_html
 from kit.trace import SyncRow, sync_table
@@ -179,6 +179,7 @@ def run_notes_html(run: Run) -> str:
         lines[0] += f", {safe_html(s.dtype)}"
     if run.environment:
         pairs = [(k, device_of(run) if k == "device" else v) for k, v in run.environment.items()]
+        pairs = [(k, v) for k, v in pairs if k != VALUES]  # digests, which tell nobody anything
         lines.append(" · ".join(f"{safe_html(k, 40)} {safe_html(v, 80)}" for k, v in pairs[:16]))
     lines.append(_tracing(run))
     if s.mode == "torch" and run.timeline.origin == "profiled":
