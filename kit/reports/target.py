@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from kit.errors import SettingsError, SweepInterrupted, note
 from kit.files import as_path, check_target
-from kit.runs.run import Run
+
+if TYPE_CHECKING:
+    from kit.runs.run import Run
 
 __all__ = ["check_report_target", "is_markdown", "keeping"]
 

@@ -121,10 +121,13 @@ def test_a_script_that_replaces_its_process_is_told_that_it_is_not_watched(kit_r
     """`os.execv` with OMP_NUM_THREADS set: exit status 0, no file, no word."""
     before = os.execv, os.execve
     text = (
-        "import os\ntry:\n    os.execlp('no/such', 'it')\nexcept OSError:\n    print('went on')\n"
+        "import os\nopen('it', 'w').write('no program')\nos.chmod('it', 0o700)\n"
+        "try:\n    os.execl('./it', 'it')\nexcept OSError:\n    print('went on')\n"
     )
     _, said, wrong = kit_run(written(text))
     assert said == "went on\n"
     assert "train.py replaces this process (os.exec*): what comes is not watched" in wrong
     assert (os.execv, os.execve) == before
     assert "replaces" not in kit_run(written("import os\n"))[2]
+    sought = text.replace("'./it'", "'no/such'")  # as in each folder of PATH but the last
+    assert "replaces" not in kit_run(written(sought))[2]
