@@ -121,7 +121,7 @@ def test_a_script_that_replaces_its_process_is_told_that_it_is_not_watched(kit_r
     """`os.execv` with OMP_NUM_THREADS set: exit status 0, no file, no word."""
     before = os.execv, os.execve
     text = (
-        "import os\nopen('it', 'w').write('no program')\nos.chmod('it', 0o700)\n"
+        "import os, pathlib\npathlib.Path('it').write_text('no program')\nos.chmod('it', 0o700)\n"
         "try:\n    os.execl('./it', 'it')\nexcept OSError:\n    print('went on')\n"
     )
     _, said, wrong = kit_run(written(text))
