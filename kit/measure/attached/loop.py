@@ -140,8 +140,8 @@ class LoopWatch(OptimizerWatch):
             raise
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._later.end()
         try:
+            self._later.end()
             self.close(_said(error))
         except BaseException:  # an interrupt in the middle: no hook, no profiler is left
             self.close(_said(error))

@@ -33,7 +33,7 @@ class ReplicaSession(Session):
         if settings.step_mode == "speculate":
             raise SettingsError(
                 "step_mode='speculate' issues a step again, and what other replicas were sent "
-                "cannot be asked for again; take 'retrace' or 'replay'"
+                "cannot be asked for again; take step_mode='retrace' or 'replay'"
             )
         if settings.scaling.takes_back:
             raise SettingsError(
