@@ -32,8 +32,9 @@ class ReplicaSession(Session):
             raise SettingsError("DataParallel records its steps, which mode 'torch' does not")
         if settings.step_mode == "speculate":
             raise SettingsError(
-                "step_mode='speculate' issues a step again, and what other replicas were sent "
-                "cannot be asked for again; take step_mode='retrace' or 'replay'"
+                "DataParallel records its steps, or replays them: step_mode='speculate' issues a "
+                "step again, and what other replicas were sent cannot be asked for again; take "
+                "step_mode='retrace' or 'replay'"
             )
         if settings.scaling.takes_back:
             raise SettingsError(
