@@ -30,6 +30,7 @@ from typing import Any
 from kit.measure.base.context import Workload
 from kit.runs.labels import VALUES
 from kit.runtime.recording.sites import is_users
+from kit.runtime.steps.names import codes_in
 
 __all__ = ["not_compared", "source_of", "why_another"]
 
@@ -320,16 +321,8 @@ def _is_edited(thing: Any) -> bool:
 @lru_cache(maxsize=64)
 def _codes_of(file: str, _time: int, _size: int) -> frozenset[CodeType]:
     with contextlib.suppress(OSError, SyntaxError, ValueError):
-        return frozenset(_codes_in(compile(Path(file).read_bytes(), file, "exec", 0, True)))
+        return frozenset(codes_in(compile(Path(file).read_bytes(), file, "exec", 0, True)))
     return frozenset()
-
-
-def _codes_in(code: CodeType) -> Iterator[CodeType]:
-    """It, and those of the functions in it."""
-    yield code
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            yield from _codes_in(part)
 
 
 def _words_of(code: CodeType) -> str:
@@ -346,7 +339,7 @@ def _names_of(code: CodeType) -> tuple[list[str], set[str], set[tuple[str, str]]
     A text counts as a name that is read: `getattr(args, "width")`.
     """
     names, read, changed = list[str](), set[str](), set[tuple[str, str]]()
-    for part in _codes_in(code):
+    for part in codes_in(code):
         names += part.co_names
         for row in dis.get_instructions(part):
             if row.opname in ("STORE_GLOBAL", "STORE_DEREF"):
