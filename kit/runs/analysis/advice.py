@@ -45,8 +45,9 @@ _RECORDING = tuple(row.name for row in CATEGORY_ROWS if row.phase)
 HOST_WORK = (*_RECORDING, "own code", "input", "host waits elsewhere")
 _IN_A_THREAD = "let a thread do that ahead of the step (prefetch=2)."
 _IN_PROCESSES = (
-    "let processes do that ahead of the step ({processes}). A thread (prefetch=2) would take turns "
-    "with recording, which leaves it no time here: such steps have become slower."
+    "let processes do that ahead of the step ({processes}). A thread (prefetch=2) gains where the "
+    "loader leaves Python's lock, as numpy does for large arrays. Else it takes turns with "
+    "recording, which leaves it no time here: such steps have become slower."
 )
 _NO_TIME = 0.9  # of the step: a host that is at work for so much has none to spare for a thread
 _IN_TURN = (

@@ -35,7 +35,7 @@ def test_waiting_for_batches_asks_for_prefetch_and_then_for_a_faster_loader() ->
     assert (advice.ms, advice.change) == (4.0, {})  # no button for what makes steps slower
     assert advice.text.startswith("the host records nothing for 4 ms a step while the next batch")
     assert "let processes do that ahead of the step (a DataLoader of your own" in advice.text
-    turns = "would take turns with recording, which leaves it no time here"
+    turns = "Else it takes turns with recording, which leaves it no time here"
     assert turns in advice.text
     spare = [*hidden[:2], host("record", 4, 8), host("wait", 8, 10, "item")]
     (advice,) = [a for a in synthetic(spare).advice() if a.rule == "input"]
