@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED, check_bulk_size
-from kit.text import MOST_WHOLE, check_whole_number
+from kit.text import MOST_WHOLE, check_whole_number, markdown_table
 
 __all__ = ["Knob", "OwnKnob", "Widget", "check_by_name", "knobs_in", "knobs_of", "setting",
            "settings_table"]  # fmt: skip
@@ -325,9 +325,5 @@ def check_by_name(given: object, what: str, example: Mapping[str, Sequence[Any]]
 
 def settings_table(cls: Any) -> str:
     """The table of settings in Markdown, as the documentation has it."""
-    lines = ["| setting | values | default | what it asks |", "| --- | --- | --- | --- |"]
-    lines += [
-        f"| `{row.name}` | {row.range} | {row.write(row.default)} | {row.asks} |"
-        for row in knobs_of(cls)
-    ]
-    return "\n".join(lines)
+    rows = ((f"`{row.name}`", row.range, row.write(row.default), row.asks) for row in knobs_of(cls))
+    return markdown_table(("setting", "values", "default", "what it asks"), rows, has_numbers=False)
