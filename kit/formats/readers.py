@@ -55,7 +55,7 @@ class Reader:
     written_by: str  # the call that writes such files, as Markdown
     # of a Path; and of `step_by`, where one may say what a step is
     read: Callable[..., Imported | Run]
-    takes_step_by: bool = False
+    takes_step_by: bool = True
     begins: re.Pattern[str] | None = None  # how its JSON begins, where a suffix does not tell
 
 
@@ -81,7 +81,6 @@ _CHROME = Reader(
     "torch.profiler",
     "`prof.export_chrome_trace(path)` of torch.profiler, CPU and CUDA; `kit.export_trace`",
     _by("kit.formats.chrome.read", "read_chrome"),
-    takes_step_by=True,
 )
 _NSYS = Reader(
     (".sqlite",),
@@ -89,9 +88,10 @@ _NSYS = Reader(
     "nsys",
     "`nsys export --type sqlite` of Nsight Systems",
     _by("kit.formats.nsys", "read_nsys"),
-    takes_step_by=True,
 )
-_SAVED = Reader((".kitrun",), "`.kitrun`", "kit", "`run.save(path)`", _read_saved)
+_SAVED = Reader(
+    (".kitrun",), "`.kitrun`", "kit", "`run.save(path)`", _read_saved, takes_step_by=False
+)
 READERS = (
     _CHROME,
     Reader(
@@ -100,7 +100,6 @@ READERS = (
         "jax",
         "`jax.profiler.trace(directory)`, CPU and GPU; of TPUs one real file was met",
         _by("kit.formats.xplane", "read_xplane"),
-        takes_step_by=True,
     ),
     Reader(
         (),
@@ -108,7 +107,6 @@ READERS = (
         "jax's trace viewer",
         "`jax.profiler.trace(directory)`, beside `*.xplane.pb`, which says more",
         _by("kit.formats.trace_viewer", "read_trace_viewer"),
-        takes_step_by=True,
         begins=re.compile(
             r'"highres-ticks"|"process_name"\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s*"/(host|device):'
         ),
@@ -119,7 +117,6 @@ READERS = (
         "rocprofv3",
         "`rocprofv3 --output-format json`; of its calls and copies no real file was met yet",
         _by("kit.formats.rocprof", "read_rocprofv3"),
-        takes_step_by=True,
         begins=re.compile(r'\s*\{\s*"rocprofiler-sdk-tool"'),
     ),
     Reader(
@@ -128,7 +125,6 @@ READERS = (
         "rocprof",
         "`rocprof --hip-trace`; no real file was met yet",
         _by("kit.formats.rocprof", "read_rocprof"),
-        takes_step_by=True,
         begins=re.compile(
             rf'"process_name"[^{{}}]*\{{\s*{_ROCPROFS}|{_ROCPROFS}[^{{}}]*"process_name"'
         ),
@@ -139,7 +135,6 @@ READERS = (
         "Chakra",
         "Chakra's `trace_link`: torch's execution trace with times; no real file was met yet",
         _by("kit.formats.chakra", "read_chakra"),
-        takes_step_by=True,
         begins=re.compile(
             r'\s*\{\s*"schema"\s*:\s*"|\A(\s*\{\s*"workload_graph"|[\s\S]{1,40}?\n\x06schema)'
         ),
