@@ -20,9 +20,10 @@ from typing import Any
 from kit.errors import SettingsError
 from kit.text import check_whole_number
 
-__all__ = ["DEFAULT_BULK", "UNLIMITED", "BulkSizes", "check_bulk_size", "sizes_from_environment"]
+__all__ = ["DEFAULT_BULK", "UNLIMITED", "UNLIMITED_WORD", "BulkSizes", "check_bulk_size",
+           "size_text", "sizes_from_environment"]  # fmt: skip
 
-UNLIMITED = 1_000_000  # a bulk size that no step reaches
+UNLIMITED, UNLIMITED_WORD = 1_000_000, "unlimited"  # a bulk size that no step reaches
 DEFAULT_BULK = 15  # MXNet's
 
 _TRAIN, _INFERENCE = "KIT_BULK_TRAIN", "KIT_BULK_INFERENCE"
@@ -60,9 +61,12 @@ class BulkSizes:
 
     def __str__(self) -> str:
         names = ("forward", "backward", "inference")
-        sizes = (getattr(self, name) for name in names)
-        words = ("unlimited" if n >= UNLIMITED else f"{n:,}" for n in sizes)
-        return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
+        return ", ".join(f"{name} {size_text(getattr(self, name))}" for name in names)
+
+
+def size_text(size: int) -> str:
+    """A size for people: `1,000`, `unlimited`."""
+    return UNLIMITED_WORD if size >= UNLIMITED else f"{size:,}"
 
 
 def check_bulk_size(name: str, size: Any) -> int:

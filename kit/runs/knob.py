@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Literal
 
 from kit.errors import SettingsError
-from kit.runs.bulk_sizes import UNLIMITED, check_bulk_size
+from kit.runs.bulk_sizes import UNLIMITED, UNLIMITED_WORD, check_bulk_size, size_text
 from kit.text import MOST_WHOLE, check_whole_number, markdown_table
 
 __all__ = ["Knob", "OwnKnob", "Widget", "check_by_name", "knobs_in", "knobs_of", "setting",
@@ -22,7 +22,6 @@ __all__ = ["Knob", "OwnKnob", "Widget", "check_by_name", "knobs_in", "knobs_of",
 
 Widget = Literal["", "box", "buttons", "menu", "slider"]
 Value = bool | int | str | float
-UNLIMITED_WORD = "unlimited"
 SWITCH = ("off", "on")  # false and true, as text
 MOST_VALUES = 1000  # of one knob
 _MOST_TEXT = 100  # characters of a value, a name, a label
@@ -183,7 +182,7 @@ class Knob:
         if isinstance(value, bool):
             return SWITCH[value]
         if isinstance(value, int):
-            return UNLIMITED_WORD if self.is_bulk_size and value >= UNLIMITED else f"{value:,}"
+            return size_text(value) if self.is_bulk_size else f"{value:,}"
         return self.words.get(value, str(value))
 
     def in_words(self, value: Any) -> str:

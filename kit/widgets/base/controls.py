@@ -20,7 +20,7 @@ from ipywidgets import (
 )
 
 from kit.errors import SettingsError
-from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.bulk_sizes import UNLIMITED, size_text
 from kit.runs.knob import Knob, knobs_of
 from kit.runs.settings import BULK_STOPS, KIT_MODES, Settings
 from kit.text import safe_html
@@ -206,8 +206,8 @@ def _stops(knob: Knob, value: Any) -> Options:
 
 
 def _bulk_stops(value: int) -> Options:
-    sizes = BULK_STOPS if value >= UNLIMITED else (*BULK_STOPS, value)
-    return [(f"{x:,}", x) for x in sorted(set(sizes))] + [("unlimited", UNLIMITED)]
+    sizes = {*BULK_STOPS, min(value, UNLIMITED), UNLIMITED}
+    return [(size_text(size), size) for size in sorted(sizes)]
 
 
 def _offer(slider: SelectionSlider, options: Options) -> None:

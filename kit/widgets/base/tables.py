@@ -17,7 +17,7 @@ import numpy as np
 from kit.errors import words_of
 from kit.runs.analysis.cures import sync_cure
 from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
-from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.bulk_sizes import size_text
 from kit.runs.change import traced_text
 from kit.runs.labels import VALUES, device_of, is_of_strangers
 from kit.runs.run import Run
@@ -167,8 +167,7 @@ def unlowered_html(run: Run) -> str:
 def run_notes_html(run: Run) -> str:
     """What the numbers rest on: settings, machine, versions, cost of tracing, timeline notes."""
     s = run.settings
-    sizes = (s.bulk_forward, s.bulk_backward)
-    forward, backward = ("unlimited" if x >= UNLIMITED else f"{x:,}" for x in sizes)
+    forward, backward = map(size_text, (s.bulk_forward, s.bulk_backward))
     bulk = unbroken(f", bulk {forward} forward, {backward} backward")
     lines = [
         f"<b>{safe_html(run.name or 'unnamed step', 80)}</b>, mode {safe_html(s.mode)}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from kit.errors import SettingsError
 from kit.runs.analysis.headline import has_other_samples, headline_differences
-from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.bulk_sizes import size_text
 from kit.runs.change import Difference, doubt_of, middle_ms, steps_difference, within_text
 from kit.runs.compiles import COMPILED
 from kit.runs.knob import knobs_of
@@ -396,7 +396,7 @@ def _words(run: Run) -> dict[str, str]:
         if knob.name not in ("mode", "bulk_forward", "bulk_backward", "device")
         and knob.name in told
     }
-    forward, backward = (_size(n) for n in (s.bulk_forward, s.bulk_backward))
+    forward, backward = (size_text(n) for n in (s.bulk_forward, s.bulk_backward))
     bulk = f"bulk size {forward}"
     if forward != backward:
         bulk += f" forward, {backward} backward"
@@ -407,7 +407,3 @@ def _words(run: Run) -> dict[str, str]:
         **others,
         "device": safe_label(device_of(run), 40),
     }
-
-
-def _size(n: int) -> str:
-    return "unlimited" if n >= UNLIMITED else f"{n:,}"
