@@ -24,11 +24,11 @@ from kit.reports.grid import Axis, axes_of, baselines
 from kit.reports.markdown import report_markdown
 from kit.reports.target import is_markdown
 from kit.runs.analysis.diff import diff_runs
-from kit.runs.analysis.headline import Headlines, has_other_samples
+from kit.runs.analysis.headline import Headlines
 from kit.runs.analysis.sentence import change_sentence
 from kit.runs.analysis.story import best_of, story_of
 from kit.runs.change import told_interval
-from kit.runs.labels import device_of
+from kit.runs.labels import device_of, has_other_samples
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.cards import headline_changes

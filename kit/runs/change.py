@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.conditions import doubt
-from kit.runs.labels import TIME, cell_of, samples_of
+from kit.runs.labels import TIME, cell_of, has_other_samples, samples_of
 from kit.runs.spread import (
     BLUR,
     ENOUGH_FREEDOM,
@@ -225,7 +225,7 @@ class StepTimes:
         """As `step_difference` of these two runs; by the sample where their steps hold others."""
         a, b = self._runs[old], self._runs[new]
         low, high = interval(self._sides[old], self._sides[new])
-        samples = _samples(a, b)
+        samples = (samples_of(a), samples_of(b)) if has_other_samples(a, b) else (1, 1)
         found = Difference(
             a.step_ms / samples[0],
             b.step_ms / samples[1],
@@ -240,7 +240,7 @@ class StepTimes:
         found = self.difference(old, new)
         if found.kind == "unknown":
             return ""
-        unit = "step" if _samples(self._runs[old], self._runs[new]) == (1, 1) else "sample"
+        unit = "sample" if has_other_samples(self._runs[old], self._runs[new]) else "step"
         return f"{format_ms(found.old)} → {format_ms(found.new)} a {unit}: {found.text()}"
 
 
@@ -418,9 +418,3 @@ def _learned(groups: Sequence[Sequence[float]]) -> Rerun | None:
 def _times(run: Run) -> NDArray[Any]:
     """Milliseconds of each measured step."""
     return np.asarray(run.step_times_ns, float) / 1e6
-
-
-def _samples(old: Run, new: Run) -> tuple[int, int]:
-    """By what their step times are divided: 1 where the steps hold as many samples, or unknown."""
-    a, b = samples_of(old), samples_of(new)
-    return (1, 1) if a == b or 0 in (a, b) else (a, b)

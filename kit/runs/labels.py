@@ -24,6 +24,7 @@ __all__ = [
     "WATCHED",
     "cell_of",
     "device_of",
+    "has_other_samples",
     "is_of_jax",
     "is_of_strangers",
     "is_on_cpu",
@@ -56,6 +57,15 @@ def is_of_jax(run: Run) -> bool:
 def samples_of(run: Run) -> int:
     """How many samples a step of it holds; 0 if its program was never told a batch size."""
     return 0 if is_of_strangers(run) else run.settings.batch_size * run.settings.accumulate
+
+
+def has_other_samples(old: Run, new: Run) -> bool:
+    """Do their steps hold different numbers of samples, so that step times do not compare?
+
+    Of a trace of another program nobody knows: then steps are compared.
+    """
+    a, b = samples_of(old), samples_of(new)
+    return a != b and 0 not in (a, b)
 
 
 def label_of(run: Run) -> str:

@@ -16,11 +16,7 @@ from typing import Any, TypeVar
 from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.ir.graph import VARIABLES, aligned
-from kit.runs.analysis.headline import (
-    doubt_of_waits,
-    has_other_samples,
-    headline_differences,
-)
+from kit.runs.analysis.headline import doubt_of_waits, headline_differences
 from kit.runs.analysis.parts import NOTHING, Part, Parts, kernel_kind, sum_of
 from kit.runs.analysis.rows import Change, NodeChange, rest_texts, row_markdown, row_text
 from kit.runs.change import (
@@ -31,7 +27,16 @@ from kit.runs.change import (
     steps_difference,
 )
 from kit.runs.knob import knobs_of
-from kit.runs.labels import COMMIT, IMPORTED, TIME, VALUES, label_of, labels_of, told_settings
+from kit.runs.labels import (
+    COMMIT,
+    IMPORTED,
+    TIME,
+    VALUES,
+    has_other_samples,
+    label_of,
+    labels_of,
+    told_settings,
+)
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import (

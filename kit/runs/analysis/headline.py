@@ -23,7 +23,6 @@ from kit.runs.change import (
     shift_of,
     within_text,
 )
-from kit.runs.labels import samples_of
 from kit.runs.run import Run
 from kit.runs.spread import SURE
 from kit.runs.steady import rare_reads
@@ -38,7 +37,6 @@ __all__ = [
     "Headlines",
     "busy_of",
     "doubt_of_waits",
-    "has_other_samples",
     "headline_differences",
     "headline_text",
     "hidden_of",
@@ -212,15 +210,6 @@ def doubt_of_waits(*runs: Run) -> str:
     """Why a change of waits may be another program's, or the profiler's where it alone saw them."""
     is_traced = any(waits_of(run).is_traced for run in runs)
     return doubt_of_traced(*runs) if is_traced else doubt_of(*runs)
-
-
-def has_other_samples(old: Run, new: Run) -> bool:
-    """Do their steps hold different numbers of samples, so that step times do not compare?
-
-    Of a trace of another program nobody knows: then steps are compared.
-    """
-    a, b = samples_of(old), samples_of(new)
-    return a != b and 0 not in (a, b)
 
 
 def syncs_of_steps(run: Run) -> list[Sequence[SyncPoint]]:

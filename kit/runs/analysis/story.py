@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 
 from kit.errors import TimelineError
-from kit.runs.analysis.headline import has_other_samples
-from kit.runs.labels import samples_of
+from kit.runs.labels import has_other_samples, samples_of
 from kit.runs.run import Run
 
 __all__ = ["LEAST_LOST", "best_of", "lost_ms", "story_of"]

@@ -9,15 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kit.runs.analysis.headline import (
-    HEADLINE_WORDS,
-    busy_of,
-    has_other_samples,
-    headline_differences,
-    hidden_of,
-)
+from kit.runs.analysis.headline import HEADLINE_WORDS, busy_of, headline_differences, hidden_of
 from kit.runs.analysis.verdict import why_waits_unknown
 from kit.runs.change import Difference, time_notes
+from kit.runs.labels import has_other_samples
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
 from kit.trace.metrics import waits_of

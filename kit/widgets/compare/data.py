@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from kit.errors import SettingsError
-from kit.runs.analysis.headline import has_other_samples, headline_differences
+from kit.runs.analysis.headline import headline_differences
 from kit.runs.bulk_sizes import size_text
 from kit.runs.change import Difference, doubt_of, middle_ms, steps_difference, within_text
 from kit.runs.compiles import COMPILED
 from kit.runs.knob import knobs_of
-from kit.runs.labels import device_of, labels_of, samples_of, told_settings
+from kit.runs.labels import device_of, has_other_samples, labels_of, samples_of, told_settings
 from kit.runs.run import Run
 from kit.text import format_number, format_percent, safe_label
 from kit.trace import union_ns

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kit.runs.analysis.headline import has_other_samples, headline_differences
+from kit.runs.analysis.headline import headline_differences
 from kit.runs.analysis.sentence import change_sentence
 from kit.runs.knob import knobs_of
+from kit.runs.labels import has_other_samples
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction

@@ -13,13 +13,13 @@ import kit
 from kit.errors import SettingsError
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.analysis.diff import diff_runs, kernel_kind
-from kit.runs.analysis.headline import has_other_samples, headline_differences
+from kit.runs.analysis.headline import headline_differences
 from kit.runs.analysis.sentence import change_sentence
 from kit.runs.analysis.story import best_of
 from kit.runs.change import StepTimes
 from kit.runs.compiles import Compile
 from kit.runs.conditions import Conditions
-from kit.runs.labels import IMPORTED, TIME, WATCHED
+from kit.runs.labels import IMPORTED, TIME, WATCHED, has_other_samples
 from kit.runs.run import KNOWN_FRACTION, Fused, Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
