@@ -125,8 +125,8 @@ class Report {
     const {marked, shown} = this.models("timeline"), {state} = this.models("graph");
     for (const {properties: {data}} of [marked, shown]) data.change.connect(() => this.link.changed());
     state.properties.tags.change.connect(() => this.link.changed());
-    for (const wide of WIDE) {
-      matchMedia(wide).addEventListener("change", () => { if (this.shown >= 0) this.drawSweep(); });
+    for (const {page} of WIDE) {
+      matchMedia(page).addEventListener("change", () => { if (this.shown >= 0) this.drawSweep(); });
     }
     byId("link").addEventListener("click", () => this.link.copy(byId("link"), byId("address")));
     byId("selected").querySelector("button").addEventListener("click", () => select(NOTHING));

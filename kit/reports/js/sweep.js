@@ -8,10 +8,9 @@ const SERIES = ["#2f6db5", "#d1701f", "#2a9d6f", "#a3479b", "#7a6a2f", "#c23b4b"
 const BOX = {height: 170, gap: 11, right: 14, top: 12, bottom: 26};
 const LETTER = 6.6; // of a text at an axis
 const NARROW = 360;
-// Of one chart alone, of each of two: so they fill a page of this width. On a narrower one their
-// letters would be too small.
-const WIDTHS = [800, 560];
-export const WIDE = ["(min-width: 800px)", "(min-width: 1100px)"];
+// Of one chart alone, of each of two: the page that they fill, and how wide they are there. On a
+// narrower page their letters would be too small.
+export const WIDE = [{page: "(min-width: 800px)", width: 800}, {page: "(min-width: 1100px)", width: 560}];
 
 /**
  * A chart for each axis of numbers, a line in it for each mode of loss scaling.
@@ -23,7 +22,7 @@ export function sweepCharts(index, shown) {
   const modes = axes.findIndex((axis) => !axis.number && axis.name === "loss_scaling");
   const split = modes >= 0 ? modes : axes.findIndex((axis) => !axis.number);
   const others = axes.filter((axis) => axis.number).length - 1;
-  const width = WIDE[others] && matchMedia(WIDE[others]).matches ? WIDTHS[others] : NARROW;
+  const wide = WIDE[others], width = wide && matchMedia(wide.page).matches ? wide.width : NARROW;
   return axes.flatMap((axis, k) => {
     if (!axis.number) return [];
     const caption = element("figcaption", {}, `step time by ${axis.label}; band: what a rerun may take`);
