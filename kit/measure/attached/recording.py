@@ -18,7 +18,7 @@ from kit.measure.base.ready import MOST_EMPTYING, MOST_LEAD_IN, ReadyBatches, us
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP, WINDOW
 from kit.runtime.recording.sites import format_site, here
-from kit.text import format_count
+from kit.text import check_whole_number, format_count
 
 __all__ = ["Recording", "Wanted", "is_of_a_worker"]
 
@@ -33,11 +33,8 @@ class Wanted:
 
     def __init__(self, steps: int, skip: int | None) -> None:
         for what, number, least in (("steps", steps, 1), ("skip", skip, 0)):
-            is_whole = isinstance(number, int) and not isinstance(number, bool)
-            if number is not None and not (is_whole and number >= least):
-                raise SettingsError(
-                    f"{what} of a watch must be a whole number of at least {least}, not {number!r}"
-                )
+            if number is not None:
+                check_whole_number(SettingsError, f"{what} of a watch", number, at_least=least)
         self.steps, self.skip = steps, skip
         if skip is None and ranks_of_job() > 1:
             self.skip = MOST_WARMUP  # that all ranks record the same steps

@@ -22,7 +22,7 @@ from kit.runs.compiles import COMPILED
 from kit.runs.knob import knobs_of
 from kit.runs.labels import device_of, has_other_samples, labels_of, samples_of, told_settings
 from kit.runs.run import Run
-from kit.text import format_number, format_percent, safe_label
+from kit.text import format_number, format_percent, is_whole_number, safe_label
 from kit.trace import union_ns
 
 __all__ = [
@@ -219,8 +219,7 @@ def check_runs(runs: Sequence[Any], baseline: Any) -> None:
 
 def check_baseline(baseline: Any, count: int) -> None:
     """Refuse what is not the place of one of `count` runs."""
-    is_number = isinstance(baseline, int) and not isinstance(baseline, bool)
-    if not is_number or not 0 <= baseline < count:
+    if not (is_whole_number(baseline, 0) and baseline < count):
         raise SettingsError(
             f"baseline must be the place of one of the runs, 0 to {count - 1}, not {baseline!r}"
         )
