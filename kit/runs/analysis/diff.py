@@ -413,8 +413,8 @@ def _section(title: str, rows: Sequence[Change], limit: int, doubt: str) -> list
     """The rows that changed, and how many did not, and why."""
     changed = [row for row in rows if row.is_changed]
     lines = [f"  {row_text(row.name, row, row.note)}" for row in changed[:limit]]
-    if more := len(changed) - limit:
-        lines += [f"  ({more:,} more changed)"] * (more > 0)
+    if (more := len(changed) - limit) > 0:
+        lines.append(f"  ({more:,} more changed)")
     lines += [f"  {safe_terminal(said, 400)}" for said in rest_texts(rows, doubt)]
     return [f"{title}:", *lines] if lines else []
 
