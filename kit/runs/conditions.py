@@ -20,11 +20,13 @@ __all__ = [
     "DISTURBED",
     "IN_TURNS",
     "KNOWN",
+    "LATER",
     "MUCH",
     "OF_OTHERS",
     "OUTSIDE",
     "UNKNOWN_CONDITIONS",
     "Conditions",
+    "Unseen",
     "conditions_text",
     "doubt",
     "is_throttled",
@@ -39,6 +41,28 @@ IN_TURNS = "several threads made the loop's steps in turns, and one of them was 
 OUTSIDE = "programs that the step runs outside of kit.jax.step"  # in a doubt
 MUCH = 0.1  # of the steps: without what happened there, no limit can be told
 KNOWN = 0.90  # of the kernels' time: what must be known by op
+_EARLIER = (
+    "record from a moment at which the device has nothing left to do, by a schedule with warmup or "
+    "with torch.cuda.synchronize() before the profiler starts, and without other programs on it. "
+    "Events that were left out of the file look the same"
+)
+_BEHIND = (
+    "end each traced step with a wait for its work, torch.cuda.synchronize() or "
+    "jax.block_until_ready(result), so that a step lasts until its kernels have run; or trace more "
+    "steps, until the host can get no further ahead"
+)
+LATER = (
+    "trace later steps, by a schedule with warmup: the first launch of a kernel loads its code, "
+    "and a profiler that begins makes its buffers"
+)
+_APART = (
+    "open the trace of each process for itself, or a folder of them with kit.open_ranks, which "
+    "compares them"
+)
+_RECORD_AGAIN = (
+    "record again, with another version of the profiler if it writes such times each time: the "
+    "notes say which are wrong"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,36 +161,50 @@ def outside_fraction(timeline: Timeline, environment: Mapping[str, str]) -> floa
     return float(lengths[timeline.segment[kernels] < 0].sum() / max(lengths.sum(), 1))
 
 
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Why a timeline does not tell what limits a step, and what to do; "" where it does."""
+
+    why: str = ""
+    cure: str = ""  # "" also where more than a timeline has to be known for that
+
+
 def unseen(
     timeline: Timeline, environment: Mapping[str, str], not_begun: float, after_steps: float,
     wrong_times: str,
-) -> str:  # fmt: skip
-    """Why a timeline does not tell what limits a step; "" if it does. The last reason counts.
+) -> Unseen:  # fmt: skip
+    """The first reason that holds.
 
     Args:
         not_begun, after_steps: `Run.not_begun_fraction`, `Run.after_steps_fraction`.
         wrong_times: the doubt of `kit.trace.kernels.wrong_times`.
     """
-    found = "" if says_device(timeline) else "what the device did was not seen"
-    if environment.get("device", "").endswith(NOT_TRACED):
-        found = "the GPU that the file names was not traced"
-    device = environment.get("device", "").partition(" ")[0]
-    if device in OTHER_DEVICES and timeline.origin == "imported":
-        found = f"events of {device} are not read"
-    if STALLED in environment and timeline.origin == "imported":
-        found = f"{environment[STALLED]} are work of the profiler and of CUDA's driver"
-    if not_begun >= MUCH:
-        found = (
-            f"for {format_percent(not_begun)} of the step the device had been given work and is "
-            "not seen to begin it"
-        )
+    is_imported, device = timeline.origin == "imported", environment.get("device", "")
+    if is_imported and TOGETHER in environment:
+        return Unseen("the file holds the work of several processes", _APART)
+    if wrong_times:
+        return Unseen(wrong_times, _RECORD_AGAIN)
     if after_steps >= MUCH:
-        found = (
+        said = (
             f"{format_percent(after_steps)} of the kernels' time that the steps launched comes "
             "after the last step: a step is what the host did, and the device is behind it"
         )
-    is_together = timeline.origin == "imported" and TOGETHER in environment
-    return "the file holds the work of several processes" if is_together else wrong_times or found
+        return Unseen(said, _BEHIND)
+    if not_begun >= MUCH:
+        said = (
+            f"for {format_percent(not_begun)} of the step the device had been given work and is "
+            "not seen to begin it"
+        )
+        return Unseen(said, _EARLIER)
+    if is_imported and STALLED in environment:
+        said = f"{environment[STALLED]} are work of the profiler and of CUDA's driver"
+        return Unseen(said, LATER)
+    kind = device.partition(" ")[0]
+    if is_imported and kind in OTHER_DEVICES:
+        return Unseen(f"events of {kind} are not read")
+    if device.endswith(NOT_TRACED):
+        return Unseen("the GPU that the file names was not traced")
+    return Unseen() if says_device(timeline) else Unseen("what the device did was not seen")
 
 
 def _cores(conditions: Conditions) -> str:

@@ -19,7 +19,6 @@ from kit.ir import Graph, Segment
 from kit.runs.compiles import FIRST_MEASURED, MOSTLY, Compile, GraphChange, Measured
 from kit.runs.conditions import (
     IN_TURNS,
-    MUCH,
     OF_OTHERS,
     UNKNOWN_CONDITIONS,
     Conditions,
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from kit.runs.analysis.advice import Advice
     from kit.runs.tables.query import Answer
 
-__all__ = ["BASELINE", "EXPORTED_AS", "JIT", "KNOWN_FRACTION", "MEASURED_WAITS", "MUCH", "Fused",
+__all__ = ["BASELINE", "EXPORTED_AS", "JIT", "KNOWN_FRACTION", "MEASURED_WAITS", "Fused",
            "Run"]  # fmt: skip
 
 BASELINE, JIT = "baseline", "jax.jit"  # in the environment of a native run of jax
@@ -313,7 +312,8 @@ class Run:
         elif self.is_stretched:
             found = replace(found, of="traced step")
         parts = self.not_begun_fraction, self.after_steps_fraction, self.wrong_times.doubt
-        return replace(found, doubt=self.doubt or unseen(self.timeline, self.environment, *parts))
+        why = unseen(self.timeline, self.environment, *parts).why
+        return replace(found, doubt=self.doubt or why)
 
     @cached_property
     def withheld(self) -> str:

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice, in_a_step
-from kit.runs.conditions import OUTSIDE, doubt, is_throttled
+from kit.runs.conditions import LATER, OUTSIDE, doubt, is_throttled, unseen
 from kit.runs.labels import IMPORTED, is_on_cpu
-from kit.runs.run import BASELINE, JIT, MUCH, Run
+from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.steady import sorts_of_steps, unequal_text
 from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, Timeline, count_devices
 from kit.trace.active import launches, named
 from kit.trace.communication import calls_python, way_of
 from kit.trace.devices import is_runtimes, is_transfer
-from kit.trace.imported import ONLY_CALLS, STALLED, TOGETHER
+from kit.trace.imported import ONLY_CALLS
 from kit.trace.intervals import Mask, joined, within, without
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.limits import BUSY
@@ -69,28 +69,6 @@ _COPIES = (
 _CALLBACKS = (
     "call that function less often, or after the step, on what it returns (kit.kernel_table(run) "
     "has the callback, on device kit with its line)"
-)
-_EARLIER = (
-    "record from a moment at which the device has nothing left to do, by a schedule with warmup or "
-    "with torch.cuda.synchronize() before the profiler starts, and without other programs on it. "
-    "Events that were left out of the file look the same"
-)
-_BEHIND = (
-    "end each traced step with a wait for its work, torch.cuda.synchronize() or "
-    "jax.block_until_ready(result), so that a step lasts until its kernels have run; or trace more "
-    "steps, until the host can get no further ahead"
-)
-_LATER = (
-    "trace later steps, by a schedule with warmup: the first launch of a kernel loads its code, "
-    "and a profiler that begins makes its buffers"
-)
-_APART = (
-    "open the trace of each process for itself, or a folder of them with kit.open_ranks, which "
-    "compares them"
-)
-_RECORD_AGAIN = (
-    "record again, with another version of the profiler if it writes such times each time: the "
-    "notes say which are wrong"
 )
 _NOT_LOOKED = (
     "The device waits for the host, between two ops or launches. Whether the host computes there, "
@@ -248,7 +226,7 @@ def verdict(run: Run) -> Verdict | None:
     answered = {name for a in advice for name in rules.limits_of(a)}
     step = row.outside or row.inside if run.settings.mode == "torch" else row.inside
     step = f"if it computes: {step}" if is_untold else step
-    step = (first and _LATER) or (calls and _CALLBACKS) or (copies and _COPIES) or step
+    step = (first and LATER) or (calls and _CALLBACKS) or (copies and _COPIES) or step
     return Verdict(limit, said, advice, "" if limit.what in answered else step)
 
 
@@ -274,20 +252,11 @@ def _of_measured(run: Run, limit: Limit) -> str:
 
 def _next_of(run: Run) -> str:
     """What to do about a run whose limit cannot be told."""
-    if not run.doubt and TOGETHER in run.environment:
-        return _APART
-    if not run.doubt and run.wrong_times.doubt:
-        return _RECORD_AGAIN
-    if not run.doubt and run.not_begun_fraction >= MUCH:
-        return _EARLIER
-    if not run.doubt and run.after_steps_fraction >= MUCH:
-        return _BEHIND
-    if not run.doubt and STALLED in run.environment:
-        return _LATER
-    if not run.doubt and run.segments:
-        return _NO_KERNEL
     if not run.doubt:
-        return _UNSEEN if _has_device(run) else _NOTHING
+        parts = run.not_begun_fraction, run.after_steps_fraction, run.wrong_times.doubt
+        if cure := unseen(run.timeline, run.environment, *parts).cure:
+            return cure
+        return _NO_KERNEL if run.segments else _UNSEEN if _has_device(run) else _NOTHING
     if run.doubt == run.measured.unlike_text:
         return _WARM
     if not doubt(run.conditions):

@@ -11,6 +11,7 @@ import pytest
 import kit
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import verdict
+from kit.runs.conditions import MUCH
 from kit.runs.run import Run
 
 # What Kineto calls the events of each sort of device; the last are of forks.
@@ -142,7 +143,7 @@ def test_a_batch_that_is_loaded_says_nothing_of_waits(tmp_path: Path) -> None:
     assert "Sync points are unknown" in summary(run)
 
 
-def _launched(begin: float) -> list[dict[str, Any]]:
+def _launched(begin: float, lasts: float = 50) -> list[dict[str, Any]]:
     """A step of 10 ms in which a call at 0.1 ms launches a kernel, and the host then waits."""
     call = {"correlation": 7}
     return [
@@ -150,7 +151,7 @@ def _launched(begin: float) -> list[dict[str, Any]]:
         event("cpu_op", "aten::mm", 50, 100),
         event("cuda_runtime", "cudaLaunchKernel", 100, 5) | {"args": call},
         event("cuda_runtime", "cudaStreamSynchronize", 200, 9_700),
-        event("kernel", "gemm", begin, 50, 7) | {"args": {"device": 0, "stream": 7, **call}},
+        event("kernel", "gemm", begin, lasts, 7) | {"args": {"device": 0, "stream": 7, **call}},
     ]
 
 
@@ -165,6 +166,16 @@ def test_work_from_before_the_recording_is_no_dispatch_and_gives_no_verdict(tmp_
     assert "for 88% of the step the device had been given work" in found.limit.doubt
     assert found.next_step.startswith("record from a moment at which the device has nothing left")
     assert "dispatch-bound" not in summary(run)
+
+
+def test_what_to_do_is_of_the_reason_that_is_said(tmp_path: Path) -> None:
+    """Of two reasons one was said, and the cure of the other given."""
+    run = opened(tmp_path, *_launched(9_000, lasts=5_000))
+    assert run.not_begun_fraction > MUCH
+    found = verdict(run)
+    assert found is not None
+    assert "comes after the last step" in found.limit.doubt
+    assert found.next_step.startswith("end each traced step with a wait for its work")
 
 
 def test_a_kernel_that_begins_soon_was_dispatched(tmp_path: Path) -> None:
