@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice, in_a_step
-from kit.runs.conditions import LATER, OUTSIDE, doubt, is_throttled, unseen
+from kit.runs.conditions import IN_TURNS, LATER, OUTSIDE, doubt, is_throttled, unseen
 from kit.runs.labels import IMPORTED, is_on_cpu
 from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.steady import sorts_of_steps, unequal_text
@@ -33,6 +33,7 @@ from kit.trace.metrics import says_host, waits_of
 __all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits", "why_waits_unknown"]
 
 _WITHHELD = "No advice is given either"
+_ONE_THREAD = "have one thread make all of the loop's steps, and record that"
 _AGAIN = "measure again when nothing else runs: close other programs and notebooks"
 _WARM = (
     "raise warmup, or leave it out (then it lasts until the steps are steady), and measure more "
@@ -257,6 +258,8 @@ def _next_of(run: Run) -> str:
         if cure := unseen(run.timeline, run.environment, *parts).cure:
             return cure
         return _NO_KERNEL if run.segments else _UNSEEN if _has_device(run) else _NOTHING
+    if run.doubt == IN_TURNS:
+        return _ONE_THREAD
     if run.doubt == run.measured.unlike_text:
         return _WARM
     if not doubt(run.conditions):

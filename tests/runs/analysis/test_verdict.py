@@ -22,7 +22,7 @@ from kit.reports.markdown import report_markdown
 from kit.runs.analysis.advice import ADVICE_RULES, limits_of
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
-from kit.runs.conditions import KNOWN, Conditions
+from kit.runs.conditions import KNOWN, OF_OTHERS, Conditions
 from kit.runs.loss_scaling import HOST_CHECK
 from kit.runs.settings import Settings
 from kit.text import format_ms
@@ -112,6 +112,14 @@ def unseen() -> kit.Run:
         timeline=Timeline.of(spans, syncs, "profiled"),
         sync_points=tuple(replace(s, via="grad_scaler.py:351") for s in run.sync_points),
     )
+
+
+def test_a_loop_of_several_threads_is_not_told_to_let_the_machine_rest() -> None:
+    """It was told to measure again when nothing else uses the device, which changes nothing."""
+    of_threads = replace(run_of([busy(0, 4)]), environment={OF_OTHERS: "9"})
+    for conditions in (Conditions(), Conditions(cores=2, others=1)):
+        found = of(replace(of_threads, conditions=conditions))
+        assert found.next_step.startswith("have one thread make all of the loop's steps")
 
 
 def test_who_advises_withholds_what_the_verdict_withholds(unseen: kit.Run) -> None:
