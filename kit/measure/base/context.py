@@ -279,12 +279,7 @@ class Context:
                 'a dict of arrays is a dataset of jax: @kit.workload(framework="jax"). For torch '
                 "give a TensorDataset(*tensors), or an object with a length and items"
             )
-        length = len(dataset)
-        if length < self.batch_size:
-            raise SettingsError(
-                f"batch_size={self.batch_size}, but the dataset has only "
-                f"{format_count(length, 'item')}; choose a smaller batch or give more data"
-            )
+        self._check_holds_batch(len(dataset))
         loader = torch.utils.data.DataLoader(
             dataset,
             batch_size=self.batch_size,
@@ -293,6 +288,14 @@ class Context:
             generator=torch.Generator().manual_seed(self.seed),
         )
         return self._on_device(endless(loader))
+
+    def _check_holds_batch(self, length: int) -> None:
+        """Refuse a dataset of fewer items than a batch has."""
+        if length < self.batch_size:
+            raise SettingsError(
+                f"batch_size={self.batch_size}, but the dataset has only "
+                f"{format_count(length, 'item')}; choose a smaller batch or give more data"
+            )
 
     def part(self, batch: Any) -> Any:
         """What this step works on, of a batch that was made once and is not loaded: all of it.

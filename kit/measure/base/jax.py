@@ -17,7 +17,6 @@ from kit.measure.base.context import Context
 from kit.measure.base.loading import NEXT, WAITED, fetched, noted
 from kit.runs.settings import Settings
 from kit.runtime.session.session import current_session
-from kit.text import format_count
 
 __all__ = ["JaxContext"]
 
@@ -61,11 +60,7 @@ class JaxContext(Context):
                 list of things alike, which may be items, or it holds something else, such as texts.
         """
         length, take = _items(dataset)
-        if length < self.batch_size:
-            raise SettingsError(
-                f"batch_size={self.batch_size}, but the dataset has only "
-                f"{format_count(length, 'item')}; choose a smaller batch or give more data"
-            )
+        self._check_holds_batch(length)
         batches = _shuffled(length, take, self.batch_size, self.seed)
         depth = self.settings.prefetch
         session = current_session()
