@@ -30,7 +30,7 @@ from kit.trace import Timeline
 from kit.widgets.graph import dot as graph_dot
 from kit.widgets.graph.view import graph_model, graph_payload
 
-LIMIT_S = {27_000: 1.0, 67_000: 3.0}  # what opening may take, from issue 7.2 of the plan
+LIMIT_S = {27_000: 1.0, 67_000: 3.0}  # what opening may take
 NAIVE_LIMIT_S = 60.0
 NORM = ("mean", "var", "sub", "pow", "rsqrt", "mul", "mul", "add")
 
