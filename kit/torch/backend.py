@@ -27,12 +27,17 @@ def _session() -> Session:
     return session_for("torch.kit")
 
 
-def _missing(name: str, why: str) -> Any:
-    def missing(*args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError(f"torch.kit.{name}: {why}")
+class _Missing:
+    """A function of `torch.cuda`'s that device kit has none of; `why` says what to use instead."""
 
-    missing.__name__ = name
-    return missing
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"torch.kit.{self.__name__}: {self._why}")
 
 
 _NO_STREAMS = (
@@ -164,30 +169,20 @@ class Backend:
             )
         return peak
 
-    reset_peak_memory_stats = staticmethod(
-        _missing("reset_peak_memory_stats", "XLA's peak counts from the start of the process")
-    )
-
-    memory_stats = staticmethod(_missing("memory_stats", _NO_POOL))
-    memory_reserved = staticmethod(_missing("memory_reserved", _NO_POOL))
-    max_memory_reserved = staticmethod(_missing("max_memory_reserved", _NO_POOL))
-    mem_get_info = staticmethod(_missing("mem_get_info", _NO_POOL))
-    reset_accumulated_memory_stats = staticmethod(
-        _missing("reset_accumulated_memory_stats", _NO_POOL)
-    )
+    reset_peak_memory_stats = _Missing("XLA's peak counts from the start of the process")
+    memory_stats = _Missing(_NO_POOL)
+    memory_reserved = _Missing(_NO_POOL)
+    max_memory_reserved = _Missing(_NO_POOL)
+    mem_get_info = _Missing(_NO_POOL)
+    reset_accumulated_memory_stats = _Missing(_NO_POOL)
 
     # -- what device kit does not have -----------------------------------------------------------
 
-    Stream = staticmethod(_missing("Stream", _NO_STREAMS))
-    stream = staticmethod(_missing("stream", _NO_STREAMS))
-    current_stream = staticmethod(_missing("current_stream", _NO_STREAMS))
-    Event = staticmethod(_missing("Event", _NO_EVENTS))
-    get_device_properties = staticmethod(
-        _missing(
-            "get_device_properties",
-            "XLA tells a device's name only: torch.kit.get_device_name()",
-        )
-    )
+    Stream = _Missing(_NO_STREAMS)
+    stream = _Missing(_NO_STREAMS)
+    current_stream = _Missing(_NO_STREAMS)
+    Event = _Missing(_NO_EVENTS)
+    get_device_properties = _Missing("XLA tells a device's name only: torch.kit.get_device_name()")
 
     # -- what torch itself asks ------------------------------------------------------------------
 
