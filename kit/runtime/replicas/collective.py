@@ -41,24 +41,6 @@ class Contribution:
 class Collective:
     """One combination of arrays on its way."""
 
-    __slots__ = (
-        "arrivals",
-        "arrived",
-        "avals",
-        "came_ns",
-        "combine",
-        "contributions",
-        "error",
-        "inputs",
-        "is_over",
-        "key",
-        "name",
-        "outputs",
-        "priority",
-        "since",
-        "there",
-    )  # fmt: skip
-
     def __init__(self, key: str, first: Contribution, count: int) -> None:
         self.key, self.name = key, first.name
         self.combine, self.priority, self.avals = first.combine, first.priority, first.avals
