@@ -84,17 +84,14 @@ class Instructions:
         self._moved = moved or {}
         self._products: set[int] = set()  # nodes that are in the text under their moves' scopes
         self._hlo = hlo
-        heads = [(m.start(), m.end(), m.group(2)) for m in _COMPUTATION.finditer(hlo)]
-        ends = [start for start, _, _ in heads[1:]] + [len(hlo)] * bool(heads)
-        self._bodies = {
-            name: (begin, end) for (_, begin, name), end in zip(heads, ends, strict=True)
-        }
+        heads = list(_COMPUTATION.finditer(hlo))
+        ends = [*(head.start() for head in heads[1:]), len(hlo)]
+        self._bodies = {m[2]: (m.end(), end) for m, end in zip(heads, ends, strict=False)}
         self._by_name: dict[str, _Instruction] = {}
         self._users: dict[str, list[str]] = defaultdict(list)
         self._inside: dict[str, frozenset[int]] = {}  # computation -> nodes
         self._found: dict[str, tuple[int, ...]] = {}
-        entry = next((m.group(2) for m in _COMPUTATION.finditer(hlo) if m.group(1)), "")
-        self._unread = self._order(entry)
+        self._unread = self._order(next((head[2] for head in heads if head[1]), ""))
 
     def root(self, name: str) -> int:
         """The node that an instruction is named after; the first of its members if it has none.
