@@ -184,28 +184,17 @@ class Tape:
         """The base's next value, after what `op` shows of it was overwritten with `new`."""
         args, kwargs = op.template
         static = {"view": op.name, "args": args[1:], "kwargs": kwargs}
-        writer = self.session.intern(
-            "kit.write_view",
-            ((HOLE, HOLE), static),
-            (base.aval, new.aval),
-            (base.aval,),
-            0,
-            writes=(0,),
-        )
-        return self.record(writer, [base, new], [])[0]
+        return self._write("kit.write_view", static, base, new)
 
     def write_through(self, views: Sequence[Op], base: Value, new: Value) -> Value:
         """The base's next value, after what `views` show of it, one on another, is `new`."""
         calls = [(op.name, op.template[0][1:], op.template[1]) for op in views]
-        writer = self.session.intern(
-            "kit.write_through",
-            ((HOLE, HOLE), {"views": calls}),
-            (base.aval, new.aval),
-            (base.aval,),
-            0,
-            writes=(0,),
-        )
-        return self.record(writer, [base, new], [])[0]
+        return self._write("kit.write_through", {"views": calls}, base, new)
+
+    def _write(self, name: str, static: dict[str, Any], base: Value, new: Value) -> Value:
+        avals, template = (base.aval, new.aval), ((HOLE, HOLE), static)
+        op = self.session.intern(name, template, avals, avals[:1], 0, writes=(0,))
+        return self.record(op, [base, new], [])[0]
 
     def strided(self, base: Spec, spec: Spec) -> Op:
         """The view that shows memory like `base`, which has no gaps, in the geometry `spec`."""

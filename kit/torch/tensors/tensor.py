@@ -18,7 +18,6 @@ import torch
 
 from kit.errors import SessionError
 from kit.runtime.recording.bulk import Frame, Op, Value
-from kit.runtime.recording.template import HOLE
 from kit.torch.tensors.learning import NEEDS_GRADIENT, attributes_of, telling
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
@@ -215,13 +214,8 @@ class KitTensor(torch.Tensor):
 
         A view is copied out of its base.
         """
-        tape = self.tape
-        value = self.ref.read(tape)
-        if isinstance(self.ref, View):
-            aval = self.spec.aval
-            op = tape.session.intern("aten.clone.default", ((HOLE,), {}), (aval,), (aval,), 0)
-            value = tape.record(op, [value], [])[0]
-        return value
+        value = self.ref.read(self.tape)
+        return self.tape.copy(value) if isinstance(self.ref, View) else value
 
     def numpy(self, *, force: bool = False) -> Any:
         """The numbers as a numpy array: a sync point.
