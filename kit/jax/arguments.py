@@ -71,8 +71,8 @@ def _hint(leaf: Any) -> str:
     return ' of numpy or jax (a workload in jax is marked @kit.workload(framework="jax"))'
 
 
-def host_array(leaf: Any, dtype: Any) -> Any:
-    """An argument as the runtime takes it: integers for keys, memory that no other code writes."""
+def host_array(leaf: Any, dtype: Any = None) -> Any:
+    """An array as the runtime takes it: integers for keys, memory that no other code writes."""
     if isinstance(leaf, jax.Array):
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.key_data(leaf)

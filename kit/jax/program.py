@@ -16,6 +16,7 @@ from jax.extend import core
 
 from kit.errors import LoweringError
 from kit.ir import Aval
+from kit.jax.arguments import host_array
 from kit.jax.callbacks import as_traced
 from kit.jax.places import frame_of, names_of, phases_of
 from kit.jax.text import body_of, context_of, literal, primitive_text, shown
@@ -78,7 +79,8 @@ class Program:
     def bind(self, session: Session) -> Bound:
         """Intern the ops in a session, and put the constants on its device."""
         ops = [session.intern(e.name, e.template, e.avals, e.outputs, 0) for e in self.equations]
-        return Bound(self, ops, [session.constant(_own(c), "parameter") for c in self.constants])
+        constants = [session.constant(host_array(c), "parameter") for c in self.constants]
+        return Bound(self, ops, constants)
 
 
 @dataclass(eq=False, slots=True)
@@ -138,7 +140,7 @@ class _Flattener:
         constants = self.program.constants
         if id(array) not in self.constants:
             self.constants[id(array)] = len(constants), array
-            constants.append(_own(array))  # as it is now, in each session
+            constants.append(host_array(array))  # as it is now, in each session
         return -1 - self.constants[id(array)][0]
 
     def _atom(self, v: Any, known: dict[Any, Any]) -> Any:
@@ -308,12 +310,3 @@ def _alone(equation: Any) -> Any:
     info = core.DebugInfo("jit", equation.primitive.name, None, None)
     jaxpr = core.Jaxpr((), inputs, outputs, [only], equation.effects, info)
     return core.ClosedJaxpr(jaxpr, ())
-
-
-def _own(array: Any) -> Any:
-    """A constant as the runtime takes it: numbers only, and memory that no other code writes."""
-    if isinstance(array, jax.Array):
-        if key_kind(array) is not None:
-            array = jax.random.key_data(array)
-        return array
-    return np.array(array)
