@@ -29,7 +29,7 @@ from kit.runtime.recording.sites import is_kits, is_users
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.own_state import host_draws
 from kit.runtime.steps.recording import Draw
-from kit.torch.hybrid.programs import Made, Trace, learn
+from kit.torch.hybrid.programs import Made, Trace, each_made, learn
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, View
 
@@ -144,8 +144,7 @@ class Hybrid(Generic[P, T]):
 
     def _as_it_is(self, args: Any, kwargs: Any, why: str) -> T:
         if why not in self.reasons:
-            name = getattr(self._function, "__qualname__", "a function")
-            warnings.warn(f"kit.hybridize: {name} runs as it is, because {why}", stacklevel=3)
+            self._warn(why)
         self.reasons[why] = self.reasons.get(why, 0) + 1
         return self._function(*args, **kwargs)
 
@@ -190,9 +189,12 @@ class Hybrid(Generic[P, T]):
         traces[kind] = trace
         if isinstance(trace, str):
             self.reasons.setdefault(trace, 0)
-            name = getattr(self._function, "__qualname__", "a function")
-            warnings.warn(f"kit.hybridize: {name} runs as it is, because {trace}", stacklevel=3)
+            self._warn(trace)
         return result
+
+    def _warn(self, why: str) -> None:
+        name = getattr(self._function, "__qualname__", "a function")
+        warnings.warn(f"kit.hybridize: {name} runs as it is, because {why}", stacklevel=4)
 
     def _known(self) -> KnownFunction | None:
         """What the program's own code reaches for; None if all of it tells calls apart anyway."""
@@ -358,7 +360,7 @@ def _again(tape: Tape, trace: Trace, tensors: list[KitTensor], bases: list[Buffe
     changed = bases if trace.changed is None else [bases[i] for i in trace.changed]
     for base, value in zip(changed, trace.pick(values), strict=True):
         base.write(tape, value)
-    return _Results(tape, tensors, bases, values).make(trace.result)
+    return each_made(trace.result, _Results(tape, tensors, bases, values).make)
 
 
 class _Results:
@@ -371,18 +373,12 @@ class _Results:
         self._buffers: dict[int, Buffer] = {}
         self._made: dict[int, KitTensor] = {}
 
-    def make(self, made: Any) -> Any:
-        if isinstance(made, Made):
-            if made.argument >= 0:
-                return self._tensors[made.argument]
-            if made.number not in self._made:
-                self._made[made.number] = self._tensor(made)
-            return self._made[made.number]
-        if isinstance(made, list | tuple):
-            return type(made)(self.make(item) for item in made)
-        if isinstance(made, dict):
-            return {name: self.make(item) for name, item in made.items()}
-        return made
+    def make(self, made: Made) -> KitTensor:
+        if made.argument >= 0:
+            return self._tensors[made.argument]
+        if made.number not in self._made:
+            self._made[made.number] = self._tensor(made)
+        return self._made[made.number]
 
     def _tensor(self, made: Made) -> KitTensor:
         ref: Buffer | View

@@ -20,7 +20,7 @@ from kit.runtime.steps.recording import Draw
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, View
 
-__all__ = ["Made", "Trace", "learn"]
+__all__ = ["Made", "Trace", "each_made", "learn"]
 
 _Node = tuple[Op, tuple[int, ...]]  # an op, and where its inputs come from: see `Bulk.nodes`
 
@@ -224,7 +224,9 @@ def _compile(
         trace.pick = lambda values: (values[only],)
     else:
         trace.pick = lambda values: ()
-    trace.result = _renumber(trace.result, position)
+    trace.result = each_made(
+        trace.result, lambda m: m if m.value < 0 else replace(m, value=position[m.value])
+    )
     if not wanted:
         return
     program, leaves, scalars = _needed_part(bulk, nodes, wanted)
@@ -318,16 +320,15 @@ def _leading_writes(by_base: dict[int, int], place_of: dict[int, int]) -> tuple[
     return tuple(writes)
 
 
-def _renumber(made: Any, position: list[int]) -> Any:
-    if isinstance(made, Made):
-        if made.value < 0:
-            return made
-        return replace(made, value=position[made.value])
-    if isinstance(made, list | tuple):
-        return type(made)(_renumber(item, position) for item in made)
-    if isinstance(made, dict):
-        return {name: _renumber(item, position) for name, item in made.items()}
-    return made
+def each_made(result: Any, change: Callable[[Made], Any]) -> Any:
+    """A result with what `change` gives of each `Made` in it."""
+    if isinstance(result, Made):
+        return change(result)
+    if isinstance(result, list | tuple):
+        return type(result)(each_made(item, change) for item in result)
+    if isinstance(result, dict):
+        return {name: each_made(item, change) for name, item in result.items()}
+    return result
 
 
 def _first_use(bulk: Bulk, leaf: Value) -> str:
