@@ -186,11 +186,10 @@ class DeviceNames(TorchFunctionMode):
 
         @functools.wraps(to)
         def moved(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if os.getpid() == self._process:
-                on = _first_to_move(module)
-                args = tuple(self._mapped(x, on) for x in args)
-                if (device := kwargs.get("device")) is not None:
-                    kwargs["device"] = self._mapped(device, on)
+            on = _first_to_move(module)
+            args = tuple(self._mapped(x, on) for x in args)
+            if (device := kwargs.get("device")) is not None:
+                kwargs["device"] = self._mapped(device, on)
             return _moved_as_said(to, module, args, kwargs)
 
         return moved
@@ -200,7 +199,7 @@ class DeviceNames(TorchFunctionMode):
 
         @functools.wraps(set_default)
         def set_default_device(device: Any) -> None:
-            set_default(self._mapped(device) if os.getpid() == self._process else device)
+            set_default(self._mapped(device))
 
         return set_default_device
 
@@ -209,7 +208,7 @@ class DeviceNames(TorchFunctionMode):
 
         @functools.wraps(make)
         def __init__(block: Any, device: Any) -> None:
-            make(block, self._mapped(device) if os.getpid() == self._process else device)
+            make(block, self._mapped(device))
             if block.device == _ITS_CPU:
                 block.device = _ITS_CPU  # it stays: what is made in the block asks no more
 
@@ -249,8 +248,10 @@ class DeviceNames(TorchFunctionMode):
         return torch.serialization.default_restore_location(storage, "kit")
 
     def _mapped(self, argument: Any, tensor: Any = None) -> Any:
-        """The device that is meant; anything else as it is."""
+        """The device that is meant; anything else as it is, and all in a loader's worker."""
         if not isinstance(argument, str | torch.device) or argument is _ITS_CPU:
+            return argument
+        if os.getpid() != self._process:
             return argument
         device = torch.device(argument)
         if device.type == "cpu":
