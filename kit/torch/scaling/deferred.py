@@ -13,6 +13,7 @@ when an infinity comes. It keeps a second copy of parameters and state for a ste
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -28,7 +29,6 @@ from kit.torch.scaling.fused import (
 )
 from kit.torch.scaling.scaler import (
     CheckedScaler,
-    check_gradients,
     counts_of,
     refuse_counts,
     starts_from_zero,
@@ -56,18 +56,10 @@ class DeferredScaler(CheckedScaler):
         # many had. Recorded with the step, so that nothing is left to issue after it.
         self._next: tuple[int, torch.Tensor, torch.Tensor] | None = None
 
-    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Step at once; look at the check of the step before, and take that back if it was wrong.
-
-        Raises:
-            ScalerError, RuntimeError: no gradients; a second step before `update`.
-        """
-        if not self._enabled:
-            return optimizer.step(*args, **kwargs)
-        check_gradients(optimizer)
+    def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
+        """The check of the step before is looked at, and that step taken back if it was wrong."""
         make_fused(optimizer)
-        with stepped_whatever_found(optimizer):
-            return super().step(optimizer, *args, **kwargs)
+        return stepped_whatever_found(optimizer)
 
     def update(self, new_scale: Any = None) -> None:
         """The next scale, on the device.

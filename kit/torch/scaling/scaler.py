@@ -69,6 +69,22 @@ def check_gradients(optimizer: torch.optim.Optimizer) -> None:
 class CheckedScaler(torch.amp.GradScaler):
     """`GradScaler` that looks at the scales that it is given, where they are Python numbers."""
 
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscale if that has not been done, then step as the scaler does it.
+
+        Raises:
+            ScalerError, RuntimeError: no gradients; a second step before `update`.
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        check_gradients(optimizer)
+        with self._stepping(optimizer):
+            return super().step(optimizer, *args, **kwargs)
+
+    def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
+        """Get the optimizer ready for a step; gives what this is taken in."""
+        return nullcontext()
+
     def update(self, new_scale: Any = None) -> None:
         """The next scale; see torch.
 
@@ -96,17 +112,8 @@ class StaticScaler(CheckedScaler):
     Torch's tensor of the scale is on the host, and so of no session.
     """
 
-    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Unscale if that has not been done, then step.
-
-        Raises:
-            ScalerError, RuntimeError: no gradients; a second step before `update`.
-        """
-        if not self._enabled:
-            return optimizer.step(*args, **kwargs)
-        check_gradients(optimizer)
-        with stepped_whatever_found(optimizer):
-            return super().step(optimizer, *args, **kwargs)
+    def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
+        return stepped_whatever_found(optimizer)
 
     def update(self, new_scale: Any = None) -> None:
         """The scale stays, unless another is given; the next step may unscale again.
@@ -177,13 +184,9 @@ class OnDeviceScaler(CheckedScaler):
     that state was before a skipped first step is known to the optimizer only.
     """
 
-    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Step unless a gradient is infinite or not a number; the choice is made on the device."""
-        if not self._enabled:
-            return optimizer.step(*args, **kwargs)
-        check_gradients(optimizer)
+    def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
         make_fused(optimizer)
-        return super().step(optimizer, *args, **kwargs)
+        return nullcontext()
 
     def _maybe_opt_step(
         self,
