@@ -129,11 +129,9 @@ def waits_of(looks: Sequence[Look]) -> list[Away]:
             part = Away(before.site, before.at_ns, before.at_ns + off, False)
         else:
             continue
-        if found and found[-1].site == part.site and part.start_ns - found[-1].stop_ns < TOUCH_NS:
-            last = found.pop()
-            part = Away(part.site, last.start_ns, part.stop_ns, last.is_sure or part.is_sure)
         found.append(part)
-    return [a for a in found if a.is_sure and a.stop_ns - a.start_ns >= LEAST_NS]
+    joined = _joined(found, TOUCH_NS)
+    return [a for a in joined if a.is_sure and a.stop_ns - a.start_ns >= LEAST_NS]
 
 
 def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
@@ -181,7 +179,7 @@ def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
         if seen.in_read or (seen.call and seen.is_kits):
             continue
         found += _laid(inside, left, site, is_early=seen is before and bool(seen.call))
-    return _joined(found)
+    return _joined(found, 1)
 
 
 def _inside(
@@ -208,12 +206,14 @@ def _laid(
     return found if is_early else found[::-1]
 
 
-def _joined(parts: Sequence[Away]) -> list[Away]:
-    """Neighbours of one line as one."""
+def _joined(parts: Sequence[Away], closer_ns: int) -> list[Away]:
+    """Neighbours of one line that are closer than this as one."""
     found: list[Away] = []
     for part in parts:
-        if found and found[-1].site == part.site and part.start_ns == found[-1].stop_ns:
-            part = Away(part.site, found.pop().start_ns, part.stop_ns)
+        last = found[-1] if found else None
+        if last and last.site == part.site and part.start_ns - last.stop_ns < closer_ns:
+            found.pop()
+            part = Away(part.site, last.start_ns, part.stop_ns, last.is_sure or part.is_sure)
         found.append(part)
     return found
 
