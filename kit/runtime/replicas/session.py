@@ -87,13 +87,6 @@ class ReplicaSession(Session):
                 found.append(replace(span, lane=lane, name=name, kind=kind, segment=number))
         return found
 
-    def note_turn(self, is_mine: bool) -> None:
-        """This replica's thread records from now on, or waits."""
-        if is_mine:
-            self.issuer.spans.resume()
-        else:
-            self.issuer.spans.pause()
-
     def watch(self, is_on: bool) -> None:
         """Record spans from now on, or no more."""
         self.issuer.executor.is_tracing = is_on
@@ -108,11 +101,6 @@ class ReplicaSession(Session):
         """One step ends here and the next begins, for the spans."""
         self.issuer.spans.end_step()
 
-    @property
-    def ops_recorded(self) -> int:
-        """Ops that this replica's thread has recorded since it began, without views."""
-        return self.member.ops_recorded
-
     def next_collective(self) -> int:
         """The number of the next collective that this replica asks for by name, in this turn."""
         turn = self.collectives.group.turn
@@ -125,4 +113,5 @@ class ReplicaSession(Session):
 def note_turn(is_mine: bool) -> None:
     """The replica whose thread this is begins to record, or stops."""
     if isinstance(session := current_session(), ReplicaSession):
-        session.note_turn(is_mine)
+        spans = session.issuer.spans
+        (spans.resume if is_mine else spans.pause)()

@@ -124,9 +124,9 @@ class Reducer:
                 weights = [torch.full_like(loss, weight) for loss in roots]
             else:
                 weights = [gradient * weight]
-            self._start, self.gradients = self.session.ops_recorded, []
+            self._start, self.gradients = self.session.member.ops_recorded, []
             torch.autograd.backward(roots, weights, **options)
-            self.ops = self.session.ops_recorded - self._start
+            self.ops = self.session.member.ops_recorded - self._start
             if is_local:
                 self.is_stray = True
             else:
@@ -234,7 +234,7 @@ class Reducer:
                 "reentrant checkpointing: call checkpoint(..., use_reentrant=False)"
             )
         bucket.values[place] = parameter.grad.kit_value()
-        recorded = self.session.ops_recorded - self._start
+        recorded = self.session.member.ops_recorded - self._start
         self.gradients.append((recorded, parameter.numel() * parameter.element_size()))
         bucket.left -= 1
         if bucket.left == 0:
