@@ -29,6 +29,7 @@ class _Waiting:
     """What waits on the host, and says that it is on the device."""
 
     plain: type  # what torch makes, and what a file holds
+    device = property(lambda self: torch.device("kit", 0))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) > 1:
@@ -45,18 +46,12 @@ class _Waiting:
         return self.plain, (self.requires_grad,)  # type: ignore[attr-defined]
 
 
-def _device(waiting: _Waiting) -> torch.device:
-    return torch.device("kit", 0)
-
-
 class _WaitingParameter(_Waiting, UninitializedParameter):
     plain = UninitializedParameter
-    device = property(_device)
 
 
 class _WaitingBuffer(_Waiting, UninitializedBuffer):
     plain = UninitializedBuffer
-    device = property(_device)
 
 
 _KINDS: dict[Any, Any] = {
