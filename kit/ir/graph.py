@@ -38,9 +38,7 @@ __all__ = [
     "Node",
     "Segment",
     "aligned",
-    "equal_ends",
     "is_view",
-    "variables_first",
 ]
 
 PHASES = ("forward", "backward", "update")
@@ -300,9 +298,20 @@ class GraphDiff:
         return "the graphs are the same" if self.is_empty else self.text()
 
 
-def aligned(old: Graph, new: Graph) -> list[DiffRow]:
-    """The rows of the graphs' diff, blind to where the cuts have put the variables."""
-    (left, lefts), (right, rights) = variables_first(old), variables_first(new)
+def aligned(old: Graph, new: Graph, *, most: int | None = None) -> list[DiffRow]:
+    """The rows of the graphs' diff, blind to where the cuts have put the variables.
+
+    Raises:
+        GraphError: more than `most` nodes lie between the first and the last that differ.
+    """
+    (left, lefts), (right, rights) = _variables_first(old), _variables_first(new)
+    if most is not None:
+        size = max(len(left), len(right)) - sum(_equal_ends(_labels(left), _labels(right)))
+        if size > most:
+            raise GraphError(
+                f"{size:,} nodes lie between the first and the last that differ: more than "
+                f"{most:,} are not compared one by one. Compare two runs of a smaller model."
+            )
     return [
         replace(
             row,
@@ -313,7 +322,7 @@ def aligned(old: Graph, new: Graph) -> list[DiffRow]:
     ]
 
 
-def variables_first(graph: Graph) -> tuple[Graph, list[int]]:
+def _variables_first(graph: Graph) -> tuple[Graph, list[int]]:
     """The graph with its variables before its ops, in the order of their use; and the old ids.
 
     A recorded graph has a variable just before the first segment that reads it, so that other
@@ -332,18 +341,18 @@ def variables_first(graph: Graph) -> tuple[Graph, list[int]]:
 
 def _alike(old: Graph, new: Graph) -> list[tuple[int, int]]:
     """The pairs of nodes that are alike; most are where both graphs begin or end, found quickly."""
-    start, stop = equal_ends(old, new)
-    left, right = ([_label(n) for n in g.nodes[start : len(g.nodes) - stop]] for g in (old, new))
+    left, right = _labels(old), _labels(new)
+    start, stop = _equal_ends(left, right)
     pairs = [(i, i) for i in range(start)]
-    for a, b, n in SequenceMatcher(None, left, right, False).get_matching_blocks():
+    middles = left[start : len(left) - stop], right[start : len(right) - stop]
+    for a, b, n in SequenceMatcher(None, *middles, False).get_matching_blocks():
         pairs += [(start + a + k, start + b + k) for k in range(n)]
     pairs += [(len(old.nodes) - stop + k, len(new.nodes) - stop + k) for k in range(stop)]
     return pairs
 
 
-def equal_ends(old: Graph, new: Graph) -> tuple[int, int]:
+def _equal_ends(left: list[_Label], right: list[_Label]) -> tuple[int, int]:
     """How many nodes are alike from the beginning on, and how many of the others at the end."""
-    left, right = ([_label(n) for n in g.nodes] for g in (old, new))
     most = min(len(left), len(right))
     start = next((i for i in range(most) if left[i] != right[i]), most)
     most -= start
@@ -382,8 +391,11 @@ def _unpaired(old: Graph, new: Graph, lefts: range, rights: range) -> list[tuple
     return places
 
 
-def _label(node: Node) -> tuple[object, ...]:
-    return node.op, node.attrs, node.avals
+_Label = tuple[object, ...]
+
+
+def _labels(graph: Graph) -> list[_Label]:
+    return [(node.op, node.attrs, node.avals) for node in graph.nodes]
 
 
 def _short_line(graph: Graph, i: int) -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kit.errors import GraphError
 from kit.ir import Graph
-from kit.ir.graph import GraphDiff, aligned, equal_ends, variables_first
+from kit.ir.graph import GraphDiff, aligned
 
 __all__ = ["CHANGES", "Merged", "Side", "merge", "sides"]
 
@@ -62,8 +61,7 @@ def merge(old: Graph, new: Graph) -> Merged:
     Raises:
         GraphError: too many nodes differ to compare them one by one.
     """
-    _check_size(*(variables_first(graph)[0] for graph in (old, new)))
-    rows = aligned(old, new)
+    rows = aligned(old, new, most=_MAX_DIFFERENT)
     at_left = {row.left: n for n, row in enumerate(rows) if row.left >= 0}
     at_right = {row.right: n for n, row in enumerate(rows) if row.right >= 0}
     nodes, changes = [], {}
@@ -74,12 +72,3 @@ def merge(old: Graph, new: Graph) -> Merged:
         if not node.is_variable:
             changes[n] = CHANGES.index(row.kind)
     return Merged(Graph(tuple(nodes)), tuple(row.right for row in rows), changes)
-
-
-def _check_size(old: Graph, new: Graph) -> None:
-    size = max(len(old.nodes), len(new.nodes)) - sum(equal_ends(old, new))
-    if size > _MAX_DIFFERENT:
-        raise GraphError(
-            f"{size:,} nodes lie between the first and the last that differ: more than "
-            f"{_MAX_DIFFERENT:,} are not compared one by one. Compare two runs of a smaller model."
-        )
