@@ -125,6 +125,11 @@ class Look:
                 return (name or new_name).partition(STATE)[0]
         return ""
 
+    def let_go(self) -> None:
+        """Of the arrays, and of what has one: who looks would keep them otherwise."""
+        for found in (self.held, self.arrays, self.boxes):
+            found.clear()
+
     def _go_through(self, things: list[Part]) -> None:
         known: dict[int, int] = {}
         seen, is_near = self._seen, self._is_near
@@ -216,9 +221,7 @@ class Batch:
             for cell in cells_of(thing)
             if id(cell) not in own
         ]
-        self._look.held.clear()
-        self._look.arrays.clear()
-        self._look.boxes.clear()
+        self._look.let_go()
 
     def change(self, after: Batch) -> str:
         """What the next one brings that this one did not, in words; "" if it brings the same."""

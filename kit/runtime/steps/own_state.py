@@ -52,7 +52,7 @@ class OwnState:
         self._look()
         self._before = [ref(array) for _, array in _with_gradients(self._seen.arrays)]
         self._boxes = {id(box) for _, box in self._seen.boxes}
-        self._drop()
+        self._seen.let_go()
 
     def fetch(self, load: Callable[[], Any]) -> Any:
         """Ask a loader for a batch: what that changes and draws does not count."""
@@ -61,7 +61,7 @@ class OwnState:
             return load()
         finally:
             self._look()
-            self._drop()
+            self._seen.let_go()
 
     def change(self, keeps: Callable[[Any], str] | None = None) -> str:
         """What the step has changed since it began, in words; "" if nothing.
@@ -104,12 +104,6 @@ class OwnState:
         if not self._change:
             self._seen = self._look_around()
         self._drawn = self._draws()
-
-    def _drop(self) -> None:
-        """Let go of the arrays, and of what has one, which the step would keep otherwise."""
-        self._seen.held.clear()
-        self._seen.arrays.clear()
-        self._seen.boxes.clear()
 
     def _look_around(self) -> Look:
         name = "self" if type(self._step) is MethodType else ""
