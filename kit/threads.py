@@ -24,6 +24,7 @@ __all__ = [
     "end_at_once",
     "exit_status",
     "forked",
+    "in_forked_children",
     "read_stacks",
     "start_thread",
     "waits_for_the_end",
@@ -123,6 +124,12 @@ def forked(owner: str) -> EngineError:
         f"this process was forked from the one that owns {owner}, and threads do not survive a "
         "fork: read what the child needs before forking, or start the child with the 'spawn' method"
     )
+
+
+def in_forked_children(call: Callable[[], object]) -> None:
+    """Have this called in each forked child from now on: that cannot be taken back."""
+    if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+        os.register_at_fork(after_in_child=call)
 
 
 def exit_status(code: Any) -> int:

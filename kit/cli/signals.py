@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kit.cli.terminal import complain
+from kit.threads import in_forked_children
 
 __all__ = ["Enough", "Told", "as_ctrl_c", "leave", "leaving_nothing"]
 
@@ -146,8 +147,7 @@ def _leave(number: int, frame: Any) -> None:
 @functools.cache
 def _leave_children_alone() -> None:
     """A handler of Python's would not end a child that is in C code: a loader's worker may be."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_as_before)
+    in_forked_children(_as_before)
 
 
 def _as_before() -> None:

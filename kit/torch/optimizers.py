@@ -7,7 +7,6 @@ and never takes them out.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -19,6 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from kit.threads import in_forked_children
 from kit.torch.tensors.private import private
 
 __all__ = ["FOLLOWED", "OptimizerWatch", "makes_state", "step_around"]
@@ -55,8 +55,7 @@ class OptimizerSteps:
         self._of_begins: dict[int, OptimizerWatch] = {}  # those of them that have something to do
         register_optimizer_step_pre_hook(self._begun)
         register_optimizer_step_post_hook(self._ended)
-        if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-            os.register_at_fork(after_in_child=self._leave_behind)
+        in_forked_children(self._leave_behind)
 
     def __len__(self) -> int:
         return len(self._watches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from kit.measure.native.others import is_profiling, others_wait
 from kit.runtime.profiling.clocks import DayClock
 from kit.runtime.profiling.elsewhere import Look, looks
 from kit.runtime.session.interrupts import postponed
+from kit.threads import in_forked_children
 from kit.torch.tensors.private import private
 
 __all__ = ["DeviceClock", "Profiler"]
@@ -196,5 +196,4 @@ def _leave_behind() -> None:
     _PROFILES.clear()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-    os.register_at_fork(after_in_child=_leave_behind)
+in_forked_children(_leave_behind)

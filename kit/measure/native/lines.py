@@ -20,6 +20,7 @@ from kit.measure.native.places import Place
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site, is_users
 from kit.runtime.session.interrupts import postponed
+from kit.threads import in_forked_children
 from kit.torch.tensors.places import outside_torch
 from kit.torch.tensors.private import private
 from kit.trace.imported import NOT_AN_ARRAY
@@ -238,5 +239,4 @@ def _read(op: Any, args: Any, result: Any) -> str:
     return "item" if op is torch.ops.aten._local_scalar_dense else ""
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-    os.register_at_fork(after_in_child=_leave_behind)
+in_forked_children(_leave_behind)

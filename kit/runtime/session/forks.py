@@ -7,13 +7,12 @@ refuse before it takes one: at the fork, not at the next use.
 from __future__ import annotations
 
 import gc
-import os
 from functools import cache
 from typing import Protocol
 from weakref import WeakSet
 
 from kit.runtime.session.interrupts import give_back_all
-from kit.threads import forked
+from kit.threads import forked, in_forked_children
 
 __all__ = ["watch_forks"]
 
@@ -34,8 +33,7 @@ class _Entered:
     def __init__(self) -> None:
         self.open: WeakSet[Session] = WeakSet()
         self.is_child = False
-        if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-            os.register_at_fork(after_in_child=self._refuse)
+        in_forked_children(self._refuse)
 
     def _refuse(self) -> None:
         self.is_child = True
