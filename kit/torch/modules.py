@@ -21,6 +21,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from kit.errors import words_of
 from kit.runtime.recording.bulk import LISTED_REFERENCES
 from kit.runtime.recording.sites import level_of_user
+from kit.runtime.steps.reach import HOOKS
 from kit.torch.lazy_modules import await_shapes, with_waiting
 from kit.torch.tensors.learning import attributes_of
 from kit.torch.tensors.private import private
@@ -102,7 +103,7 @@ def _share(before: list[tuple[nn.Module, dict[str, Any]]]) -> dict[int, tuple[An
 def _carry_over(old: Any, new: Any) -> None:
     """What the program has put on a parameter: attributes, and hooks, whose handles still work."""
     vars(new).update(attributes_of(old))
-    for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+    for hooks in HOOKS:
         if (found := getattr(old, hooks)) is not None:
             setattr(new, hooks, found)
     if type(old) not in (nn.Parameter, KitTensor):
