@@ -113,7 +113,7 @@ def freeze_step(
                 task.seen.is_cached,
             )
         )
-    alive = {c.origin for t in tasks for o in t.outputs if (c := o()) is not None}
+    alive = {cell.origin for task in tasks for _, cell in task.results()}
     alive |= {origin.made_by for task in later for origin in task.seen.origins}
     wanted = tuple(made[origin] for origin in made if origin in alive)
     return Graph(tuple(nodes), wanted).check(), tuple(segments), ids

@@ -363,6 +363,12 @@ class Task:
     again: Callable[[list[Cell]], tuple[Task, list[Cell]]] | None = None  # if it is no segment
     seen: Seen = field(default_factory=Seen)
 
+    def results(self) -> Iterator[tuple[int, Cell]]:
+        """Each wanted slot whose cell something still holds, and that cell."""
+        for slot, output in zip(self.cut.wanted, self.outputs, strict=True):
+            if (cell := output()) is not None:
+                yield slot, cell
+
 
 def pending(cell: Cell, aval: Aval) -> Value:
     """A value that will be where the cell is filled."""

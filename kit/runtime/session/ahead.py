@@ -74,8 +74,8 @@ class PlanningExecutor(Executor):
 
     def wait(self, task: Task) -> None:
         made = [(op.name, aval) for op in task.cut.bulk.ops for aval in op.outputs]
-        for output, slot in zip(task.outputs, task.cut.wanted, strict=True):
-            if (cell := output()) is not None and cell.array is None:
+        for slot, cell in task.results():
+            if cell.array is None:
                 name, aval = made[slot]
                 is_well = aval.dtype == "bool" and bool(_IS_WELL.intersection(name.split(".")))
                 cell.array = np.full(aval.shape, is_well, np_dtype(aval.dtype))

@@ -139,8 +139,7 @@ class Executor:
             self.wait(task)
         if self._waits:
             return
-        cells = [cell for output in task.outputs if (cell := output()) is not None]
-        for array in [c.array for c in cells if c.array is not None]:
+        for array in [cell.array for _, cell in task.results() if cell.array is not None]:
             try:
                 jax.block_until_ready(array)
             except RuntimeError as error:
@@ -351,8 +350,8 @@ class Executor:
             self.counts["segment.recovered"] += 1
             why = f"segment {task.index}: {_summary(failure)}"
             self.recovered = [*self.recovered[-9:], why]
-        for output, slot in zip(task.outputs, task.cut.wanted, strict=True):
-            if (cell := output()) is not None and not isinstance(slots[slot], BaseException):
+        for slot, cell in task.results():
+            if not isinstance(slots[slot], BaseException):
                 cell.array = slots[slot]
         bad = {s: slots[s] for s in task.cut.wanted if isinstance(slots[s], BaseException)}
         self._poison(task, bad, errors)
@@ -361,8 +360,8 @@ class Executor:
         self, task: Task, errors: dict[int, Any], new: Sequence[BaseException] | None = None
     ) -> None:
         """Cells carry the errors, by slot; `wait_all` raises those that are new."""
-        for output, slot in zip(task.outputs, task.cut.wanted, strict=True):
-            if slot in errors and (cell := output()) is not None:
+        for slot, cell in task.results():
+            if slot in errors:
                 cell.error = errors[slot]
         for error in dict.fromkeys(errors.values() if new is None else new):
             self._note_failure(task, error)

@@ -119,9 +119,8 @@ class Findings:
     def _lose(self, errors: Mapping[int, BaseException], new: Sequence[BaseException]) -> None:
         """Of the first unseen task the slots of these errors cannot be read, of later ones none."""
         first, *later = list(self._unseen)  # the worker may append meanwhile
-        wanted = zip(first.task.outputs, first.task.cut.wanted, strict=True)
-        lost = [(output, error) for output, slot in wanted if (error := errors.get(slot))]
-        lost += [(output, new[0]) for issued in later for output in issued.task.outputs]
-        for output, error in lost:
-            if (cell := output()) is not None and cell.error is None:
+        lost = [(cell, errors[slot]) for slot, cell in first.task.results() if slot in errors]
+        lost += [(cell, new[0]) for issued in later for _, cell in issued.task.results()]
+        for cell, error in lost:
+            if cell.error is None:
                 cell.error = error
