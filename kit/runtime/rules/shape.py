@@ -15,7 +15,7 @@ from jax import Array, lax
 from kit.runtime.rules.math import added_at, cast
 from kit.runtime.rules.table import Rules
 
-__all__ = ["SHAPE_RULES", "VIEW_RULES", "along", "scattered"]
+__all__ = ["REORDERINGS", "SHAPE_RULES", "VIEW_RULES", "along", "scattered"]
 
 
 def _view(x: Array, size: Sequence[int]) -> Array:
@@ -107,7 +107,7 @@ def _write_view(
 ) -> Array:
     """`base` with the elements that the view shows replaced by `new`."""
     rule = VIEW_RULES[view]
-    if view in _REORDERINGS:
+    if view in REORDERINGS:
         if view.startswith(("aten.t.", "aten.transpose")):
             return rule(new, *args, **kwargs)
         if view.startswith("aten.permute"):
@@ -172,7 +172,8 @@ def _recast_places(places: Array, now: int, before: int) -> Array:
     return places[..., ::each] // each
 
 
-_REORDERINGS = frozenset({
+# Views that show each element of what they show once.
+REORDERINGS = frozenset({
     "aten.view.default", "aten._unsafe_view.default", "aten._reshape_alias.default",
     "aten.reshape.default", "aten.t.default", "aten.transpose.int", "aten.permute.default",
     "aten.unsqueeze.default", "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims",

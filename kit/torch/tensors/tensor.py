@@ -18,6 +18,7 @@ import torch
 
 from kit.errors import SessionError
 from kit.runtime.recording.bulk import Frame, Op, Value
+from kit.runtime.rules.shape import REORDERINGS
 from kit.torch.tensors.learning import NEEDS_GRADIENT, attributes_of, telling
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
@@ -82,17 +83,7 @@ class Buffer:
 _SAME = frozenset(
     f"aten.{name}" for name in ("slice.Tensor", "alias.default", "detach.default", "view.default")
 )
-_WHOLE = _SAME | {
-    f"aten.{name}"
-    for name in (
-        "permute.default",
-        "t.default",
-        "transpose.int",
-        "unsqueeze.default",
-        "squeeze.default",
-        "squeeze.dim",
-    )
-}
+_WHOLE = _SAME | REORDERINGS
 
 # Views that may show one place of memory several times.
 _REPEATING = frozenset({"aten.expand.default", "aten.unfold.default", "aten.as_strided.default"})
