@@ -17,7 +17,13 @@ import torch
 
 from kit.errors import UnsupportedOp, words_of
 from kit.runtime.recording.sites import format_site
-from kit.torch.ops.schema import flat_tensors, with_tensors, write_slots, written_tensors
+from kit.torch.ops.schema import (
+    DROPPED,
+    flat_tensors,
+    with_tensors,
+    write_slots,
+    written_tensors,
+)
 from kit.torch.tensors.checks import OTHER_DEVICE
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, to_host, wrap
@@ -179,7 +185,7 @@ def rule_skeleton(func: Any) -> str:
     names, notes = [], []
     keyword_only = False
     for argument in func._schema.arguments:
-        if argument.is_out or (argument.name in _NO_ARGUMENT):
+        if argument.is_out or argument.name in DROPPED:
             continue
         if argument.kwarg_only and not keyword_only:
             keyword_only = True
@@ -197,9 +203,6 @@ def rule_skeleton(func: Any) -> str:
         f"    return ...  # in jax.numpy\n\n"
         f"kit.Session(rules=kit.DEFAULT_RULES | kit.Rules({{{name!r}: {rule}}}))"
     )
-
-
-_NO_ARGUMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "generator"})
 
 
 def _kind(type_name: str) -> str:

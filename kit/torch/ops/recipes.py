@@ -31,6 +31,7 @@ from kit.torch.ops.memory import SPECIAL
 from kit.torch.ops.out import inplace_by_functional, out_recipe
 from kit.torch.ops.refused import REFUSED
 from kit.torch.ops.schema import (
+    DROPPED,
     Recipe,
     decomposed,
     decomposition_of,
@@ -53,10 +54,6 @@ Collect = Callable[[], list[Value]]
 _EXACT = (torch.float64, torch.complex128)
 _FUSED = "aten::_fused_"  # the step of a whole optimizer
 _LISTS = ("aten::_foreach_", _FUSED)
-
-_DROPPED = frozenset(
-    {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
-)
 
 
 @dataclass(frozen=True)
@@ -234,9 +231,9 @@ def _make_op(
     template = _Template("float64" if exact else "float32", static=has_static_floats(func))
     names = [a.name for a in func._schema.arguments]
     positional = tuple(
-        template.of(a) for n, a in zip(names, args, strict=False) if n not in _DROPPED
+        template.of(a) for n, a in zip(names, args, strict=False) if n not in DROPPED
     )
-    named = {k: template.of(v) for k, v in kwargs.items() if k not in _DROPPED}
+    named = {k: template.of(v) for k, v in kwargs.items() if k not in DROPPED}
     op = call.tape.session.intern(
         functional_name(call.name),
         (positional, named),

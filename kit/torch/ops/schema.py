@@ -16,6 +16,7 @@ from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = [
+    "DROPPED",
     "Recipe",
     "Special",
     "decomposed",
@@ -35,6 +36,10 @@ Recipe = Callable[[Tape, Any, Any, list[KitTensor], list[float]], Any]
 Special = Callable[[Tape, Any, Any, Any], Any]  # (tape, op, args, kwargs) -> the call's result
 WriteSlots = list[tuple[int, str]]
 
+# Arguments that no rule is given.
+DROPPED = frozenset(
+    {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
+)
 # floats that the op's shape or exactness depends on: kept as constants
 STATIC_FLOATS = frozenset(
     {

@@ -51,6 +51,11 @@ def test_a_skeleton_is_python_that_compiles(op: str) -> None:
     assert "Rules({" in text
 
 
+def test_a_skeleton_lists_no_argument_that_a_rule_is_never_given() -> None:
+    text = rule_skeleton(torch.ops.aten.copy.default)
+    assert text.startswith("def copy(self, src):")
+
+
 def test_a_user_adds_a_rule_without_touching_anything_global() -> None:
     def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
         return jnp.bincount(x, weights, length=4)
