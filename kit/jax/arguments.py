@@ -19,9 +19,9 @@ __all__ = [
     "settings_of_jax",
 ]
 
-Static = tuple[str, type, Any]  # name, type and value: 1 is another argument than 1.0 and True
+StaticArgument = tuple[str, type, Any]  # name, type and value: 1 is neither 1.0 nor True
 # structure, kind of each leaf, static arguments, jax's own settings
-Signature = tuple[Any, tuple[Kind, ...], tuple[Static, ...], tuple[Any, ...]]
+Signature = tuple[Any, tuple[Kind, ...], tuple[StaticArgument, ...], tuple[Any, ...]]
 
 NO_NUMBERS = "OSUMm"  # numpy's letters for dtypes that no device holds: objects, texts, times
 MANY = 5  # changes that a reason lists

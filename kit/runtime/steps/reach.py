@@ -50,8 +50,8 @@ __all__ = [
 ]  # fmt: skip
 
 Part = tuple[str, Any]  # a name, which begins with "." or "[", or is a variable's; a thing
-Seen = tuple[Any, list[Part]]  # what a thing is by itself; what can be reached through it
-Look = Callable[[Any], Seen]
+Contents = tuple[Any, list[Part]]  # what a thing is by itself; what can be reached through it
+Opener = Callable[[Any], Contents]
 
 STATE = ".(state)"  # the name of what a thing of C tells pickle
 PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), range})
@@ -88,7 +88,7 @@ class Items(list[Any]):
         self.form = form
 
 
-def parts_of(thing: Any) -> Seen:
+def parts_of(thing: Any) -> Contents:
     """What a thing is by itself, and what can be reached through it, with the names there.
 
     Raises:
@@ -106,7 +106,7 @@ def is_opaque(kind: type) -> bool:
     return look is _of_nothing or (look is _of_object and has_hidden_fields(kind))
 
 
-def _look_of(kind: type) -> Look:
+def _look_of(kind: type) -> Opener:
     for kinds, look in _LOOKS:
         if issubclass(kind, kinds):
             return look
@@ -164,7 +164,7 @@ def _tells_pickle(kind: Any) -> Callable[[Any], Any] | None:
 # -- functions and classes -------------------------------------------------------------------------
 
 
-def _of_function(function: FunctionType) -> Seen:
+def _of_function(function: FunctionType) -> Contents:
     if is_kits(path := function.__code__.co_filename):
         return function.__code__, []
     if not is_users(path):
@@ -195,33 +195,33 @@ def _of_modules(function: FunctionType) -> Iterator[Part]:
         yield "os.environ", os.environ
 
 
-def _of_method(method: MethodType) -> Seen:
+def _of_method(method: MethodType) -> Contents:
     return None, [("", method.__func__), ("", method.__self__)]
 
 
-def _of_c_function(function: Any) -> Seen:
+def _of_c_function(function: Any) -> Contents:
     """Of a method of an object, that object, too: `draw = generator.random`."""
     owner = getattr(function, "__self__", None)
     return function.__name__, [] if isinstance(owner, ModuleType) else [("", owner)]
 
 
-def _of_kit(thing: Any) -> Seen:
+def _of_kit(thing: Any) -> Contents:
     """Of what `kit.hybridize` has made, the program's function; else the kit keeps no choice."""
     inner = attributes(thing).get("__wrapped__")
     return None, [] if inner is None else [("", inner)]
 
 
-def _of_cached(function: Any) -> Seen:
+def _of_cached(function: Any) -> Contents:
     """A call that finds its result in the cache changes nothing."""
     info = function.cache_info()
     return (info.misses, info.currsize), [("", function.__wrapped__)]
 
 
-def _of_partial(function: partial[Any]) -> Seen:
+def _of_partial(function: partial[Any]) -> Contents:
     return None, [("", function.func), ("", function.args), ("", function.keywords)]
 
 
-def _of_class(kind: type) -> Seen:
+def _of_class(kind: type) -> Contents:
     name = f"{module_of(kind)}.{kind.__qualname__}"
     if not is_of_users(kind):
         return name, []
@@ -232,7 +232,7 @@ def _of_class(kind: type) -> Seen:
 # -- containers, iterators, files ------------------------------------------------------------------
 
 
-def _of_list(things: Any) -> Seen:
+def _of_list(things: Any) -> Contents:
     """Runs no code of its class, which may do anything where it is gone through."""
     kind, more = type(things), list[Part]()
     if kind not in _LISTS:
@@ -243,7 +243,7 @@ def _of_list(things: Any) -> Seen:
     return len(items), [*((f"[{i}]", x) for i, x in enumerate(items)), *more]
 
 
-def _of_dict(things: Any) -> Seen:
+def _of_dict(things: Any) -> Contents:
     own = OrderedDict if isinstance(things, OrderedDict) else dict  # each in an order of its own
     keys, more = list(own.keys(things)), [] if type(things) is dict else _more(things)
     items = Items(keys, keys)
@@ -258,11 +258,11 @@ def _of_dict(things: Any) -> Seen:
     return len(keys), [*found, *more, *(("[...]", key) for key in odd)]
 
 
-def _of_proxy(things: Any) -> Seen:
+def _of_proxy(things: Any) -> Contents:
     return None, [("", dict(things))]
 
 
-def _of_generator(generator: GeneratorType[Any, Any, Any]) -> Seen:
+def _of_generator(generator: GeneratorType[Any, Any, Any]) -> Contents:
     """Its variables, and what lies on its stack: the iterator of a `for` is no variable.
 
     Not by `f_locals`, which would keep what the variables hold.
@@ -273,38 +273,38 @@ def _of_generator(generator: GeneratorType[Any, Any, Any]) -> Seen:
     return frame.f_lasti, [("", x) for x in get_referents(generator) if x is not frame]
 
 
-def _of_around(thing: Any) -> Seen:
+def _of_around(thing: Any) -> Contents:
     """Of what adds no state to the functions and iterators that it goes through."""
     return None, [("", inner) for inner in get_referents(thing)]
 
 
-def _of_text(thing: Any) -> Seen:
+def _of_text(thing: Any) -> Contents:
     return repr(thing), []
 
 
-def _of_reference(thing: Any) -> Seen:
+def _of_reference(thing: Any) -> Contents:
     return None, [("", type(thing).__call__(thing))]
 
 
-def _of_weak_proxy(thing: Any) -> Seen:
+def _of_weak_proxy(thing: Any) -> Contents:
     """What it stands for, of which it has the methods."""
     return None, [("", thing.__repr__.__self__)]
 
 
-def _of_thread(thing: Any) -> Seen:
+def _of_thread(thing: Any) -> Contents:
     """Of what has other attributes in each thread."""
     return None, [(f".{name}", x) for name, x in thing.__dict__.items()]
 
 
-def _of_error(error: BaseException) -> Seen:
+def _of_error(error: BaseException) -> Contents:
     return None, [("", error.args), *_more(error)]
 
 
-def _of_context(variable: ContextVar[Any]) -> Seen:
+def _of_context(variable: ContextVar[Any]) -> Contents:
     return None, [("", variable.get(None))]
 
 
-def _of_file(file: Any) -> Seen:
+def _of_file(file: Any) -> Contents:
     """A step reads nothing from a file that is only written to."""
     if file.closed or not file.readable():
         return None, []
@@ -320,14 +320,14 @@ def _of_file(file: Any) -> Seen:
     return place, [("", getattr(file, "buffer", None))]
 
 
-def _of_nothing(thing: Any) -> Seen:
+def _of_nothing(thing: Any) -> Contents:
     return None, []
 
 
 # -- arrays and other objects ----------------------------------------------------------------------
 
 
-def _of_array(array: Any) -> Seen:
+def _of_array(array: Any) -> Contents:
     """The numbers of an array of the host; which one of a device it is; what hangs on it."""
     parts: list[Part] = [(f".{name}", x) for name, x in attributes(array).items()]
     is_kits = is_of_kit(type(array))
@@ -364,23 +364,23 @@ def _numbers_of(array: Any) -> Any:
         raise Unseen from error
 
 
-def _of_value(value: Any) -> Seen:
+def _of_value(value: Any) -> Contents:
     base = next(base for base in _VALUES if issubclass(type(value), base))
     return base.__repr__(value), _more(value)
 
 
-def _of_object(thing: Any) -> Seen:
+def _of_object(thing: Any) -> Contents:
     return None, _more(thing)
 
 
-def _of_c_object(thing: Any, tells: Callable[[Any], Any]) -> Seen:
+def _of_c_object(thing: Any, tells: Callable[[Any], Any]) -> Contents:
     try:
         return None, [*_more(thing), (STATE, tells(thing))]
     except Exception as error:
         raise Unseen from error
 
 
-def _of_unseen(thing: Any) -> Seen:
+def _of_unseen(thing: Any) -> Contents:
     raise Unseen
 
 
@@ -395,8 +395,8 @@ def _more(thing: Any) -> list[Part]:
 
 
 _SLOTS: WeakKeyDictionary[type, list[tuple[str, Any]]] = WeakKeyDictionary()
-_KNOWN: WeakKeyDictionary[type, Look] = WeakKeyDictionary()
-_LOOKS: tuple[tuple[Any, Look], ...] = (
+_KNOWN: WeakKeyDictionary[type, Opener] = WeakKeyDictionary()
+_LOOKS: tuple[tuple[Any, Opener], ...] = (
     (FunctionType, _of_function),
     (MethodType, _of_method),
     (type, _of_class),

@@ -22,9 +22,9 @@ __all__ = [
     "FRESH",
     "OTHER_CONSTANTS",
     "OTHER_TENSORS",
-    "Ahead",
     "Draw",
     "Draws",
+    "EarlyBatch",
     "Fetch",
     "Reasons",
     "Recording",
@@ -60,7 +60,7 @@ Fetch = Callable[[], Any]
 Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
 
 
-class Ahead(NamedTuple):
+class EarlyBatch(NamedTuple):
     """A batch that a loader was asked for before the step that has it, and the arrays in it."""
 
     fetch: Fetch
@@ -176,7 +176,7 @@ class Recording:
         return known[slot]
 
 
-def take(waiting: list[Ahead], fetch: Fetch) -> Ahead | None:
+def take(waiting: list[EarlyBatch], fetch: Fetch) -> EarlyBatch | None:
     """The first batch of this loader's, which waits no longer then; None if none waits."""
     found = (i for i, one in enumerate(waiting) if one.fetch == fetch)
     return None if (i := next(found, None)) is None else waiting.pop(i)

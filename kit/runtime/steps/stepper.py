@@ -32,9 +32,9 @@ from kit.runtime.steps.recording import (
     FRESH,
     OTHER_CONSTANTS,
     OTHER_TENSORS,
-    Ahead,
     Draw,
     Draws,
+    EarlyBatch,
     Fetch,
     Reasons,
     Recording,
@@ -85,7 +85,7 @@ class Stepper:
         self._own: OwnState | None = None  # as this step began, where a replay may follow
         self._looks = Looks()
         self._anew: BoundAnew | None = None  # by the last recorded step
-        self._ahead: list[Ahead] = []  # batches that no step has had yet
+        self._ahead: list[EarlyBatch] = []  # batches that no step has had yet
         self.payoff = Payoff()
         self._guesses = Guesses(issuer, self.payoff, self.counts)
 
@@ -418,10 +418,10 @@ class Stepper:
             for cell, data in zip(last.inputs, last.contents, strict=True)
         ]
 
-    def _ask(self, fetch: Fetch) -> Ahead:
+    def _ask(self, fetch: Fetch) -> EarlyBatch:
         self._now = fresh = Recording()
         self.is_fetching = True
         try:
-            return Ahead(fetch, fetch(), fresh.inputs)
+            return EarlyBatch(fetch, fetch(), fresh.inputs)
         finally:
             self._now, self.is_fetching = None, False
