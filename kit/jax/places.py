@@ -16,7 +16,7 @@ from jax.extend import source_info_util
 
 from kit.files import in_packages
 from kit.runtime.recording.bulk import Frame, Site
-from kit.runtime.recording.sites import format_site, is_kits, is_users
+from kit.runtime.recording.sites import callers, format_site, is_kits, is_users
 
 __all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of"]
 
@@ -62,13 +62,8 @@ def _via(site: Site) -> str:
 
 def caller() -> Frame:
     """Where the program is now."""
-    lines = []
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        lines.append((frame.f_code.co_filename, frame.f_lineno))
-        frame = frame.f_back
-    site, via = _pick(lines)
-    return site, via, ""
+    around = callers(sys._getframe(1))
+    return *_pick((f.f_code.co_filename, f.f_lineno) for f in around), ""
 
 
 def here() -> str:

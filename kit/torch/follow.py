@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 from functools import partial
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 from weakref import WeakSet, finalize, ref
 
 import torch
 from torch.nn.modules import module as nn_module
 
+from kit.runtime.recording.sites import callers
 from kit.runtime.session.session import Session
 from kit.torch.constants import of_module, of_optimizer
 from kit.torch.optimizers import (
@@ -109,10 +110,7 @@ class Follower(OptimizerWatch):
 
 def _is_running(code: CodeType) -> bool:
     """Is this function among the callers? Torch calls no hook where an optimizer's step raises."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None
+    return any(f.f_code is code for f in callers(sys._getframe(1)))
 
 
 def _freed(follower: Follower, hooks: list[Any]) -> None:

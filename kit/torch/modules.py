@@ -12,6 +12,7 @@ import gc
 import sys
 import threading
 import warnings
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from kit.errors import words_of
 from kit.runtime.recording.bulk import LISTED_REFERENCES
-from kit.runtime.recording.sites import level_of_user
+from kit.runtime.recording.sites import callers, level_of_user
 from kit.runtime.steps.reach import HOOKS
 from kit.torch.lazy_modules import await_shapes, with_waiting
 from kit.torch.tensors.learning import attributes_of
@@ -118,12 +119,8 @@ def _carry_over(old: Any, new: Any) -> None:
 
 def _is_outermost(code: Any) -> bool:
     """torch moves a module by moving its parts: only the outermost call sees all of them."""
-    frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_code.co_name == "_apply":
-        if frame.f_code is code:
-            return False
-        frame = frame.f_back
-    return True
+    moves = takewhile(lambda f: f.f_code.co_name == "_apply", callers(sys._getframe(2)))
+    return all(f.f_code is not code for f in moves)
 
 
 def _follow(module: nn.Module, moved: dict[int, tuple[Any, Any]]) -> None:

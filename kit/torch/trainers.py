@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 import torch
 
 from kit.errors import SessionError, SettingsError
-from kit.runtime.recording.sites import format_site, here, level_of_user
+from kit.runtime.recording.sites import callers, format_site, here, level_of_user
 from kit.runtime.session.session import Session, current_session
 from kit.torch.optimizers import step_around
 from kit.torch.tensors.tensor import KitTensor
@@ -212,10 +212,8 @@ _STEPS: WeakKeyDictionary[Session, LibrarySteps] = WeakKeyDictionary()
 
 def _is_of_library() -> bool:
     """Does a library's own code call the step of the optimizer whose hook this is?"""
-    frame = step_around()
-    while frame is not None and _package(frame) in ("torch", "kit"):
-        frame = frame.f_back
-    return frame is not None and _package(frame) in _CURES
+    packages = map(_package, callers(step_around()))
+    return next((x for x in packages if x not in ("torch", "kit")), "") in _CURES
 
 
 class CpuTraining:
@@ -255,12 +253,7 @@ def _is_all_on_cpu(optimizer: Any) -> bool:
 
 def _driver() -> str:
     """The library whose loop calls, as a key of `_CURES`; "" if the program's own does."""
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        if (package := _package(frame)) in _CURES:
-            return package
-        frame = frame.f_back
-    return ""
+    return next((x for x in map(_package, callers(sys._getframe(2))) if x in _CURES), "")
 
 
 def _package(frame: FrameType) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from kit.files import in_packages
@@ -12,6 +14,7 @@ from kit.notebook import notebook_shell
 from kit.runtime.recording.bulk import Site
 
 __all__ = [
+    "callers",
     "format_site",
     "here",
     "is_kits",
@@ -60,20 +63,23 @@ def line_of(error: BaseException) -> str:
     return found
 
 
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and those that have called it, the nearest first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def here() -> Site:
     """The line of the user's that this is called from; ("", 0) if only libraries call."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    around = ((f.f_code.co_filename, f.f_lineno) for f in callers(sys._getframe(1)))
+    return next((site for site in around if is_users(site[0])), ("", 0))
 
 
 def level_of_user() -> int:
     """The `stacklevel` with which the caller's `warnings.warn` names the user's line."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
-        level, frame = level + 1, frame.f_back
-    return level
+    around = enumerate(callers(sys._getframe(1)), 1)
+    return next(i for i, f in around if f.f_back is None or is_users(f.f_code.co_filename))
 
 
 def line_of_frame(frame: Any) -> Site:
@@ -86,12 +92,8 @@ def line_of_frame(frame: Any) -> Site:
 
 def not_a_librarys(frame: Any) -> Any:
     """Itself, or the nearest around it that is the user's or the kit's; None if there is none."""
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if is_kits(path) or is_users(path):
-            break
-        frame = frame.f_back
-    return frame
+    around = ((f, f.f_code.co_filename) for f in callers(frame))
+    return next((f for f, path in around if is_kits(path) or is_users(path)), None)
 
 
 def is_users(path: str) -> bool:

@@ -33,6 +33,7 @@ from weakref import ref
 
 from kit.errors import SessionError
 from kit.runtime.engine.operations import IN_BETWEEN
+from kit.runtime.recording.sites import callers
 
 __all__ = ["Interrupts", "give_back_all", "no_session", "postponed", "refuse_in_handler"]
 
@@ -305,12 +306,8 @@ def no_session() -> None:
 
 def _is_swallowed(frame: FrameType | None) -> bool:
     """True where an interrupt would be lost if it were raised."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name in _SWALLOW or code.co_filename == weakref.__file__:
-            return True
-        frame = frame.f_back
-    return False
+    codes = (f.f_code for f in callers(frame))
+    return any(x.co_name in _SWALLOW or x.co_filename == weakref.__file__ for x in codes)
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
