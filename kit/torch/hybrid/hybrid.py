@@ -27,6 +27,7 @@ from kit.errors import SettingsError
 from kit.runtime.recording.bulk import Value
 from kit.runtime.recording.sites import is_kits, is_users
 from kit.runtime.steps.functions import KnownFunction
+from kit.runtime.steps.names import codes_in
 from kit.runtime.steps.own_state import host_draws
 from kit.runtime.steps.recording import Draw
 from kit.torch.hybrid.programs import Made, Trace, each_made, learn
@@ -276,10 +277,8 @@ def _leads_on(thing: Any) -> bool:
 
 def _global_names(code: Any) -> tuple[str, ...]:
     """Every name that the code may look up in its globals, that of functions inside it included."""
-    if code is None:
-        return ()
-    inner = [_global_names(x) for x in code.co_consts if isinstance(x, types.CodeType)]
-    return tuple(dict.fromkeys([*code.co_names, *(name for names in inner for name in names)]))
+    codes = () if code is None else codes_in(code)
+    return tuple(dict.fromkeys(name for one in codes for name in one.co_names))
 
 
 def written(tensors: Sequence[KitTensor]) -> None:
