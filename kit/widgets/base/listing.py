@@ -26,11 +26,17 @@ from kit.widgets.base.theme import FOCUS, PICKED, PICKED_EDGE
 __all__ = ["LISTING_CSS", "Drawn", "Listing", "under_doubt"]
 
 _PICKED = f"background:{PICKED} !important;box-shadow:inset 0 0 0 1px {PICKED_EDGE}"
+# Where the reader has chosen all colours, no ground and no shadow is drawn.
+_FORCED = (
+    "@media (forced-colors: active) { :is(%s):not(:focus-visible) "
+    "{ outline: 2px dashed Highlight; outline-offset: -2px } }"
+)
 LISTING_CSS = f"""
 [data-row] {{ cursor: pointer; }}
 [data-row]:hover {{ background: rgba(128, 140, 155, 0.13); }}
 [data-row]:focus-visible {{ outline: 2px solid {FOCUS}; outline-offset: -2px; }}
 .kit-picked {{ {_PICKED} }}
+{_FORCED % ".kit-picked"}
 """
 
 # In a notebook the number of the row goes through a hidden text field to the kernel, and with it
@@ -142,6 +148,6 @@ def _marks(name: str, rows: Sequence[int]) -> str:
         f"reveal({list(rows)}.map((i) => view.querySelector(`[data-row='${{i}}']`)));"
     )
     return (
-        f"<style>{where} {{{_PICKED}}}</style>"
+        f"<style>{where} {{{_PICKED}}} {_FORCED % where}</style>"
         f'<img alt="" src="data:," onerror="{safe_html(scroll, 100_000)}">'
     )

@@ -29,7 +29,7 @@ from kit.widgets.base.change import BETTER as BETTER
 from kit.widgets.base.change import MUTED as MUTED
 from kit.widgets.base.change import WORSE as WORSE
 from kit.widgets.base.selection import Links, Selection, ranges_text
-from kit.widgets.base.theme import COLORS, FAINT
+from kit.widgets.base.theme import COLORS, FAINT, KEPT
 
 __all__ = [
     "breakdown_html",
@@ -367,7 +367,7 @@ def swatch(color: str) -> str:
     """A small square that says which colour stands for what follows."""
     return (
         f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
-        f'margin-right:7px;background:{color};border:1px solid #8886"></span>'
+        f'margin-right:7px;background:{color};border:1px solid #8886;{KEPT}"></span>'
     )
 
 
@@ -375,7 +375,7 @@ def bar_html(fraction: float, color: str) -> str:
     """A thin bar, `fraction` of its cell wide."""
     width = min(max(fraction, 0.0), 1.0) * 100
     return (
-        f'<div style="height:3px;border-radius:2px;background:{TRACK};margin-top:2px">'
+        f'<div style="height:3px;border-radius:2px;background:{TRACK};margin-top:2px;{KEPT}">'
         f'<div style="height:3px;border-radius:2px;background:{color};width:{width:.1f}%">'
         f"</div></div>"
     )

@@ -34,6 +34,7 @@ __all__ = [
     "GRID",
     "HELD",
     "INK",
+    "KEPT",
     "LABELS",
     "MODEL",
     "MODEL_EDGE",
@@ -61,6 +62,9 @@ PALE = "#f4f6f8"  # ground of a band of a figure
 BACKGROUND = "#ffffff"
 DEVICE_TIME = "#57707f"  # a bar on the coloured box of an op; where it is dark, a pale one
 FOCUS = "#2f6db5"  # where the keyboard is
+# A style: where the reader has chosen all colours, as in Windows' high contrast, a colour that says
+# something stays. Text and its ground take the reader's.
+KEPT = "forced-color-adjust:none"
 PICKED, PICKED_EDGE = "#f5b12e44", "#c98a12"  # what belongs to the selection
 _STEP_COLORS = ("#eaeef3", "#dde3ea")  # in turn
 MODEL, MODEL_EDGE = "#8a6109", "#b07d12"  # what a model says: a mark with white text, a frame
@@ -151,7 +155,7 @@ def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "
     """
     mark = (
         f'<span style="display:inline-block;width:10px;height:10px;border-radius:3px;'
-        f'margin-right:7px;background:{swatch}"></span>'
+        f'margin-right:7px;background:{swatch};{KEPT}"></span>'
         if swatch
         else ""
     )

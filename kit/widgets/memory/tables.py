@@ -33,7 +33,7 @@ from kit.widgets.base.tables import (
     table,
     unbroken,
 )
-from kit.widgets.base.theme import COLORS, tint
+from kit.widgets.base.theme import COLORS, KEPT, tint
 from kit.widgets.compare.data import amount, run_labels
 from kit.widgets.memory.data import (
     HOLDS,
@@ -132,7 +132,7 @@ def _bar(now: float, parts: tuple[float, float], most: float) -> str:
     )
     return (
         f'<div style="height:3px;border-radius:2px;background:{TRACK};margin-top:2px;'
-        f'display:flex;overflow:hidden">{pieces}</div>'
+        f'display:flex;overflow:hidden;{KEPT}">{pieces}</div>'
     )
 
 
@@ -305,7 +305,8 @@ def _key(ops: int) -> str:
     phases = {name: COLORS[name] for name in ("forward", "backward", "update")}
     parts = "".join(
         f'<span style="margin-right:14px;white-space:nowrap"><span style="display:inline-block;'
-        f'width:10px;height:10px;border-radius:2px;margin-right:5px;background:{color}"></span>'
+        f'width:10px;height:10px;border-radius:2px;margin-right:5px;background:{color};{KEPT}">'
+        "</span>"
         f"{name}</span>"
         for name, color in {**HOLDS, **phases}.items()
     )

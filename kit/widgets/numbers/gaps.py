@@ -23,7 +23,7 @@ from kit.widgets.base.tables import (
     swatch,
     table,
 )
-from kit.widgets.base.theme import COLORS, FAINT
+from kit.widgets.base.theme import COLORS, FAINT, KEPT
 from kit.widgets.compare.data import amount
 
 __all__ = ["CAUSE_COLORS", "GapView", "gaps_html"]
@@ -68,8 +68,8 @@ def _strip(rows: Sequence[IdleRow]) -> str:
         for r in rows
     )
     return (
-        '<div style="display:flex;height:12px;border-radius:3px;overflow:hidden;margin:2px 0 6px">'
-        f"{parts}</div>"
+        '<div style="display:flex;height:12px;border-radius:3px;overflow:hidden;margin:2px 0 6px;'
+        f'{KEPT}">{parts}</div>'
     )
 
 

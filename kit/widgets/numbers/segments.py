@@ -17,7 +17,7 @@ from kit.widgets.base.tables import (
     swatch,
     table,
 )
-from kit.widgets.base.theme import COLORS, tint
+from kit.widgets.base.theme import COLORS, KEPT, tint
 
 __all__ = ["SegmentView", "folded_segments_html", "segments_html"]
 
@@ -164,7 +164,7 @@ def _time(ns: float, top: float, color: str) -> str:
         return text
     return (
         f'{text}<div style="height:3px;border-radius:2px;margin-top:2px;margin-left:auto;'
-        f'background:{color};width:{100 * ns / top:.0f}%"></div>'
+        f'background:{color};width:{100 * ns / top:.0f}%;{KEPT}"></div>'
     )
 
 

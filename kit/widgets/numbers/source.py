@@ -29,7 +29,7 @@ from kit.widgets.base.tables import (
     section,
     sentence,
 )
-from kit.widgets.base.theme import COLORS
+from kit.widgets.base.theme import COLORS, KEPT
 from kit.widgets.numbers.excerpt import code_html, listing
 
 __all__ = ["SourceView", "source_drawn", "source_html", "source_picks"]
@@ -68,6 +68,7 @@ _STYLE = f"""<style onload="{_SHOW_DEAREST}">
 .kit-source-lines .kit-gap, .kit-source-lines summary {{color:{MUTED};font-family:{FONT};
   font-size:11px;padding:1px 10px 1px 58px;cursor:default}}
 .kit-source-lines summary {{cursor:pointer}}
+.kit-source-lines i, .kit-source-lines .kit-heat {{{KEPT}}}
 .kit-source-lines i {{position:absolute;right:6px;top:17px;height:3px;border-radius:2px}}
 .kit-source-lines b.kit-k {{font-weight:600}}
 .kit-source-lines .kit-s {{color:var(--jp-mirror-editor-string-color, var(--kit-string, #2a7d5f))}}
