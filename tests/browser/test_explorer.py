@@ -88,6 +88,14 @@ COLUMNS = """() => [...document.querySelectorAll('.kit-labelled')]
 OVERFLOW = """() => { const e = document.querySelector('.kit-explorer');
   return e.scrollWidth - e.clientWidth; }"""
 
+# Of the marks of a kind, the grounds that they are drawn with, those of shadow roots included.
+GROUNDS = """(selector) => {
+  const all = (root) => [...root.querySelectorAll("*")].flatMap(
+    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  const marks = all(document).filter((e) => e.matches(selector));
+  return [...new Set(marks.map((e) => getComputedStyle(e).backgroundColor))];
+}"""
+
 # kinds of the notebook's cells, and the place of the active one
 CELLS = """() => { const {widgets, activeCellIndex} = jupyterapp.shell.currentWidget.content;
   return [widgets.map(cell => cell.model.type), activeCellIndex]; }"""
@@ -321,3 +329,30 @@ def test_a_report_of_ranks_begins_on_the_first_page_and_no_table_is_cut(
         boxes = "[...document.querySelectorAll('div:has(> table)')]"
         hides = browser.page.evaluate(f"{boxes}.map(e => getComputedStyle(e).overflowX)")
         assert set(hides) == {"visible"}
+
+
+def test_where_the_reader_has_chosen_all_colours_keys_keep_theirs_and_a_picked_row_has_a_ring(
+    tmp_path: Path, opening: Opener
+) -> None:
+    from kit.reports.html import write_report
+    from tests.factories import make_run
+
+    path = write_report([make_run()], tmp_path / "r.html")
+    with opening(offline=True) as browser:
+        page = browser.page
+        page.emulate_media(forced_colors="active")
+        page.goto(path.as_uri())
+        browser.wait_for_canvases(2)
+        for key in (
+            ".kinds i",
+            ".kit-graph-key i",
+            "#breakdown th span span",
+            "#breakdown td > div > div",
+        ):
+            assert len(page.evaluate(GROUNDS, key)) > 1, key
+        page.locator("#source [data-row]").first.click()
+        page.get_by_role("button", name="why idle").click()
+        page.evaluate("document.activeElement.blur()")
+        for marked in ("#source .kit-picked", ".tools button[aria-pressed=true]"):
+            ring = page.locator(marked).first.evaluate("e => getComputedStyle(e).outlineStyle")
+            assert ring != "none", marked

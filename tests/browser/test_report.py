@@ -45,15 +45,6 @@ SHOWN = """() => {
 }"""
 
 
-# Of the marks of a kind, the grounds that they are drawn with, those of shadow roots included.
-GROUNDS = """(selector) => {
-  const all = (root) => [...root.querySelectorAll("*")].flatMap(
-    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
-  const marks = all(document).filter((e) => e.matches(selector));
-  return [...new Set(marks.map((e) => getComputedStyle(e).backgroundColor))];
-}"""
-
-
 def open_report(offline: Browser, path: Path) -> dict[str, Any]:
     offline.page.goto(path.as_uri())
     offline.page.wait_for_function("document.documentElement.dataset.shown !== undefined")
@@ -419,24 +410,3 @@ def test_a_rank_that_is_picked_is_marked_and_its_row_opens(tmp_path: Path, offli
     page.keyboard.press("Escape")
     assert page.locator(".kit-picked").count() == 0
     assert offline.errors() == []
-
-
-def test_where_the_reader_has_chosen_all_colours_keys_keep_theirs_and_a_picked_row_has_a_ring(
-    offline: Browser, report: Path
-):
-    page = offline.page
-    page.emulate_media(forced_colors="active")
-    open_report(offline, report)
-    for key in (
-        ".kinds i",
-        ".kit-graph-key i",
-        "#breakdown th span span",
-        "#breakdown td > div > div",
-    ):
-        assert len(page.evaluate(GROUNDS, key)) > 1, key
-    page.locator("#source [data-row]").first.click()
-    page.get_by_role("button", name="why idle").click()
-    page.evaluate("document.activeElement.blur()")
-    for marked in ("#source .kit-picked", ".tools button[aria-pressed=true]"):
-        ring = page.locator(marked).first.evaluate("e => getComputedStyle(e).outlineStyle")
-        assert ring != "none", marked

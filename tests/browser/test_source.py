@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page
 
 import kit
+from kit.reports.html import write_report
 from kit.runs.analysis.lines import line_costs
 from kit.runs.run import Run
 from kit.runs.sources import Snippet
@@ -157,6 +158,27 @@ def test_a_listing_that_folds_lines_is_a_grid_of_rows_to_a_screen_reader(
     assert offline.barriers(".kit-source-lines") == []
 
 
+def test_tab_stops_at_one_row_of_each_table_and_the_arrow_keys_go_on(
+    offline: Browser, tmp_path: Path
+):
+    page, stop = offline.page, '#source [data-row][tabindex="0"]'
+    page.goto(write_report([make_run(scopes=30)], tmp_path / "r.html").as_uri())
+    page.locator("#source [data-row]").first.wait_for()
+    rows = page.locator("#source [data-row]")
+    assert rows.count() > 4
+    page.locator(stop).focus()  # the dearest line
+    for key, place in (("Home", 0), ("ArrowDown", 1), ("End", rows.count() - 1), ("ArrowUp", -2)):
+        page.keyboard.press(key)
+        assert rows.nth(place).evaluate("row => row === document.activeElement")
+        assert page.locator(stop).count() == 1
+    page.keyboard.press("Enter")
+    assert rows.nth(-2).get_attribute("aria-selected") == "true"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('#source')") is None
+    page.keyboard.press("Shift+Tab")
+    assert rows.nth(-2).evaluate("row => row === document.activeElement")
+
+
 def test_in_a_notebook_a_line_is_picked_by_mouse_and_keys_and_a_far_one_is_brought_into_view(
     lab: Lab, browser: Browser
 ):
@@ -165,7 +187,7 @@ def test_in_a_notebook_a_line_is_picked_by_mouse_and_keys_and_a_far_one_is_broug
     page = browser.page
     page.locator("[data-site='train.py:13']").click()
     page.get_by_text("picked train.py:13").wait_for()
-    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.get_by_text("picked train.py:14").wait_for()
     focus = page.evaluate("document.activeElement.dataset.site")

@@ -1,6 +1,6 @@
 // The report's page: controls choose a recorded run, and everything is redrawn from its block.
 import {element} from "../../widgets/base/js/dom.js";
-import {markRows, NOTHING, pickedIn} from "../../widgets/base/js/listing.js";
+import {goToRow, markRows, NOTHING, pickedIn} from "../../widgets/base/js/listing.js";
 import {drawGraph, highlightGraph, onGraphPick, openGroups, setOpenGroups} from "../../widgets/graph/js/page.js";
 import {drawTimeline, highlightTimeline, onTimelinePick} from "../../widgets/timeline/js/page.js";
 import {missingText, movedText, nearest, settingsAt} from "./grid.js";
@@ -116,6 +116,7 @@ class Report {
     onTimelinePick(this.models("timeline"), select);
     onGraphPick(this.models("graph"), select);
     const onRow = (/** @type {Event} */ event) => {
+      goToRow(event);
       const picked = pickedIn(event);
       if (picked) select(isSame(picked, this.selected) ? NOTHING : picked);
     };

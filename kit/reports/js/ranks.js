@@ -1,6 +1,6 @@
 // The page of many ranks: a rank that is picked in one table or row is marked in all.
 
-import {markRows, NOTHING, pickedIn} from "../../widgets/base/js/listing.js";
+import {goToRow, markRows, NOTHING, pickedIn} from "../../widgets/base/js/listing.js";
 
 /** @typedef {import("../../widgets/base/js/listing.js").Selection} Selection */
 
@@ -12,6 +12,7 @@ export function startRanks() {
     markRows(document.body, picked);
   };
   const onPick = (/** @type {Event} */ event) => {
+    goToRow(event);
     const picked = pickedIn(event);
     if (picked) select(picked.label === label ? NOTHING : picked);
   };

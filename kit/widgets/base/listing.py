@@ -43,7 +43,8 @@ LISTING_CSS = f"""
 # that of the drawing that it is a row of, as another one may have been drawn by then. The time
 # makes each pick a change, also in another copy of the listing, and after a reload of the page.
 _HANDLER = (
-    f"const picked = {script('widgets/base/js/listing.js')}.pickedIn(event);"
+    f"const {{goToRow, pickedIn}} = {script('widgets/base/js/listing.js')};"
+    "goToRow(event); const picked = pickedIn(event);"
     "if (!picked) return;"
     "const view = this.closest('.kit-listing');"
     "const field = view && view.querySelector('.kit-listing-pick input'); if (!field) return;"

@@ -41,6 +41,7 @@ __all__ = [
     "scrolling",
     "sync_picks",
     "sync_table_html",
+    "tab_stop",
     "unbroken",
     "unlowered_html",
 ]
@@ -306,7 +307,7 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
         f'color:{MUTED}">{text}</th>'
         for text, a in zip(heads, align, strict=True)
     )
-    body = ""
+    body, stop = "", next((n for n, picks in enumerate(attributes) if picks), -1)
     for n, row in enumerate(rows):
         weight = "2px" if has_total and n == len(rows) - 1 else "1px"
         cells = "".join(
@@ -314,7 +315,7 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
             f'overflow-wrap:{wrap[a]}{more}">{text}</{tag[:2]}>'
             for text, a, (tag, more) in zip(row, align, _tags(len(row)), strict=True)
         )
-        more = f" {attributes[n]}" if n < len(attributes) else ""
+        more = f" {tab_stop(n == stop)} {attributes[n]}" if any(attributes[n : n + 1]) else ""
         body += f'<tr style="border-top:{weight} solid {LINE};background:none"{more}>{cells}</tr>'
     made = (
         f'<table style="width:100%;min-width:{least_px}px;table-layout:fixed;'
@@ -355,12 +356,20 @@ def place_html(place: str, limit: int = 160) -> str:
 
 
 def row_attributes(i: int, picked: Selection) -> str:
-    """What makes an element row `i` of a listing, standing for `picked`; all text is escaped."""
+    """What makes an element row `i` of a listing, standing for `picked`; all text is escaped.
+
+    The element needs a `tab_stop`, too.
+    """
     site = next(iter(picked.sites)) if len(picked.sites) == 1 else ""
     return (
-        f'tabindex="0" data-row="{i}" data-site="{safe_html(site, 400)}" '
+        f'data-row="{i}" data-site="{safe_html(site, 400)}" '
         f'data-nodes="{ranges_text(picked.nodes)}" data-label="{safe_html(picked.label, 100)}"'
     )
+
+
+def tab_stop(is_one: bool) -> str:
+    """Of a row that can be picked: whether Tab stops at it. The arrow keys go on to the others."""
+    return f'tabindex="{0 if is_one else -1}"'
 
 
 def swatch(color: str) -> str:

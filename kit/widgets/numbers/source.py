@@ -28,6 +28,7 @@ from kit.widgets.base.tables import (
     row_attributes,
     section,
     sentence,
+    tab_stop,
 )
 from kit.widgets.base.theme import COLORS, KEPT
 from kit.widgets.numbers.excerpt import code_html, listing
@@ -127,7 +128,6 @@ def _most(rows: Sequence[LineCost]) -> str:
 
 
 def _table(run: Run, rows: Sequence[LineCost]) -> str:
-    scale = _Scale(run, rows)
     shown = set(sorted(range(len(rows)), key=lambda i: -rows[i].total_ms)[:MAX_LINES])
     of_file: dict[str, dict[int, int]] = {}
     for i, row in enumerate(rows):
@@ -136,8 +136,9 @@ def _table(run: Run, rows: Sequence[LineCost]) -> str:
             of_file.setdefault(file, {})[line] = i
     for snippet in run.sources:
         of_file.setdefault(snippet.file, {})
-    parts = []
-    for file, costs in list(of_file.items())[:MAX_FILES]:
+    files, parts = list(of_file.items())[:MAX_FILES], []
+    scale = _Scale(run, rows, [rows[i] for _, costs in files for i in costs.values()])
+    for file, costs in files:
         parts.append(_file_head(file, [rows[i] for i in costs.values()]))
         for piece in listing(file, costs, run.sources):
             if isinstance(piece, str):
@@ -155,14 +156,14 @@ def _table(run: Run, rows: Sequence[LineCost]) -> str:
 class _Scale:
     """What the longest bar of each column stands for; and what each row does."""
 
-    def __init__(self, run: Run, rows: Sequence[LineCost]) -> None:
+    def __init__(self, run: Run, rows: Sequence[LineCost], shown: Sequence[LineCost]) -> None:
         self.picks = source_picks(run, rows)
         known = [row for row in rows if row.site]
         self.record = max((row.recording_ms for row in known if row.recording_ms > 0), default=0.0)
         self.device = max((row.device_ms for row in known), default=0.0)
         self.wait = max((row.wait_ms for row in known), default=0.0)
-        self.dearest = max(known, key=lambda row: row.total_ms)
-        self.total = self.dearest.total_ms
+        self.dearest = max(shown, key=lambda row: row.total_ms)  # where Tab stops
+        self.total = max(row.total_ms for row in known)
 
 
 _ROW, _CELL = ' role="row"', ' role="gridcell"'
@@ -233,9 +234,10 @@ def _line(number: int, text: str | None, rows: Sequence[LineCost], i: int, scale
             f'<span class="kit-code" role="gridcell">{_code(text)}{_sync(row)}{_away(row)}</span>',
         )
     )
-    name = "kit-line kit-dearest" if row is scale.dearest else "kit-line"
+    is_dearest = row is scale.dearest
     return (
-        f'<div class="{name}" role="row" {row_attributes(i, scale.picks[i])} '
+        f'<div class="kit-line{" kit-dearest" * is_dearest}" role="row" '
+        f"{tab_stop(is_dearest)} {row_attributes(i, scale.picks[i])} "
         f'title="{_title(row)}">{cells}</div>'
     )
 

@@ -13,7 +13,7 @@ from kit.trace.intervals import Ints, joined
 from kit.trace.ranks.one import NAMES, RankTrace, coarse
 from kit.trace.ranks.ranks import Ranks
 from kit.trace.ranks.tables import RankRow
-from kit.widgets.base.tables import LINE, MUTED, TRACK, swatch
+from kit.widgets.base.tables import LINE, MUTED, TRACK, swatch, tab_stop
 from kit.widgets.base.theme import COLORS
 
 __all__ = ["KEYS", "lanes_html", "placed"]
@@ -49,7 +49,8 @@ def lanes_html(ranks: Ranks, attributes: list[str]) -> str:
     picture = _Picture(ranks)
     rows = "".join(
         f'<div style="display:grid;grid-template-columns:72px minmax(0,1fr);align-items:start">'
-        f'<div {attributes[i]} style="padding:3px 4px;white-space:nowrap">rank {trace.rank}</div>'
+        f'<div {tab_stop(True)} {attributes[i]} style="padding:3px 4px;white-space:nowrap">'
+        f"rank {trace.rank}</div>"
         f'<details><summary style="display:block;cursor:pointer" title="open its lanes">'
         f"{'' if row.clock.is_known or not ranks.has_clock else _UNPLACED}"
         f"{picture.rank(trace, row)}</summary>{picture.lanes(trace)}</details></div>"

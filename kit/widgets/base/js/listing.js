@@ -29,6 +29,26 @@ export function pickedIn(event) {
 }
 
 /**
+ * Tab stops at one row of a table: the last that was picked or gone to. The arrow keys go to the others.
+ * @param {any} event
+ */
+export function goToRow(event) {
+  const row = event.target.closest && event.target.closest("[data-row]");
+  const table = row?.closest("table, .kit-source-lines");
+  if (!table || event.ctrlKey || event.metaKey || event.altKey) return;
+  const rows = /** @type {HTMLElement[]} */ ([...table.querySelectorAll("[data-row]")])
+    .filter((other) => other.getClientRects().length);
+  const at = rows.indexOf(row), last = rows.length - 1;
+  const places = /** @type {Record<string, number>} */ ({ArrowUp: Math.max(at - 1, 0),
+    ArrowDown: Math.min(at + 1, last), Home: 0, End: last});
+  const to = event.type === "keydown" ? places[event.key] : at;
+  if (to === undefined) return;
+  for (const other of rows) other.tabIndex = other === rows[to] ? 0 : -1;
+  if (to !== at) rows[to].focus();
+  if (event.type === "keydown") event.preventDefault();
+}
+
+/**
  * Mark the rows that belong to a selection, and show one of them.
  * @param {Element} root
  * @param {Selection} selection
