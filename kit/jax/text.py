@@ -72,9 +72,11 @@ def text_of(value: Any) -> str:
         return f"{{{inner}}}"
     if isinstance(value, tuple | list | frozenset | set):
         return _sequence(value)
+    if isinstance(value, type):  # numpy's have what their arrays have
+        return _opaque(value)
     if isinstance(value, np.ndarray | np.generic | jax.Array) or hasattr(value, "__array__"):
         return _array(value)
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value):
         inner = ", ".join(f"{f.name}={text_of(getattr(value, f.name))}" for f in fields(value))
         return f"{_name(type(value))}({inner})"
     if isinstance(value, jax.core.ShapedArray | jax.ShapeDtypeStruct):

@@ -122,7 +122,7 @@ class Opaque:
     (np.dtype("int32"), "int32"), ({"a": 1}, {"a": 2}), (frozenset({1}), (1,)),
     (jax.lax.Precision.HIGH, jax.lax.Precision.HIGHEST), (Opaque(), Opaque()),
     (jnp.sin, jnp.cos), (lambda: 0, lambda: 0), (jax.lax.add_p, jax.lax.mul_p),
-    (jax.random.key(0), jax.random.key(1)),
+    (jax.random.key(0), jax.random.key(1)), (np.float32, np.float64), (np.float32, jnp.float32),
 ], ids=lambda x: type(x).__name__)  # fmt: skip
 def test_values_that_differ_have_different_texts(a: Any, b: Any) -> None:
     assert text_of(a) != text_of(b)
