@@ -55,6 +55,7 @@ class Program:
     """A function's equations for one kind of arguments.
 
     The environment holds the arguments first, then the constants, then each equation's results.
+    Derivatives by integers, which have no numbers, are none of its results.
     """
 
     arguments: int
@@ -133,8 +134,8 @@ class _Flattener:
         # constants are numbered from -1 down until it is known how many there are
         known |= {v: self._constant(c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True)}
         self._walk(jaxpr, known, _NOWHERE, "")
-        results = [self._place(self._atom(v, known)) for v in jaxpr.outvars]
-        self._finish(results)
+        told = [v for v in jaxpr.outvars if not _is_without_numbers(v.aval)]
+        self._finish([self._place(self._atom(v, known)) for v in told])
 
     def _constant(self, array: Any) -> int:
         constants = self.program.constants
@@ -159,7 +160,9 @@ class _Flattener:
             frame = frame_of(equation.source_info, outer, inner)
             atoms = [self._atom(v, known) for v in equation.invars]
             body = body_of(equation)
-            if equation.primitive.name in _PLACING:
+            if all(_is_without_numbers(v.aval) for v in equation.outvars) and equation.outvars:
+                made = [None] * len(equation.outvars)
+            elif equation.primitive.name in _PLACING:
                 made = atoms
             elif body is None:
                 _check_placing(equation, equation, frame)
@@ -251,8 +254,13 @@ def numbers_aval(aval: Any) -> Aval:
     return Aval(tuple(data.shape), str(data.dtype))
 
 
+def _is_without_numbers(aval: Any) -> bool:
+    """A derivative by integers: it has a shape, and nothing is computed for it."""
+    return getattr(aval, "dtype", None) == jax.dtypes.float0
+
+
 def _check(equation: Any, aval: Any, frame: Frame) -> None:
-    if isinstance(aval, jax.core.ShapedArray) and aval.dtype != jax.dtypes.float0:
+    if isinstance(aval, jax.core.ShapedArray) and not _is_without_numbers(aval):
         return
     raise LoweringError(
         f"kit.jax cannot record {equation.primitive.name!r} at {format_site(frame[0])}: "

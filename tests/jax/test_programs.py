@@ -107,6 +107,23 @@ def test_texts_of_two_programs_are_equal_only_if_the_programs_are(one: Ops, othe
     assert (text_of(a) == text_of(b)) == (str(a) == str(b))
 
 
+def test_a_derivative_by_integers_is_as_of_jax_jit_and_goes_into_the_next_step() -> None:
+    """It has a shape and no numbers: the equations for it were refused."""
+
+    def chosen(x: Any, i: Any, before: Any) -> Any:
+        value, pull = jax.vjp(lambda x, i: jnp.tanh(x[i]).sum(), x, i)
+        return value, *pull(jnp.ones(())), before
+
+    x, i, none = np.ones(SHAPE, np.float32), np.array([0, 2]), np.zeros(2, jax.dtypes.float0)
+    expected = jax.jit(chosen)(x, i, none)
+    step = kit.jax.step(chosen)
+    with Session():
+        got = step(x, i, step(x, i, none)[2])
+        for a, b in zip(got, expected, strict=True):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_allclose(np.asarray(got[1]), expected[1], rtol=1e-6)
+
+
 # -- texts ---------------------------------------------------------------------------------------
 
 
