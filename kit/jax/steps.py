@@ -15,7 +15,7 @@ from kit.ir import PHASES
 from kit.jax.array import TRACING, LazyArray
 from kit.jax.frontend import JaxFrontend
 from kit.jax.places import here
-from kit.jax.tracing import Trace, TracedFunction
+from kit.jax.tracing import Trace, TracedFunction, telling_changes
 from kit.runtime.session.session import current_session
 from kit.text import Lines, format_count
 
@@ -51,7 +51,8 @@ class Step:
         functools.update_wrapper(self, function)
         self.function, self.phase = function, phase
         self._traced = TracedFunction(function, static, phase)
-        self._jitted = jax.jit(function, static_argnames=static or None)
+        told = telling_changes(function, self._traced.name)
+        self._jitted = jax.jit(told, static_argnames=static or None)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """A step of a class is a method of its objects, as with `jax.jit`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -15,10 +17,12 @@ from kit.jax.arguments import Signature, difference, kind_of, paths_of, settings
 from kit.jax.array import TRACING, Kind
 from kit.jax.places import caller, here
 from kit.jax.program import Program
-from kit.runtime.recording.sites import format_site, line_of
+from kit.runtime.recording.sites import format_site, level_of_user, line_of
 from kit.text import format_count
 
-__all__ = ["Trace", "Traced", "TracedFunction"]
+__all__ = ["Trace", "Traced", "TracedFunction", "telling_changes"]
+
+_OF_LISTS = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class TracedFunction:
         shapes = [jax.ShapeDtypeStruct(s, d, weak_type=w) for s, d, w in kinds]
         shaped_args, shaped_kwargs = jax.tree.unflatten(tree, shapes)
         function = self._static.filled(static) if self._static else self.function
-        trace = jax.make_jaxpr(function, return_shape=True)
+        trace = jax.make_jaxpr(telling_changes(function, self.name), return_shape=True)
         before, TRACING.function = TRACING.function, self.name
         try:
             closed, results = trace(*shaped_args, **shaped_kwargs)
@@ -140,11 +144,56 @@ class TracedFunction:
         return min((difference(paths, old, signature) for old in self._traced), key=len)
 
 
+def telling_changes(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The same function, which warns where a trace of it changes an object and loses that.
+
+    A trace is given copies of modules, as of flax's nnx. A dict may be changed as a scratchpad.
+    """
+
+    @functools.wraps(function)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        before = jax.tree.leaves((args, kwargs))
+        results = function(*args, **kwargs)
+        if lost := _lost(before, args, kwargs, results):
+            more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
+            warnings.warn(
+                f"{name} changes {lost[0]}{more} in place and does not return that: as with "
+                "jax.jit the change is lost, and what only it needs is not computed. Return each "
+                "module and optimizer that it changes, and give the next call what this one gave",
+                stacklevel=level_of_user(),
+            )
+        return results
+
+    return told
+
+
+def _lost(before: list[Any], args: Any, kwargs: Any, results: Any) -> list[str]:
+    """The places in objects among the arguments where another array stands now, and no result."""
+    known = {id(x) for x in (*before, *jax.tree.leaves(results))}
+    try:
+        after, _ = jax.tree.flatten_with_path((args, kwargs))
+    except (TypeError, ValueError):  # a scratchpad that is no pytree any more
+        return []
+    paths = paths_of(args, kwargs)
+    return [
+        name
+        for name, (path, x) in zip(paths, after, strict=True)
+        if id(x) not in known and not all(isinstance(key, _OF_LISTS) for key in path)
+    ]
+
+
 def _cure(error: BaseException) -> str:
     """What helps against an error of jax's own that names what a function was given."""
     said = str(error)
     if "LazyArray" in said:
         return ": a LazyArray that the function closes over must be an argument of it"
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return (
+            ": a branch on an array's numbers is jnp.where or jax.lax.cond, and an argument that "
+            "is True or False for the whole program is named in static_argnames"
+        )
+    if "lowered and compiled" in said:
+        return ": give kit.jax.step the function itself, not what its lower().compile() has made"
     if "Tracer" in said:
         return ": what must be a number or a text of Python's is named in static_argnames"
     return ""

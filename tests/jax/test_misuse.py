@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from functools import partial
 from typing import Any
 
@@ -9,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import kit
 from kit.errors import SettingsError
@@ -87,3 +90,24 @@ def test_a_builder_that_is_not_marked_is_told_so_by_its_dict_of_arrays() -> None
 
     with pytest.raises(SettingsError, match=r'@kit\.workload\(framework="jax"\)'):
         kit.run(forgot, Settings(batch_size=2))
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_module_that_a_step_changes_and_does_not_return_is_told(is_open: bool) -> None:
+    """As nnx.jit keeps that: the step computed a forward pass, and trained nothing, in silence."""
+
+    def grown(model: Any, x: Any) -> Any:
+        model.kernel[...] = model.kernel[...] * 2
+        return model(x).sum()
+
+    def kept(model: Any, x: dict[str, Any]) -> Any:
+        x["x"] = x["x"] + 1  # a scratchpad
+        return model, grown(model, x["x"])
+
+    model = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    with Session() if is_open else contextlib.nullcontext(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kit.jax.step(kept)(model, {"x": X})
+        told = r"grown changes args\[0\]\.kernel\S* in place and does not return that: as with"
+        with pytest.raises(UserWarning, match=told):
+            kit.jax.step(grown)(model, X)
