@@ -61,7 +61,14 @@ def kind_of(leaf: Any) -> Kind:
         raise TypeError(f"a {type(leaf).__name__}, not an array{_hint(leaf)}")
     if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in NO_NUMBERS:
         raise TypeError(f"a numpy array of dtype {leaf.dtype}")
-    aval = jax.typeof(leaf)
+    if isinstance(leaf, jax.Array) and leaf.is_deleted():
+        raise TypeError("an array that was deleted, or donated: give what that function returned")
+    try:
+        aval = jax.typeof(leaf)
+    except OverflowError:
+        raise TypeError(
+            f"the number {leaf}, too large for jax's integers (jax_enable_x64 makes them 64 bits)"
+        ) from None
     return tuple(aval.shape), aval.dtype, bool(aval.weak_type)
 
 

@@ -39,12 +39,16 @@ def notes(error: pytest.ExceptionInfo[BaseException]) -> str:
         (object(), "a object, not an array"),
         (np.array(["a"]), "a numpy array of dtype <U1"),
         (np.array([None]), "a numpy array of dtype object"),
+        (2**40, r"the number 1099511627776, too large for jax's integers \(jax_enable_x64"),
+        (jnp.ones(()), "an array that was deleted, or donated"),
     ],
 )
 def test_an_argument_that_is_no_array_is_named_with_its_path_and_line(bad: Any, what: str) -> None:
     def train(state: Any, batch: Any) -> Any:
         return state
 
+    if isinstance(bad, jax.Array):
+        bad.delete()
     with Session(), pytest.raises(TypeError, match=rf"args\[0\]\['opt'\] of train is {what}") as e:
         kit.jax.step(train)({"opt": bad}, X)
     assert e.match(HERE)
@@ -138,8 +142,16 @@ def test_a_function_that_asks_a_tracer_for_its_number_is_told_its_line() -> None
         with pytest.raises(jax.errors.TracerBoolConversionError) as e:
             kit.jax.step(branch)(X)
         assert f"while branch was traced, at test_errors.py:{line}: first call" in notes(e)
+        assert "a branch on an array's numbers is jnp.where or jax.lax.cond" in notes(e)
         assert kit.jax.step(lambda x: x * 2)(X).tolist() == (X * 2).tolist()
         assert session.is_open
+
+
+def test_a_program_that_was_compiled_ahead_is_told_to_be_given_as_its_function() -> None:
+    compiled = jax.jit(lambda x: x * 2).lower(X).compile()
+    with Session(), pytest.raises(TypeError) as e:
+        kit.jax.step(compiled)(X)
+    assert "give kit.jax.step the function itself, not what its lower().compile()" in notes(e)
 
 
 def test_an_error_of_the_users_own_comes_through_with_a_note() -> None:
