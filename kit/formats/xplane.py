@@ -67,6 +67,7 @@ _OF_A_TPU = (
     "with XProf before you trust it"
 )
 _READS = {"__float__", "__int__", "__bool__", "__index__", "__complex__", "item", "tolist"}
+_COPIES = {"asarray", "array", "__array__", "device_get"}  # in which jax waits for a buffer
 _MAIN = "host/main"  # the lane of the thread that steps
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+|(?:st|nd|rd|th)\b)?")  # "3", "1e-05", "3rd"
 # A function of Python's in C that only waits: "$time sleep", "$<unknown> acquire".
@@ -404,7 +405,8 @@ class _Profile:
         """What was read, by the Python function that read it; the profiler gives lines, too."""
         called = {name.rpartition(" ")[2] for name in around if name.startswith("$")}
         cause = "item" if called & _READS else "copy to host"
-        if "block_until_ready" in called or not event.name.startswith("np."):
+        is_copy = event.name.startswith("np.") or bool(called & _COPIES)
+        if "block_until_ready" in called or not is_copy:
             cause = cause if called & _READS else "block_until_ready"
         wait_ns = event.stop_ns - event.start_ns
         return SyncPoint(event.start_ns, wait_ns, cause, *self._places(around))

@@ -105,6 +105,22 @@ def test_the_whole_of_a_wait_is_seen(tmp_path: Path):
     assert wait.wait_ns > 1_000_000  # what jax notes of its two ends takes 1,000 ns
 
 
+def test_numpys_copy_of_an_array_is_a_read_and_no_block_until_ready(tmp_path: Path):
+    """jax notes a wait for a buffer in it, as in the other."""
+    slow = jax.jit(lambda x: x @ x @ x @ x @ x)
+    x = jnp.ones((1000, 1000))
+    slow(x).block_until_ready()
+    options = jax.profiler.ProfileOptions()
+    options.enable_hlo_proto = False
+    with (
+        jax.profiler.trace(str(tmp_path), profiler_options=options),
+        jax.profiler.StepTraceAnnotation("train", step_num=0),
+    ):
+        np.asarray(slow(x))
+    (wait,) = kit.open_trace(tmp_path).timeline.syncs
+    assert wait.cause == "copy to host"
+
+
 def test_a_compile_and_its_lowering_are_seen(run: Run):
     assert len(of_kind(run.timeline, "compile")) == 1
     assert len(of_kind(run.timeline, "lower")) >= 1
