@@ -29,7 +29,7 @@ from kit.runs.analysis.lines import away_by_line, seldom_at_line
 from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.gradients import comes_last
 from kit.runs.labels import is_of_jax, is_of_strangers, is_on_cpu, is_on_gpu
-from kit.runs.run import Run
+from kit.runs.run import BASELINE, JIT, Run
 from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import count_devices, sync_table, union_ns
 from kit.trace.devices import is_runtimes
@@ -199,11 +199,16 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
 def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
     batch = _LOADER[is_of_jax(run)] if is_of_strangers(run) else "prefetch=2"
     keep = "" if is_of_jax(run) else " (in torch, no empty_cache())"
+    what = "for something else than the device (it sleeps, reads a file or takes a lock)"
+    if run.environment.get(BASELINE) == JIT:
+        what = (
+            "(it sleeps, reads a file or takes a lock; np.asarray(x) and x.block_until_ready(), "
+            "which wait for the device, look like a lock here)"
+        )
     for site, lost, ms in _at_lines(run, seen, ELSEWHERE, "elsewhere"):
         text = (
-            f"{site or _UNKNOWN} makes the host wait for something else than the device (it "
-            f"sleeps, reads a file or takes a lock), and {lost}. Do it ahead in a thread (a batch: "
-            f"{batch}), or less often."
+            f"{site or _UNKNOWN} makes the host wait {what}, and {lost}. Do it ahead in a thread "
+            f"(a batch: {batch}), or less often."
         )
         if is_runtimes(site):
             text = (

@@ -95,7 +95,9 @@ def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
     hide = "; step_mode='speculate' keeps the read and hides most of the wait"
     own = "an optimizer with fused=True, whose step takes found_inf"
     is_own = is_of_strangers(run)
+    copies = "; if it copies, pinned memory and the asynchronous call do not wait"
     return cure.text.format(
+        copies="" if is_of_jax(run) else copies,
         via=row.via,
         cause=row.cause,
         on_device=own if is_own else f"loss_scaling={ON_DEVICE!r}, or an optimizer with fused=True",
@@ -293,7 +295,7 @@ SYNC_CURES = (
         "wait for the device",
         lambda cause, via: cause in ("synchronize", "copy", "block_until_ready"),
         "the host stops there until the device is done ({cause}). Leave the call out or make it "
-        "less often; if it copies, pinned memory and the asynchronous call do not wait.",
+        "less often{copies}.",
     ),
     SyncCure(
         "read",

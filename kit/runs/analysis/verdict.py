@@ -90,11 +90,19 @@ class LimitRow:
     outside: str = ""  # of one that PyTorch or jax ran; "": the same
 
 
-_JIT = LimitRow(
-    "The device waits for the step's Python and for jax.jit's dispatch, which are not told apart",
-    "compute less outside of the jitted function, or hand more over at once (a larger batch, "
-    "several steps in one jax.lax.scan); the same step on device kit says what its lines take",
-)
+_OF_JIT = {  # limits that look otherwise in a native run of jax
+    "dispatch": LimitRow(
+        "The device waits for the step's Python and for jax.jit's dispatch, which are not told "
+        "apart",
+        "compute less outside of the jitted function, or hand more over at once (a larger batch, "
+        "several steps in one jax.lax.scan); the same step on device kit says what its lines take",
+    ),
+    "elsewhere": LimitRow(
+        "The host does not compute: it sleeps, reads a file, takes a lock, or waits for the device "
+        "in np.asarray(x) or x.block_until_ready(), which look like a lock here",
+        "do that in another thread, or less often: the table of idle time has each line",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +209,7 @@ def verdict(run: Run) -> Verdict | None:
         return Verdict(limit, _WITHHELD, (), _next_of(run))
     advice = run.advice()
     is_jit = run.environment.get(BASELINE) == JIT
-    row = _JIT if is_jit and limit.what == "dispatch" else LIMIT_ROWS[limit.what]
+    row = (_OF_JIT if is_jit else LIMIT_ROWS).get(limit.what, LIMIT_ROWS[limit.what])
     step_ms = run.traced_ms
     said = _of_device(run, limit) if limit.what == "device" else row.said
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"
