@@ -17,7 +17,8 @@ import numpy as np
 
 from kit.measure.base.loading import BATCH
 from kit.measure.native.places import Place, agreed, lines_of_reads, where
-from kit.runtime.profiling.elsewhere import Look, blocked_of
+from kit.runtime.profiling.elsewhere import Look, blocked_of, moved
+from kit.runtime.profiling.own_code import stretches
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
 from kit.text import format_number
@@ -36,7 +37,7 @@ from kit.trace.devices import (
     sends_on_host,
 )
 from kit.trace.host import AT_ONCE_NS, waits_for_copy
-from kit.trace.intervals import elapsed, joined
+from kit.trace.intervals import Ints, elapsed, joined
 from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS
 
 __all__ = [
@@ -122,7 +123,9 @@ def timeline_of(
         waits = [Span("host/main", s.cause, "wait", s.at_ns, s.at_ns + s.wait_ns) for s in syncs]
         spans += kernels + waits
     if looks is not None:
-        spans += _away(host, steps, looks, device)
+        known = _known(host, device)
+        spans += _away(known, steps, looks)
+        spans += _own(known, steps, spans, looks)
         notes += [] if len(looks) > 1 and looks[0].queued_ns >= 0 else [UNSEEN]
     return Timeline.of(spans, syncs, "profiled", notes)
 
@@ -144,8 +147,9 @@ def computed_ns(events: Iterable[Any]) -> int:
 
 
 def blocking_lines(timeline: Timeline, looks: Sequence[Look]) -> list[Site]:
-    """The lines at which the host waits elsewhere, with their whole paths."""
-    names = {timeline.names[i] for i in timeline.name[timeline.where(kind="elsewhere")].tolist()}
+    """The lines at which the host waits elsewhere, or computes, with their whole paths."""
+    chosen = timeline.where(kind="elsewhere") | timeline.where(kind="own")
+    names = {timeline.names[i] for i in timeline.name[chosen].tolist()}
     return [site for site in dict.fromkeys(x.site for x in looks) if format_site(site) in names]
 
 
@@ -240,18 +244,30 @@ def _is_busy(waits: Sequence[tuple[int, int]], looks: Sequence[Look]) -> bool:
     return bool((waited * works).sum() > (waited * (1 - queued)).sum() / 2)
 
 
-def _away(
-    host: Sequence[Any], steps: Sequence[Any], looks: Sequence[Look], device: str
-) -> Iterator[Span]:
-    """When the host was blocked, but not by what the events tell of."""
+def _known(host: Sequence[Any], device: str) -> Ints:
+    """When torch worked, or waited itself."""
     known = [_ends(e) for e in host if _is_torchs(e, device)]
     known += _between_nodes(host) if device == "cuda" else []
+    return np.array(known, np.int64).reshape(-1, 2)
+
+
+def _away(known: Ints, steps: Sequence[Any], looks: Sequence[Look]) -> Iterator[Span]:
+    """When the host was blocked, but not by what the events tell of."""
     first = min(_ends(step)[0] for step in steps)
     last = max(_ends(step)[1] for step in steps)
-    for away in blocked_of(looks, np.array(known, np.int64).reshape(-1, 2)):
+    for away in blocked_of(looks, known):
         start, stop = max(away.start_ns, first), min(away.stop_ns, last)
         if start < stop:
             yield replace(away, start_ns=start - first, stop_ns=stop - first).span
+
+
+def _own(
+    known: Ints, steps: Sequence[Any], spans: Sequence[Span], looks: Sequence[Look]
+) -> list[Span]:
+    """When the host computed at a line, with no op of torch's for a while."""
+    first = min(_ends(step)[0] for step in steps)
+    seen = [moved(look, -first) for look in looks]
+    return [own for _, own in stretches(known - first, spans, seen, is_native=True)]
 
 
 def _is_torchs(event: Any, device: str) -> bool:

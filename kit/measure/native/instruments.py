@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ from kit.measure.native.kineto import given_back, let_go, quiet
 from kit.measure.native.loaders import workers_noted
 from kit.measure.native.others import is_profiling, others_wait
 from kit.runtime.profiling.clocks import DayClock
-from kit.runtime.profiling.elsewhere import Look, looks
+from kit.runtime.profiling.elsewhere import Look, looked_at_often, looks, moved
 from kit.runtime.session.interrupts import postponed
 from kit.threads import in_forked_children
 from kit.torch.tensors.private import private
@@ -114,6 +113,7 @@ class Profiler:
             self._clock = DayClock()
             self._profile.start()
             undo.enter_context(workers_noted())
+            undo.enter_context(looked_at_often())
             self._looks = undo.enter_context(looks())
             self._open = undo.pop_all()
 
@@ -186,7 +186,7 @@ class Profiler:
             for began, start in zip(self._began[name], sorted(starts), strict=True)
         ]
         # An event begins after its look at the clock: the closest pair is the best.
-        return [replace(x, at_ns=x.at_ns - max(apart)) for x in self._looks] if apart else []
+        return [moved(x, -max(apart)) for x in self._looks] if apart else []
 
 
 def _leave_behind() -> None:

@@ -227,11 +227,13 @@ def _own(run: Run, seen: _Seen) -> Iterator[Advice]:
     what, how = "ops of torch on CPU tensors", f"tensors made {there}"
     if is_jaxs:
         what, how = "numpy", "in the jitted function, with jax.numpy"
+    where = f"on the device ({how})"
+    if run.settings.mode == "torch" and is_on_cpu(run):  # there each op of torch is the device's
+        what, where = "a library that it calls", "with ops of torch"
     for site, lost, ms in _at_lines(run, seen, OWN, "own"):
         text = (
             f"{site or _UNKNOWN} computes on the host between two ops (Python, or {what}), and "
-            f"{lost}. Do it on the device ({how}), ahead of the step (a batch: {loader}), or less "
-            "often."
+            f"{lost}. Do it {where}, ahead of the step (a batch: {loader}), or less often."
         )
         yield Advice("own code", text, site, ms)
 

@@ -130,7 +130,7 @@ LIMIT_ROWS = {
         "device more to do (a larger batch)",
         "run less Python for each kernel (torch.compile or jax.jit, CUDA graphs, optimizers with "
         "fused=True), or give the device more to do (a larger batch); at which lines Python "
-        "computes is not seen here, a profiler of Python says",
+        "computes for less than 1 ms at a time is not seen here, a profiler of Python says",
     ),
     "sync": LimitRow(
         "The device has nothing to do after a value was read, until the host has recorded more",
@@ -148,8 +148,8 @@ LIMIT_ROWS = {
         "do that in another thread, or less often: the table of idle time has each line",
     ),
     "own": LimitRow(
-        "The device waits while the program computes on the host between its ops: Python of its "
-        "own, or ops of torch on CPU tensors",
+        "The device waits while the program computes on the host between its ops: in Python, in a "
+        "library, or (beside a device) by ops of torch on CPU tensors",
         "do that on the device, ahead of the step, or less often: the table of idle time has each "
         "line",
     ),
@@ -213,7 +213,7 @@ def verdict(run: Run) -> Verdict | None:
     step_ms = run.traced_ms
     said = _of_device(run, limit) if limit.what == "device" else row.said
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"
-    if limit.what == "recording":
+    if limit.what in ("recording", "own"):
         said = _NOT_LOOKED if is_untold else said + _of_collector(run)
     first = _of_first_launches(run) if limit.what == "dispatch" else ""
     said += first

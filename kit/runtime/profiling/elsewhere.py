@@ -35,7 +35,7 @@ from kit.threads import read_stacks, start_thread
 from kit.trace import Span
 from kit.trace.intervals import Ints, without
 
-__all__ = ["Away", "Look", "blocked_of", "looks", "waits_of"]
+__all__ = ["Away", "Look", "blocked_of", "looked_at_often", "looks", "moved", "waits_of"]
 
 EVERY_S = 0.001
 LEAST_NS = 1_000_000  # what is shorter is not worth a span
@@ -66,11 +66,18 @@ class Look:
     held_ns: int = 0  # time in which the looks may have held it up, so far
     call: Literal["", "lock", "other"] = ""  # of the system, that it waits in; "": it is ready
     is_late: bool = False  # it had to wait for Python's lock, which a third thread had
+    seen_ns: int = -1  # when it was at that line: a while before `at_ns`; -1: then
     is_own: bool = False  # at the user's line itself, or in a library that is not torch
     is_kits: bool = False  # in the kit's own code
     in_lock: bool = False  # in Python's code around a lock of the program's, as a queue's
     in_loader: bool = False  # at a line that torch's DataLoader calls, as a sampler's
     in_read: bool = False  # in jax's code that waits until a device has computed a value
+
+
+def moved(look: Look, by_ns: int) -> Look:
+    """The same on another clock."""
+    seen_ns = look.seen_ns + by_ns if look.seen_ns != -1 else -1
+    return replace(look, at_ns=look.at_ns + by_ns, seen_ns=seen_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,22 @@ class Away:
     def span(self) -> Span:
         """Itself on the timeline."""
         return Span("host/main", format_site(self.site), "elsewhere", self.start_ns, self.stop_ns)
+
+
+@contextlib.contextmanager
+def looked_at_often() -> Iterator[None]:
+    """A thread that computes in Python gives its lock away as often as it is looked at.
+
+    By itself it keeps it for 5 ms, in which no look sees it.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, EVERY_S / 2))
+    ours = sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        if sys.getswitchinterval() == ours:  # the program has not set another one
+            sys.setswitchinterval(before)
 
 
 @contextlib.contextmanager
@@ -287,6 +310,7 @@ class _Looking:
     def _look(self, woken_ns: int) -> None:
         read = os.pread  # type: ignore[attr-defined, unused-ignore]
         clock_ns = time.clock_gettime_ns  # type: ignore[attr-defined, unused-ignore]
+        seen_ns = time.perf_counter_ns()  # the thread stays at its line: we have Python's lock
         seen = read_stacks(self._site)  # first: a read lets the thread go on in Python
         site = None if seen is None else seen[0]
         call = read(self._call, 16, 0).split()[0]
@@ -306,6 +330,7 @@ class _Looking:
                 *(at, cpu, waits, site or ("", 0), queued, self._held_ns),
                 kind if call.isdigit() else "",
                 is_late,
+                seen_ns,
                 *(seen[1:] if seen else ()),
             )
         )

@@ -3,7 +3,8 @@
 Recording is timed from one op to the next, and what the program does between two of them would pass
 for recording, which larger bulks and fused optimizers shorten. So a stretch without an op, in which
 the looks of `kit.runtime.profiling.elsewhere` find the thread at work outside of the kit and of
-torch's Python, is the program's own.
+torch's Python, is the program's own. Of steps that torch runs itself its Python counts, too: what
+it does for so long without an op (it writes a checkpoint) is the doing of the line that calls it.
 """
 
 from __future__ import annotations
@@ -31,43 +32,54 @@ def own_code(
     tasks: Iterable[Task], spans: Iterable[Span], looks: Sequence[Look]
 ) -> list[tuple[Site, Span]]:
     """The stretches of own code between the ops of these tasks; see `stretches`."""
-    return stretches([at for task in tasks for at in task.seen.times or ()], spans, looks)
+    times = [at for task in tasks for at in task.seen.times or ()]
+    # An interval of no length cuts where an op was recorded.
+    return stretches(np.repeat(np.array(times, np.int64)[:, None], 2, axis=1), spans, looks)
 
 
 def stretches(
-    ops_ns: Sequence[int], spans: Iterable[Span], looks: Sequence[Look]
+    ops: Ints, spans: Iterable[Span], looks: Sequence[Look], *, is_native: bool = False
 ) -> list[tuple[Site, Span]]:
     """The stretches of own code, each a span named after its line, with this line.
 
     Args:
-        ops_ns: when each op was recorded.
+        ops: when each op was recorded, or ran.
         spans: all that is known of the recording thread; only recording may be cut here.
         looks: what was seen of that thread.
+        is_native: torch runs the steps itself.
+
+    Shape:
+        ops (n, 2): starts and stops
     """
     of_host = [s for s in spans if s.lane == _MAIN and s.kind != "step"]
     record = _times(s for s in of_host if s.kind == "record")
     other = _times(s for s in of_host if s.kind != "record")
-    ops = np.sort(np.array(ops_ns, np.int64))
     if not len(record) or not len(ops) or len(looks) < 2:
         return []
-    at = np.array([look.at_ns for look in looks], np.int64)
-    marks = np.stack([ops, ops], axis=1)  # an interval of no length cuts where an op was recorded
+    at = np.array([look.at_ns if look.seen_ns == -1 else look.seen_ns for look in looks], np.int64)
+    begun = ops[:, 0]
     found = []
-    for part in without(record, np.concatenate([other, marks])):
+    for part in without(record, np.concatenate([other, ops])):
         start, stop = part.tolist()
-        if stop - start >= LEAST_NS and (site := _site_of(looks, *np.searchsorted(at, part))):
+        if stop - start < LEAST_NS:
+            continue
+        first, last = np.searchsorted(at, part).tolist()
+        if first == last < len(at) - 1 and not ((begun >= stop) & (begun < at[last])).any():
+            last += 1  # Python's lock was kept (in gc.collect), and the look had to wait for it
+        if site := _site_of(looks, first, last, is_native=is_native):
             found.append((site, Span(_MAIN, format_site(site), "own", start, stop)))
     return found
 
 
-def _site_of(looks: Sequence[Look], first: int, last: int) -> Site | None:
+def _site_of(looks: Sequence[Look], first: int, last: int, *, is_native: bool) -> Site | None:
     """The line at which the program was seen most often; None if it did not run, or recorded.
 
     Args:
         first, last: the looks of a stretch, the last one not included.
     """
     inside = looks[first:last]
-    own = Counter(look.site for look in inside if look.is_own and look.call != "other")
+    awake = [look for look in inside if look.call != "other"]
+    own = Counter(look.site for look in awake if look.is_own or (is_native and look.site[0]))
     if not own or own.total() < MOSTLY * len(inside):
         return None
     around = looks[max(first - 1, 0)], looks[min(last, len(looks) - 1)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,7 +30,7 @@ def look(at: float, *, cpu: float | None = None, queued: float = 0, site: Any = 
 
 
 def found(looks: list[Look], *ops: float, spans: tuple[Span, ...] = (RECORD,)) -> Any:
-    times = [int(at * MS) for at in ops]
+    times = np.array([(int(at * MS),) * 2 for at in ops], np.int64).reshape(-1, 2)
     return [
         (s.name, s.kind, s.start_ns / MS, s.stop_ns / MS) for _, s in stretches(times, spans, looks)
     ]
@@ -74,6 +76,37 @@ def test_what_is_known_otherwise_stays_so_and_no_look_says_nothing() -> None:
     assert found([look(1, is_own=False), look(20)], 2, 12) == []
     assert found([], 2, 12) == []
     assert found(looks, spans=()) == []
+
+
+def test_a_look_is_of_the_time_at_which_it_saw_the_line() -> None:
+    """It then waits for Python's lock, and ends in the stretch of the next line."""
+    looks = [look(t) for t in range(21)]
+    looks[5] = replace(looks[5], site=OTHER, seen_ns=int(1.9 * MS))
+    others = looks[0], look(20, is_own=False)
+    later = found([others[0], replace(looks[5], seen_ns=-1), others[1]], 2, 12)
+    assert [row[:3] for row in later] == [("train.py:7", "own", 0), ("train.py:9", "own", 2)]
+    assert [row[2] for row in found([others[0], looks[5], others[1]], 2, 12)] == [0]
+
+
+def test_torchs_python_is_the_programs_where_torch_runs_the_step_itself() -> None:
+    """It writes a checkpoint, say."""
+    ops = np.array([(2 * MS, 3 * MS), (12 * MS, 20 * MS)])
+    looks = [look(t, is_own=False) for t in range(21)]
+    assert stretches(ops, [RECORD], looks) == []
+    spans = [span for _, span in stretches(ops, [RECORD], looks, is_native=True)]
+    assert spans == [
+        Span("host/main", "train.py:7", "own", 0, 2 * MS),
+        Span("host/main", "train.py:7", "own", 3 * MS, 12 * MS),
+    ]
+
+
+def test_a_look_that_waited_for_the_lock_is_of_what_kept_it_but_not_after_another_op() -> None:
+    """Python's collector keeps it for 100 ms, and the look comes once that waits for something."""
+    waits = Span("host/main", "train.py:7", "elsewhere", 11 * MS, 12 * MS)
+    for at, begins in ((11.2, [0, 2]), (12.5, [0])):
+        looks = [look(0), look(1), look(at), look(20, is_own=False)]
+        rows = found(looks, 2, 12, 12.4, 20, spans=(RECORD, waits))
+        assert [row[2] for row in rows if row[3] <= 12] == begins
 
 
 def randn() -> None:

@@ -1,0 +1,58 @@
+"""Native loops whose own code takes most of a step, beside what torch computes."""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from kit.runs.analysis.advice import advise
+from kit.trace.limits import limited_by
+from tests.measure.native.test_blocked import line_of, share, watched
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a thread does"),
+    pytest.mark.usefixtures("one_torch_thread"),
+]
+
+
+def computes_python_long() -> None:
+    sum(i * i for i in range(300_000))
+
+
+def collects() -> None:
+    gc.collect()
+
+
+def writes_a_checkpoint() -> None:
+    torch.save([[i] for i in range(100_000)], io.BytesIO())
+
+
+OWN = {
+    computes_python_long: "sum(i * i for i in range(300_000))",
+    collects: "gc.collect()",
+    writes_a_checkpoint: "torch.save([[i] for i in range(100_000)], io.BytesIO())",
+}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("compute", OWN)
+def test_a_loop_that_computes_without_torch_says_at_which_line(compute: Callable[[], None]) -> None:
+    """It was recording at no line, with the advice to use torch.compile."""
+    kept = [[i] for i in range(300_000)]  # the collector skips what sessions of others have frozen
+    before = sys.getswitchinterval()
+    run = watched(compute)
+    assert sys.getswitchinterval() == before
+    assert limited_by(run.timeline).what == "own"
+    assert share(run, "own code") > 0.5
+    assert len(kept) == 300_000
+    advice = next(a for a in advise(run) if a.rule == "own code")
+    assert advice.site == line_of(OWN[compute], __file__)
+    assert "(Python, or a library that it calls)" in advice.text
+    line = int(advice.site.rpartition(":")[2])
+    shown = {s.first + i: text for s in run.sources for i, text in enumerate(s.lines)}
+    assert OWN[compute] in shown[line]
