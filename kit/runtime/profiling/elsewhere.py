@@ -30,7 +30,13 @@ import numpy as np
 
 from kit.errors import EngineError
 from kit.runtime.recording.bulk import Site
-from kit.runtime.recording.sites import format_site, is_torchs, line_of_frame, not_a_librarys
+from kit.runtime.recording.sites import (
+    format_site,
+    is_torchs,
+    line_of_frame,
+    not_a_librarys,
+    passes_on,
+)
 from kit.threads import read_stacks, start_thread
 from kit.trace import Span
 from kit.trace.intervals import Ints, without
@@ -339,6 +345,8 @@ class _Looking:
     def _site(self) -> tuple[Site, bool, bool, bool, bool, bool] | None:
         """Where the thread is, and of a look's last fields what is so; None if it has ended."""
         frame = sys._current_frames().get(self._of)
+        while frame is not None and passes_on(frame):
+            frame = frame.f_back
         if frame is None:
             return None
         around = not_a_librarys(frame)

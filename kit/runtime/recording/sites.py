@@ -26,6 +26,7 @@ __all__ = [
     "line_of",
     "line_of_frame",
     "not_a_librarys",
+    "passes_on",
 ]
 
 _KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -94,6 +95,12 @@ def not_a_librarys(frame: Any) -> Any:
     """Itself, or the nearest around it that is the user's or the kit's; None if there is none."""
     around = ((f, f.f_code.co_filename) for f in callers(frame))
     return next((f for f, path in around if is_kits(path) or is_users(path)), None)
+
+
+def passes_on(frame: Any) -> bool:
+    """True for the kit's mode that sees a program's calls of torch: what goes on is the call's."""
+    code = frame.f_code
+    return code.co_name == "__torch_function__" and is_kits(code.co_filename)
 
 
 def is_users(path: str) -> bool:

@@ -15,6 +15,7 @@ import torch
 import kit
 from kit.runtime.profiling.elsewhere import Look
 from kit.runtime.profiling.own_code import stretches
+from kit.torch.mapping import DeviceNames
 from kit.trace import Span
 
 MS = 1_000_000
@@ -109,6 +110,9 @@ def test_a_look_that_waited_for_the_lock_is_of_what_kept_it_but_not_after_anothe
         assert [row[2] for row in rows if row[3] <= 12] == begins
 
 
+NUMBERS = torch.arange(10_000)
+
+
 def randn() -> None:
     torch.randn(2000, 1000)
 
@@ -117,9 +121,14 @@ def python() -> None:
     sum(i * i for i in range(400_000))
 
 
+def small_ops() -> None:
+    with DeviceNames():  # of `kit run --on kit`: each call of torch passes a function of the kit
+        torch.stack([NUMBERS[i : i + 8] for i in range(3_000)])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a thread does")
 @pytest.mark.alone
-@pytest.mark.parametrize("compute", [randn, python])
+@pytest.mark.parametrize("compute", [randn, python, small_ops])
 def test_a_step_that_computes_on_the_host_says_so_at_its_line(compute: Callable[[], None]) -> None:
     """It counted as recording of the line after it, with the advice to record less."""
 
