@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,8 +81,16 @@ def say_and_keep(text: Callable[[], str], keep: Callable[[], Sequence[str]]) -> 
 def complain(text: str) -> None:
     """To standard error, with what a terminal would obey taken out."""
     lines = "\n".join(safe_terminal(line, 10_000) for line in text.split("\n"))
-    with contextlib.suppress(OSError):  # a full disk: what was measured is kept all the same
+    # A full disk: what was measured is kept all the same.
+    with contextlib.suppress(OSError), _beside_progress_bars():
         sys.stderr.write(f"kit: {lines}\n")
+
+
+def _beside_progress_bars() -> AbstractContextManager[None]:
+    """Meanwhile the bars of the script's, if tqdm shows some, leave their lines."""
+    bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    mode = getattr(bars, "external_write_mode", None)
+    return contextlib.nullcontext() if mode is None else mode(file=sys.stderr)
 
 
 def said_of(error: Exception) -> str:

@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 from kit.cli import main as cli
+from kit.cli.terminal import complain
 from kit.text import plain_text, safe_terminal
 from tests.factories import make_run
 
@@ -197,3 +199,13 @@ def test_what_windows_says_of_a_closed_pipe_is_known(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "platform", "win32")
     assert cli._is_closed_pipe(invalid)
     assert not cli._is_closed_pipe(OSError(22, "Invalid argument", "a.kitrun"))
+
+
+def test_a_message_stands_on_a_line_of_its_own_beside_a_progress_bar(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with tqdm(total=3) as bar:
+        bar.update()
+        complain("words")
+        assert "kit: words" in (said := capsys.readouterr().err.splitlines())
+        assert "1/3" in said[-1]
