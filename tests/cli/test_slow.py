@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+import kit
 from kit.measure.attached import slow
 from tests.cli.calls import Kit, write
 
@@ -71,3 +72,11 @@ def test_nothing_is_said_of_a_script_that_takes_no_longer_than_others(kit_run: K
     script = write("quick.py", QUICK)
     _, _, wrong = kit_run(script, "--on", "kit")
     assert "after" not in wrong
+
+
+def test_the_first_program_that_is_not_ready_is_not_counted_as_none() -> None:
+    """It said that 11.8 s went into compiling 0 programs."""
+    now = slow._Spent(at_s=15.0, compile_s=11.8, compiles=0, steps=0)
+    with kit.Session() as session:
+        said = slow._said(slow._Spent(), now, 11.8, session)
+    assert "11.8 s went into compiling a program that is not ready yet; a loop" in said

@@ -81,9 +81,7 @@ def _said(before: _Spent, now: _Spent, one_s: float, session: Session) -> str:
     """What to tell; "" if nothing stands out."""
     begin = f"after {format_ms(now.at_s * 1e3)}, {format_count(now.steps, 'step')}: "
     if now.compile_s - before.compile_s >= _MOSTLY * (now.at_s - before.at_s):
-        more = f", and one that is not ready after {format_ms(one_s * 1e3)}" if one_s > 1 else ""
-        many = format_count(now.compiles, "program")
-        said = f"{begin}{format_ms(now.compile_s * 1e3)} went into compiling {many}{more}"
+        said = f"{begin}{format_ms(now.compile_s * 1e3)} went into compiling {_what(now, one_s)}"
         why = dearest(session.compiles)
         return f"{said}. {why}" if why else f"{said}; a loop that repeats itself compiles no more"
     reads, steps = now.reads - before.reads, now.steps - before.steps
@@ -94,6 +92,14 @@ def _said(before: _Spent, now: _Spent, one_s: float, session: Session) -> str:
         f"them {_most_reads(session.syncs)}. With few ops between two reads device kit cannot "
         "overlap anything, and native torch is faster"
     )
+
+
+def _what(now: _Spent, one_s: float) -> str:
+    """`2 programs, and one that is not ready after 3.2 s`."""
+    if one_s > 1 and not now.compiles:
+        return "a program that is not ready yet"
+    more = f", and one that is not ready after {format_ms(one_s * 1e3)}" if one_s > 1 else ""
+    return f"{format_count(now.compiles, 'program')}{more}"
 
 
 def _most_reads(syncs: list[SyncPoint]) -> str:
