@@ -22,6 +22,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+if sys.version_info < (3, 11):  # noqa: UP036 - pip says so, too; a folder on the path says nothing
+    raise ImportError(
+        f"kit needs Python 3.11 or newer, and this is {'.'.join(map(str, sys.version_info[:3]))}"
+    )
+
 
 def _public_names() -> dict[str, str]:
     """Name -> its module, from the imports of `__init__.pyi`; a module stands for itself."""

@@ -19,6 +19,7 @@ __all__ = [
     "UntriedVersionWarning",
     "cure_of",
     "is_early",
+    "is_tried",
     "is_within",
     "minor",
     "needed",
@@ -58,6 +59,11 @@ def minor(version: str) -> tuple[int, ...]:
 def is_early(version: str) -> bool:
     """True for `2.14.0.dev20261120`, `2.14.0a0+git1f2e` and `2.14.0rc1`: none of them is 2.14."""
     return re.match(r"[\d.]+(?:dev|a|b|rc)\d", version) is not None
+
+
+def is_tried(package: str, version: str) -> bool:
+    """Whether kit was tried with this version, or with one that differs in its last number."""
+    return minor(version) in map(minor, tried(package)) and not is_early(version)
 
 
 def cure_of(package: str, version: str) -> str:
@@ -108,7 +114,7 @@ def warn_of_untried(*packages: str) -> None:
     _SEEN.update(fresh)
     for name in fresh:
         version = _installed(name)
-        if version is None or _is_tried(name, version):
+        if version is None or is_tried(name, version):
             continue
         cure = cure_of(name, version)
         advice = f": {cure}" if cure else ", take one that was tried"
@@ -118,10 +124,6 @@ def warn_of_untried(*packages: str) -> None:
             UntriedVersionWarning,
             stacklevel=3,
         )
-
-
-def _is_tried(package: str, version: str) -> bool:
-    return minor(version) in map(minor, tried(package)) and not is_early(version)
 
 
 def _installed(package: str) -> str | None:

@@ -73,6 +73,16 @@ def test_another_python_is_said_as_well(monkeypatch) -> None:
         warn_of_untried("python")
 
 
+def test_a_python_that_is_too_old_is_told_which_one_to_take() -> None:
+    """It was told that `typing` has no name `Self`."""
+    code = "import sys; sys.version_info = (3, 10, 13, 'final', 0); import kit"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8",
+                          cwd=ROOT, check=False)  # fmt: skip
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert said == "ImportError: kit needs Python 3.11 or newer, and this is 3.10.13"
+
+
 def mine(ctx: object) -> Callable[[], torch.Tensor]:
     """A step of torch's own."""
     return lambda: torch.ones(2).sum()

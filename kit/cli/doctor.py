@@ -25,7 +25,7 @@ from kit.cli.finding import BAD, ODD, OK, Finding
 from kit.cores import usable_cores
 from kit.runtime.compiling.folder import NOISY_JAXLIB, chosen_folder, why_not_kept
 from kit.text import format_count, safe_terminal
-from kit.versions import cure_of, is_early, is_within, needed
+from kit.versions import cure_of, is_early, is_tried, is_within, needed, tried_text
 
 __all__ = ["Finding", "doctor", "findings"]
 
@@ -91,9 +91,12 @@ def findings(*, full: bool = False) -> list[Finding]:
 
 
 def _python() -> Finding:
-    good = sys.version_info >= (3, 11)
-    text = f"{platform.python_version()}, {_shown(Path(sys.executable))}"
-    return Finding("python", OK if good else BAD, text, "" if good else "kit needs 3.11 or newer")
+    version = platform.python_version()
+    text = f"{version}, {_shown(Path(sys.executable))}"
+    if is_tried("python", version):
+        return Finding("python", OK, text)
+    text += f"; kit was tried with {tried_text('python')}"
+    return Finding("python", ODD, text, "take one that was tried")
 
 
 def _package(name: str, bounds: str) -> Finding:

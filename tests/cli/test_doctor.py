@@ -151,6 +151,17 @@ def test_a_release_candidate_within_the_bounds_is_a_note_that_says_how_to_replac
     assert found.cure.endswith(',!=2.13.0rc2"')
 
 
+def test_a_python_that_kit_was_never_tried_with_is_a_note(monkeypatch):
+    """A session warns of it, and the doctor had called it ok."""
+    assert states()["python"] == OK
+    monkeypatch.setattr("platform.python_version", lambda: "3.99.1")
+    found = next(f for f in findings() if f.what == "python")
+    assert found.state == ODD
+    assert found.text.startswith("3.99.1, ")
+    assert f"kit was tried with {versions.tried_text('python')}" in found.text
+    assert found.cure == "take one that was tried"
+
+
 def test_an_import_that_hangs_or_crashes_is_a_finding_and_not_the_end(monkeypatch):
     monkeypatch.setattr(cli_doctor, "LIMIT_S", 0.5)
     monkeypatch.setattr(cli_doctor, "_DEVICES", {
