@@ -37,7 +37,8 @@ _OF_ATTRIBUTES = _OF_GLOBALS | {"getattr", "vars", "dir"}
 _METHODS = (FunctionType, staticmethod, classmethod)
 _IMPORTERS = frozenset({"import_module", "__import__"})
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")  # two are of a class's body
-_BY_C = frozenset({"forward", "backward", "vjp"})  # methods that torch's C++ calls, too
+# Methods that torch's C++ calls, too; the second one only since torch 2.14.
+_BY_C = frozenset({"forward", "setup_context", "backward", "vjp"})
 _TEXTS = {"__repr__", "__str__", "__format__"}
 _EQUAL, _ORDER = ("==", "!="), ("<", "<=", ">", ">=")
 _EQUALS = frozenset({"__eq__", "__ne__"})
