@@ -201,7 +201,11 @@ def _mul(x: Any, y: Any) -> Any:
 
 
 def _addcmul(x: Array, a: Array, b: Array, *, value: Any = 1) -> Array:
-    return x + _times(value, widened(a, x, b) * widened(b, x, a))
+    """Of integers, the factor is one: torch takes 0.5 for 0."""
+    product = widened(a, x, b) * widened(b, x, a)
+    if not jnp.issubdtype(product.dtype, jnp.inexact):
+        value = cast(jnp.asarray(value), product.dtype)
+    return x + _times(value, product)
 
 
 def _floor_divide(x: Any, y: Any) -> Array:

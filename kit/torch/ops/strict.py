@@ -114,7 +114,8 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
     tensors = flat_tensors([*args, *kwargs.values()])
     has_lengths = str(func).startswith(_OF_LENGTHS)
     is_odd = not has_lengths and any(not t.dim() or not t.numel() for t in tensors)
-    is_mixed = _is_suspicious(func, tensors)
+    has_complex = any(x.__class__ is complex for x in _numbers([*args, *kwargs.values()]))
+    is_mixed = has_complex or _is_suspicious(func, tensors)
     if torch.Tag.nondeterministic_seeded in func.tags or not (is_odd or is_mixed):
         return
     is_small = sum(t.numel() for t in tensors) <= MOST
@@ -212,6 +213,15 @@ def _scalars(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
             for x in given if isinstance(given, list | tuple) else (given,):
                 if isinstance(x, int | float | complex):
                     yield x
+
+
+def _numbers(args: Any) -> Iterator[Any]:
+    """All that is no tensor among the arguments, and in lists of them."""
+    for x in args:
+        if isinstance(x, list | tuple):
+            yield from _numbers(x)
+        elif not isinstance(x, torch.Tensor):
+            yield x
 
 
 def _bounds(dtype: torch.dtype) -> tuple[float, float]:

@@ -51,6 +51,14 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "scatter_src_dtype": lambda d: T(d, 2, 3).scatter_(
         1, torch.tensor([[0], [1]]).to(d), T(d, 2, 1, dtype=d64)
     ),
+    "mul_by_a_complex_number": lambda d: T(d, 3).mul_(1j),
+    "add_a_complex_number": lambda d: T(d, 3).add_(T(d, 3), alpha=1j),
+    "list_times_a_complex_number": lambda d: into(lambda x: torch._foreach_mul_(x, 1j), d),
+    "list_plus_a_complex_tensor": lambda d: into(
+        lambda x: torch._foreach_add_(x, torch.tensor(1j).to(d)), d
+    ),
+    "addcmul_half_of_ints": lambda d: torch.addcmul(*[T(d, 3, dtype=i64) * 3] * 3, value=0.5),
+    "addcmul_ints_into": lambda d: T(d, 3, dtype=i64).addcmul_(*[T(d, 3, dtype=i64)] * 2, value=2.9),
     "index_add_dtype": lambda d: T(d, 3).index_add_(0, torch.tensor([0]).to(d), T(d, 1, dtype=d64)),
     "index_add_bool": lambda d: T(d, 3, dtype=torch.bool).index_add_(
         0, torch.tensor([0]).to(d), T(d, 1, dtype=torch.bool)
