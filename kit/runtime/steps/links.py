@@ -288,6 +288,8 @@ class Search:
                 self._watched.add(id(part))
         if "_modules" in own and id(owner) not in self._watched:  # it was not called itself
             self._link(name, owner, _layers_of, _layers_of(owner))
+        elif "_modules" in own and (kept := _on_host(owner)):
+            self._link(name, owner, _on_host, kept)
         for base in owner.__bases__ if is_class else ():
             self._add(name, base)
         if is_module and kind is not ModuleType:
@@ -333,6 +335,15 @@ def _parts_of(own: Any) -> Iterator[Part]:
 
 def _layers_of(layer: Any) -> dict[str, Any]:
     return dict(_parts_of(attributes(layer)))
+
+
+def _on_host(layer: Any) -> dict[str, Any]:
+    """The tensors of a layer that are on the host: the step has their numbers as constants."""
+    return {
+        key: part
+        for key, part in _parts_of(attributes(layer))
+        if str(getattr(part, "device", "")) == "cpu"
+    }
 
 
 def _hooks_of(thing: Any) -> Iterator[Part]:

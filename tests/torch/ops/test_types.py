@@ -58,7 +58,9 @@ CALLS: dict[str, Callable[[str], Any]] = {
         lambda x: torch._foreach_add_(x, torch.tensor(1j).to(d)), d
     ),
     "addcmul_half_of_ints": lambda d: torch.addcmul(*[T(d, 3, dtype=i64) * 3] * 3, value=0.5),
-    "addcmul_ints_into": lambda d: T(d, 3, dtype=i64).addcmul_(*[T(d, 3, dtype=i64)] * 2, value=2.9),
+    "addcmul_ints_into": lambda d: T(d, 3, dtype=i64).addcmul_(
+        *[T(d, 3, dtype=i64)] * 2, value=2.9
+    ),
     "index_add_dtype": lambda d: T(d, 3).index_add_(0, torch.tensor([0]).to(d), T(d, 1, dtype=d64)),
     "index_add_bool": lambda d: T(d, 3, dtype=torch.bool).index_add_(
         0, torch.tensor([0]).to(d), T(d, 1, dtype=torch.bool)

@@ -308,3 +308,22 @@ def test_a_mode_that_changes_functions_counts_in_the_next_step() -> None:
         with Doubled():
             assert session.run_step(step).tolist() == [4.0] * 4
         assert session.run_step(step).tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("kind", ["buffer", "parameter", "attribute"])
+def test_a_number_on_the_host_that_a_layer_holds_counts_in_the_next_step(kind: str) -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        layer: Any = torch.nn.Linear(2, 2).to("kit")
+        x, scale = torch.ones(1, 2, device="kit"), torch.tensor(1.0)
+        if kind == "buffer":
+            layer.register_buffer("scale", scale)
+        else:
+            layer.scale = torch.nn.Parameter(scale, requires_grad=False) if kind == "parameter" else scale
+        found = []
+        for i in range(8):
+            if i == 6:
+                assert session.stepper.counts["replay.steps"] > 0
+                layer.scale.fill_(3.0)
+            found.append(session.run_step(lambda: (layer(x) * layer.scale).sum().detach()))
+        torch.testing.assert_close(found[6], 3 * found[5])
+        torch.testing.assert_close(found[7], found[6])
