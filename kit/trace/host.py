@@ -1,4 +1,4 @@
-"""What the host does from one time to the next, for the critical path.
+"""What the host does from one time to the next, for the critical path; the phases of a step.
 
 A call of CUDA returns at once, until so many launches are on their way that the queue is full. Then
 each call waits until the device has taken one: the host does not compute, it waits. So it does in
@@ -7,9 +7,10 @@ a copy that returns when it is done.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from itertools import accumulate
-from typing import Any
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,16 @@ from kit.trace.intervals import Ints, Mask, distinct
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["AT_ONCE_NS", "LONG_NS", "NEARLY", "Host", "blocked", "busy_callers", "waits_for_copy"]
+__all__ = ["AT_ONCE_NS", "LONG_NS", "NEARLY", "Host", "blocked", "busy_callers", "phases",
+           "waits_for_copy"]  # fmt: skip
 
 PART = 0.1  # of all launches: so much makes a thread a part of the host
 DEEP = 256  # launches on their way: CUDA's queue takes about 1,000
 NEARLY = 0.9  # of the most that were on their way; of a wait
 LONG_NS = 20_000  # a launch that does not wait takes 5 to 10 us
 AT_ONCE_NS = 10_000  # from a copy to the call after it that waits: 2 us in published traces
+
+Time = TypeVar("Time", int, float)  # in any unit
 
 
 class Host:
@@ -113,6 +117,38 @@ def waits_for_copy(
     is_early = "Pinned" in name and call.partition("_")[0].endswith("Async")
     is_of_host = bool(way_of(name)) and not is_early
     return is_of_host and call_ns[1] - call_ns[0] >= LONG_NS and 2 * call_ns[1] >= sum(copy_ns)
+
+
+def phases(
+    step: tuple[Time, Time], passes: Sequence[tuple[Time, Time]], updates: list[tuple[Time, Time]]
+) -> Iterator[tuple[str, Time, Time]]:
+    """(phase, its start, its stop) for each part of a step, without gaps.
+
+    After a backward pass comes the update, if an optimizer's step ends before the next pass; else,
+    as with accumulated gradients or in a closure, forward again.
+
+    Args:
+        passes: the backward passes, in order.
+        updates: the steps of optimizers, in order of their start.
+    """
+    ended = sorted(stop for _, stop in updates)
+    marks: list[tuple[str, Time]] = [("forward", step[0])]
+    if not passes and updates:
+        marks.append(("update", updates[0][0]))
+    for i, (start, stop) in enumerate(passes):
+        is_last = i == len(passes) - 1
+        end = step[1] if is_last else passes[i + 1][0]
+        stop = min(stop, end)
+        work = ended[bisect_right(ended, stop) : bisect_right(ended, end)]
+        marks.append(("backward", start))
+        if work or is_last:
+            marks.append(("update", stop))
+        if not is_last:
+            marks.append(("forward", max(work, default=stop)))
+    marks.append(("", step[1]))
+    for (name, start), (_, stop) in pairwise(marks):
+        if stop > start:
+            yield name, start, stop
 
 
 def blocked(timeline: Timeline) -> Mask:

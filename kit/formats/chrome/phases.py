@@ -1,14 +1,13 @@
-"""Each step cut into forward, backward and update: the rules of `kit.measure.native.events`."""
+"""Each step cut into forward, backward and update, by what the host did."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.trace import host
 from kit.trace.intervals import Ints
 
 __all__ = ["inside", "outermost", "phases"]
@@ -31,11 +30,8 @@ def phases(steps: Ints, engine: Ints, ops: Ints, updates: Ints) -> Iterator[tupl
     steps = steps[np.argsort(steps[:, 0], kind="stable")]
     ends = np.minimum(steps[:, 1], np.append(steps[1:, 0], _NEVER))  # where steps overlap
     for begin, end in zip(steps[:, 0].tolist(), ends.tolist(), strict=True):
-        inside = _within(updates, begin, end)
-        marks = list(_marks((begin, end), _passes(_within(engine, begin, end), ops), inside))
-        for (name, start), (_, stop) in pairwise([*marks, ("", end)]):
-            if stop > start:
-                yield name, start, stop
+        passes = _passes(_within(engine, begin, end), ops)
+        yield from host.phases((begin, end), passes, _within(updates, begin, end))
 
 
 def inside(
@@ -77,15 +73,14 @@ def outermost(events: NDArray[np.intp], times: tuple[Ints, Ints, Ints]) -> NDArr
     return events[kept]
 
 
-def _within(intervals: Ints, begin: int, end: int) -> list[list[int]]:
+def _within(intervals: Ints, begin: int, end: int) -> list[tuple[int, int]]:
     """Those that start in the step."""
     low = np.searchsorted(intervals[:, 0], begin, "left")
     high = np.searchsorted(intervals[:, 0], end, "left")
-    found: list[list[int]] = intervals[low:high].tolist()
-    return found
+    return [(start, stop) for start, stop in intervals[low:high].tolist()]
 
 
-def _passes(engine: list[list[int]], ops: Ints) -> list[tuple[int, int]]:
+def _passes(engine: list[tuple[int, int]], ops: Ints) -> list[tuple[int, int]]:
     """The backward passes: runs of the autograd engine with no other op between them."""
     if not engine:
         return []
@@ -98,25 +93,3 @@ def _passes(engine: list[list[int]], ops: Ints) -> list[tuple[int, int]]:
         else:
             passes.append((start, stop))
     return passes
-
-
-def _marks(
-    step: tuple[int, int], passes: list[tuple[int, int]], updates: list[list[int]]
-) -> Iterator[tuple[str, int]]:
-    """(phase, its start), in order. After a backward pass comes the update, if an optimizer is at
-    work before the next pass; else, as with accumulated gradients, forward again.
-    """
-    yield "forward", step[0]
-    if not passes and updates:
-        yield "update", updates[0][0]
-    for i, (start, stop) in enumerate(passes):
-        is_last = i == len(passes) - 1
-        end = step[1] if is_last else passes[i + 1][0]
-        stop = min(stop, end)
-        first, last = (bisect_left(updates, [at]) for at in (stop, end))
-        work = [u[1] for u in updates[first:last]]
-        yield "backward", start
-        if work or is_last:
-            yield "update", stop
-        if not is_last:
-            yield "forward", max(work, default=stop)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from kit.trace.devices import (
     region_name,
     sends_on_host,
 )
-from kit.trace.host import AT_ONCE_NS, waits_for_copy
+from kit.trace.host import AT_ONCE_NS, phases, waits_for_copy
 from kit.trace.intervals import Ints, elapsed, joined
 from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS
 
@@ -156,6 +156,11 @@ def blocking_lines(timeline: Timeline, looks: Sequence[Look]) -> list[Site]:
 def _span(lane: str, name: str, kind: str, event: Any, ns: Nanoseconds, caller: int = -1) -> Span:
     start, stop = ns(event.time_range.start), ns(event.time_range.end)
     return Span(lane, name, kind, start, stop, node=caller)
+
+
+def _range(event: Any) -> tuple[float, float]:
+    """In microseconds of the events' own clock."""
+    return event.time_range.start, event.time_range.end
 
 
 def _ends(event: Any) -> tuple[int, int]:
@@ -393,11 +398,9 @@ def _phases(host: Iterable[Any], steps: Iterable[Any], ns: Nanoseconds) -> Itera
     host = sorted(host, key=lambda e: e.time_range.start)
     for step in steps:
         inside = [e for e in host if _inside(e, step)]
-        updates = [e for e in inside if e.name.startswith(_UPDATE)]
-        marks = list(_marks(step.time_range, _passes(inside), updates))
-        for (name, start), (_, stop) in pairwise([*marks, ("", step.time_range.end)]):
-            if stop > start:
-                yield Span("host/main", name, "record", ns(start), ns(stop))
+        updates = [_range(e) for e in inside if e.name.startswith(_UPDATE)]
+        for name, start, stop in phases(_range(step), _passes(inside), updates):
+            yield Span("host/main", name, "record", ns(start), ns(stop))
 
 
 def _passes(inside: Iterable[Any]) -> list[tuple[float, float]]:
@@ -406,7 +409,7 @@ def _passes(inside: Iterable[Any]) -> list[tuple[float, float]]:
     interrupted = True
     for e in inside:
         if e.name.startswith(ENGINE):
-            start, stop = e.time_range.start, e.time_range.end
+            start, stop = _range(e)
             if interrupted:
                 passes.append((start, stop))
             else:
@@ -415,24 +418,3 @@ def _passes(inside: Iterable[Any]) -> list[tuple[float, float]]:
         elif is_outermost(e) or e.name.startswith(COMPILED):
             interrupted = interrupted or not any(a.name.startswith(ENGINE) for a in ancestors(e))
     return passes
-
-
-def _marks(
-    step: Any, passes: Sequence[tuple[float, float]], updates: Sequence[Any]
-) -> Iterator[tuple[str, float]]:
-    """(phase, its start), in order. After a backward pass comes the update, if an optimizer's step
-    ends before the next pass; else, as with accumulated gradients or in a closure, forward again.
-    """
-    yield "forward", step.start
-    if not passes and updates:
-        yield "update", updates[0].time_range.start
-    for i, (start, stop) in enumerate(passes):
-        is_last = i == len(passes) - 1
-        end = step.end if is_last else passes[i + 1][0]
-        stop = min(stop, end)
-        work = [u.time_range.end for u in updates if stop < u.time_range.end <= end]
-        yield "backward", start
-        if work or is_last:
-            yield "update", stop
-        if not is_last:
-            yield "forward", max(work, default=stop)

@@ -211,6 +211,34 @@ def test_gradients_that_are_zeroed_before_the_second_backward_pass_are_no_update
     ]
 
 
+def test_a_closure_that_an_optimizer_calls_is_forward_and_backward_not_its_update(tmp_path):
+    """As Lightning's: a forward pass of accumulated gradients was called an update."""
+
+    def one(at: float) -> list[Any]:
+        engine = "autograd::engine::evaluate_function: MmBackward0"
+        return [
+            op("aten::mm", at, 10),
+            op(engine, at + 10, 10),
+            op("Optimizer.step#SGD.step", at + 20, 70, cat="user_annotation"),
+            op("aten::mm", at + 25, 30),
+            op(engine, at + 60, 10),
+        ]
+
+    t = opened(tmp_path, step(0, 200), *one(0), *one(100))
+    assert shown(t, "record") == [
+        ("forward", 0, 10_000),
+        ("backward", 10_000, 20_000),
+        ("forward", 20_000, 60_000),
+        ("backward", 60_000, 70_000),
+        ("update", 70_000, 90_000),
+        ("forward", 90_000, 110_000),
+        ("backward", 110_000, 120_000),
+        ("forward", 120_000, 160_000),
+        ("backward", 160_000, 170_000),
+        ("update", 170_000, 200_000),
+    ]
+
+
 def test_a_trace_without_steps_says_what_to_call(tmp_path):
     t = opened(tmp_path, op())
     assert any("prof.step()" in note for note in t.notes)
