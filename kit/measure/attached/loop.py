@@ -40,6 +40,7 @@ from kit.measure.attached.optimizers import (
 from kit.measure.attached.recorder import EXPLICIT, FAILED, Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
 from kit.measure.base.loss import told
+from kit.measure.base.turns import HELD
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP
 from kit.runtime.recording.sites import format_site, here
@@ -296,13 +297,14 @@ class LoopWatch(OptimizerWatch):
             self._left_out.append(now.count + 1)
 
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if HELD.get() is not None:  # an explorer measures in its thread
+            return
         if self._is_closed and self._recording is None:
             _leave(self)
         if self._look is not None and not self.is_recording and self._look():
             self.start()
         if self._recording is None and self._marks is None and not self._requests:
-            is_loops = not self._is_explicit and not is_inner(optimizer)
-            if is_loops and self._leader.goes_on(optimizer):
+            if not (self._is_explicit or is_inner(optimizer)) and self._leader.goes_on(optimizer):
                 self._later.end_step()
             return
         leader, now = self._leader, self._recording

@@ -27,6 +27,7 @@ from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.elsewhere import Look
 from kit.runtime.recording.sites import format_site
+from kit.runtime.session.forks import is_any_open
 from kit.torch.tensors.private import private
 from kit.trace import Timeline
 
@@ -231,18 +232,23 @@ class _JaxArrays:
     """Those that a program has, if it uses jax: a new one says that jax has computed.
 
     To ask jax for its arrays would start it, which takes most of a GPU's memory: so it is asked
-    only where Python's garbage collector knows of an array.
+    only where Python's garbage collector knows of an array. Beside an explorer that measures, new
+    ones are taken for its own.
     """
 
     def __init__(self) -> None:
         self._noted: dict[int, Any] = {}
+        self._is_beside_session = False
 
     def note(self) -> None:
         """The arrays that there are now."""
+        self._is_beside_session = is_any_open()
         self._noted = {id(array): weakref.ref(array) for array in self._all()}
 
     def has_more(self) -> bool:
         """Is there one that was not noted?"""
+        if self._is_beside_session or is_any_open():
+            return False
         none = weakref.ref(self)
         return any(self._noted.get(id(a), none)() is not a for a in self._all())
 

@@ -25,7 +25,7 @@ from kit.measure.base.openmp import let_go
 from kit.notebook import notebook_shell
 from kit.threads import read_stacks
 
-__all__ = ["TURNS", "Turns", "asker", "in_turn", "waiting"]
+__all__ = ["HELD", "TURNS", "Turns", "asker", "in_turn", "waiting"]
 
 CancelledFn = Callable[[], bool]
 Tell = Callable[[str], object]
@@ -92,18 +92,18 @@ class Turns:
             Cancelled: `cancelled()` became true before the turn came; the queue is as if it had
                 never been asked.
         """
-        held = _HELD.get()
+        held = HELD.get()
         if held is not None and held in self._queue[:1] and not held.is_over:
             yield
             return
         ticket = _Ticket(who or asker())
         with self._place(self._queue, ticket):
             self._await(ticket, cancelled, tell)
-            token = _HELD.set(ticket)
+            token = HELD.set(ticket)
             try:
                 yield
             finally:
-                _HELD.reset(token)
+                HELD.reset(token)
                 let_go()
 
     @contextlib.contextmanager
@@ -117,9 +117,11 @@ class Turns:
         with self._place(self._recordings, ticket):  # a run that comes now sees it
             if self.is_taken:
                 raise Cancelled("another run goes first")
+            token = HELD.set(ticket)
             try:
                 yield
             finally:
+                HELD.reset(token)
                 let_go()
 
     @contextlib.contextmanager
@@ -205,4 +207,5 @@ def in_turn(measure: Callable[P, R]) -> Callable[P, R]:
 
 
 TURNS = Turns()
-_HELD: ContextVar[_Ticket | None] = ContextVar("kit_turn", default=None)
+# Set where kit itself runs a step, to measure it or to record it ahead.
+HELD: ContextVar[_Ticket | None] = ContextVar("kit_turn", default=None)

@@ -14,11 +14,14 @@ from weakref import WeakSet
 from kit.runtime.session.interrupts import give_back_all
 from kit.threads import forked, in_forked_children
 
-__all__ = ["watch_forks"]
+__all__ = ["is_any_open", "watch_forks"]
 
 
 class Session(Protocol):
     """What a fork leaves behind."""
+
+    @property
+    def is_open(self) -> bool: ...
 
     def leave_behind(self) -> None: ...
 
@@ -69,3 +72,8 @@ def watch_forks(session: Session) -> None:
     if entered.is_child:
         raise forked("kit's and XLA's threads")
     entered.open.add(session)
+
+
+def is_any_open() -> bool:
+    """Is a session open, in whichever thread? Then arrays of jax's may be its own."""
+    return any(session.is_open for session in tuple(_entered().open))

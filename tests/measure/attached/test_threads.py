@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 import kit
+from kit.measure.attached.native import _JaxArrays
+from kit.measure.base.turns import TURNS
 from kit.runs.conditions import IN_TURNS, OF_OTHERS
+from kit.trace import LIMITS
 from tests.measure.attached.loops import Loop
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -23,6 +28,37 @@ def test_another_threads_steps_are_not_counted() -> None:
         loop.train(1)
     assert len(watch.run.step_times_ns) == 3  # the first step of the loop began the recording
     assert OF_OTHERS not in watch.run.environment
+
+
+@pytest.mark.parametrize("turn", [TURNS.measure, TURNS.record])
+def test_what_an_explorer_measures_meanwhile_is_none_of_the_loops_steps(turn: Any) -> None:
+    """Its steps came first, so the watch followed them, and the loop had "seen no step"."""
+
+    def explore() -> None:
+        with turn():
+            Loop().train(3)
+
+    with kit.watch(steps=2, skip=0) as watch:
+        thread = threading.Thread(target=explore)
+        thread.start()
+        thread.join()
+        Loop().train(12)
+    assert watch.ended == "complete: measured 2 of 2 steps"
+    assert OF_OTHERS not in watch.run.environment
+    assert watch.run.limited_by().what in LIMITS
+
+
+def test_arrays_of_an_explorer_make_no_loop_one_of_jaxs() -> None:
+    """A small loop of torch beside one was told to be of jax, and had no timeline."""
+    arrays = _JaxArrays()
+    with kit.Session():
+        arrays.note()
+        kept = [jnp.ones(3)]
+        assert not arrays.has_more()
+    assert not arrays.has_more()
+    arrays.note()
+    kept.append(jnp.ones(3))
+    assert arrays.has_more()
 
 
 @pytest.mark.parametrize("ends_itself", [False, True])
