@@ -185,10 +185,10 @@ def _needs_nothing(step: Any) -> bool:
 
 
 def check_script(script: Path) -> None:
-    """Accept a file; of a folder say which file of it may be meant.
+    """Accept a file; of a folder say which file of it may be meant, of a run what shows it.
 
     Raises:
-        SettingsError: it is a folder.
+        SettingsError: it is a folder, or a run that kit saved.
         FileNotFoundError: there is no such file.
     """
     if script.is_dir():
@@ -199,6 +199,9 @@ def check_script(script: Path) -> None:
         raise SettingsError(f"{safe_terminal(str(script), WHOLE)} is a folder; {meant}")
     if not script.is_file():
         raise FileNotFoundError(2, "there is no such script", str(script))
+    if script.suffix == ".kitrun":
+        shown = safe_terminal(str(script), WHOLE)
+        raise SettingsError(f"{shown} is a saved run and no script: kit view {shown}")
 
 
 def load_workload(script: Path, name: str, arguments: Sequence[str]) -> Any:

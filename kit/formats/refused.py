@@ -27,6 +27,7 @@ class Refused:
 
 
 REFUSED = (
+    Refused(re.compile(r"\A[^\n]*\.py\n"), "a script", "measure it, `kit run SCRIPT.py`"),
     Refused(
         re.compile(r"\A[^\n]*\n\s*<(!doctype )?html\b", re.IGNORECASE),
         "an HTML page",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import kit
+from kit.errors import TraceFileError
 from tests.cli.calls import Kit
 
 MODULE = """
@@ -44,6 +46,18 @@ def test_a_module_is_run_as_python_runs_it(
     assert (status, wrong) == (0, "")
     assert said.startswith("its own ['-x']\n")
     assert "device busy" in said
+
+
+def test_a_saved_run_for_a_script_and_a_script_for_a_trace_say_which_command_takes_them(
+    kit_run: Kit,
+) -> None:
+    """It was "SyntaxError: source code string cannot contain null bytes", and "it is not JSON"."""
+    Path("now.kitrun").write_bytes(b"PK")
+    said = "kit: now.kitrun is a saved run and no script: kit view now.kitrun\n"
+    assert kit_run("now.kitrun") == (1, "", said)
+    Path("train.py").write_text("import torch")
+    with pytest.raises(TraceFileError, match="it is a script, which is not read: measure it"):
+        kit.open_trace("train.py")
 
 
 def test_a_module_or_folder_that_cannot_be_run_says_what_can(kit_run: Kit) -> None:
