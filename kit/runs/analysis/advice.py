@@ -22,6 +22,7 @@ from kit.runs.analysis.cures import (
     input_names,
     loader_cure,
     mostly_copied_at,
+    placing,
     sleeps_in_input,
     sync_cure,
 )
@@ -184,7 +185,7 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
         if copied := mostly_copied_at(run):
             text += (
                 f" Most of it is a copy at {copied}: if that is no batch, put it on the device "
-                "once, before the steps (kit.jax.device_put in jax, .to(ctx.device) in torch)."
+                f"once, before the steps ({placing(run)})."
             )
         yield Advice("input", text, site, most, {} if is_full else {"prefetch": 2})
     else:

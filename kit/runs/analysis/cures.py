@@ -27,6 +27,7 @@ __all__ = [
     "input_names",
     "loader_cure",
     "mostly_copied_at",
+    "placing",
     "sleeps_in_input",
     "sync_cure",
 ]
@@ -121,14 +122,21 @@ def _how_often(row: SyncRow) -> str:
 
 def copies_cure(run: Run, ms: float) -> Advice:
     """What a step is told that copies arrays itself."""
-    loader, put = ("a loader", "device") if is_of_strangers(run) else ("ctx.loader", "ctx.device")
+    loader = "a loader" if is_of_strangers(run) else "ctx.loader"
     site = mostly_copied_at(run)
     text = (
         f"{site or 'the step'} copies arrays of the host to the device, {in_a_step(run, ms)}, and "
         f"no batch of {loader} is among them. Put them there once, before the steps "
-        f"(kit.jax.device_put in jax, .to({put}) in torch), or take batches from {loader}."
+        f"({placing(run)}), or take batches from {loader}."
     )
     return Advice("input", text, site, ms)
+
+
+def placing(run: Run) -> str:
+    """How its program puts an array on the device."""
+    if is_of_jax(run):
+        return "kit.jax.device_put"
+    return f".to({'device' if is_of_strangers(run) else 'ctx.device'})"
 
 
 def mostly_copied_at(run: Run) -> str:

@@ -49,7 +49,11 @@ def test_arrays_that_the_step_copies_itself_are_no_loaders(settings: kit.Setting
     (advice,) = synthetic(copied, settings).advice()
     assert (advice.rule, advice.change, advice.ms) == ("input", {}, 4.0)
     assert "copies arrays of the host to the device, 4 ms a step" in advice.text
-    assert "kit.jax.device_put" in advice.text
+    assert ".to(ctx.device)" in advice.text
+    assert "jax" not in advice.text
+    (of_jax,) = synthetic(copied, settings, environment={"jax": "0.10.2"}).advice()
+    assert "kit.jax.device_put" in of_jax.text
+    assert ".to(" not in of_jax.text
     (advice,) = synthetic([*copied, host("input", 5, 6, "next batch")], settings).advice()
     assert "copies arrays of the host" not in advice.text
 
