@@ -112,7 +112,8 @@ class DeviceNames(TorchFunctionMode):
         if not self.is_used:
             return (
                 "the script names no device that device kit could stand in for, so it ran where it "
-                "put its tensors: on the CPU. To have it on device kit, let it name one: "
+                "put its tensors: on the CPU. To have it on device kit, let it name one, and not "
+                "only under torch.cuda.is_available(), which asks for a real GPU: "
                 'model.to("cuda"), x.to("cuda")'
             )
         parts = [

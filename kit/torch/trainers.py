@@ -36,6 +36,7 @@ _BY_STRATEGY = (
     "For Lightning: Trainer(strategy=kit.lightning_strategy()), in a script that opens the session "
     "itself, `with kit.Session():`, and is run by python, not by `kit run --on kit`"
 )
+_MOVE = "Move the model there: model.to('kit'), or with kit run --on kit: model.to('cuda')"
 _CURES = {
     "transformers": _BY_VARIABLE,
     "accelerate": _BY_VARIABLE,
@@ -237,7 +238,7 @@ class CpuTraining:
             warnings.warn(
                 f"{type(optimizer).__name__}{site and f', at {site},'} trains on the CPU inside a "
                 "session: nothing of it is on device kit, and the session's views do not show it. "
-                + (_CURES[library] if library else "Move the model there: model.to('kit')"),
+                + (_CURES[library] if library else _MOVE),
                 UserWarning,
                 stacklevel=level_of_user(),
             )

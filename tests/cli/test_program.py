@@ -135,10 +135,12 @@ def test_a_script_that_stays_on_the_cpu_has_its_own_lines_with_on_kit_too(kit_ru
         "    net.bias.sum().item()\n"
         "    optimizer.step()\n"
     )
-    with pytest.warns(UserWarning, match="trains on the CPU inside a session") as warned:
+    put = r"trains on the CPU inside a session.* with kit run --on kit: model.to\('cuda'\)"
+    with pytest.warns(UserWarning, match=put) as warned:
         status, said, wrong = kit_run(script, "--steps", 1, "--skip", 0, "--on", "kit")
     assert status == 0
     assert "names no device" in wrong
+    assert "not only under torch.cuda.is_available(), which asks for a real GPU" in wrong
     assert [(Path(one.filename).name, one.lineno) for one in warned] == [("train.py", 7)]
     assert "1 read of a number a step (.item(), at train.py:6)" in said
 
