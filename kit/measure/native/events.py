@@ -299,10 +299,15 @@ def _reads(
 ) -> float:
     """How often the program reads a number, a step, in the mean.
 
-    An optimizer's own reads do not count: its step counts are always on the CPU. Where it has the
-    step computed, by a closure as Lightning's, only the lines tell its own reads from those.
+    An optimizer's own reads do not count: its step counts are always on the CPU. Nor do those of a
+    loader's items, which are on the CPU wherever the step runs. Where an optimizer has the step
+    computed, by a closure as Lightning's, only the lines tell its own reads from those.
     """
-    reads = [e for e in host if e.name == "aten::_local_scalar_dense"]
+    reads = [
+        e
+        for e in host
+        if e.name == "aten::_local_scalar_dense" and not any(map(_is_input, ancestors(e)))
+    ]
     own = [began for e in reads if (began := _optimizer_began(e)) is not None]
     computing = {_optimizer_began(e) for e in host if e.name.startswith(ENGINE)}
     if places and computing.intersection(own):

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kit.ir import Aval
 from kit.measure.native.places import Place
 from kit.runtime.recording.bulk import Site
-from kit.runtime.recording.sites import format_site, is_users
+from kit.runtime.recording.sites import callers, format_site, is_users
 from kit.runtime.session.interrupts import postponed
 from kit.threads import in_forked_children
 from kit.torch.tensors.places import outside_torch
@@ -28,6 +28,7 @@ from kit.trace.imported import NOT_AN_ARRAY
 __all__ = ["NOWHERE", "Lines", "ModuleNames", "SeenNode", "SeenOp", "is_compiled_here"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_LOADER = _TORCH + os.path.join("utils", "data", "dataloader.py")
 _MODULES = _TORCH + os.path.join("nn", "modules", "module.py")
 _CALL = "_call_impl"  # the function of a module's that runs its `forward`
 _AUTOGRAD = _TORCH + os.path.join("autograd", "graph.py")
@@ -235,8 +236,11 @@ def _cause(op: Any, args: Any, result: Any) -> str:
 
 
 def _read(op: Any, args: Any, result: Any) -> str:
-    """The same word where a number is read on the CPU."""
-    return "item" if op is torch.ops.aten._local_scalar_dense else ""
+    """The same word where a number is read on the CPU, and not for an item of a loader."""
+    if op is not torch.ops.aten._local_scalar_dense:
+        return ""
+    is_loaders = any(f.f_code.co_filename == _LOADER for f in callers(sys._getframe(1)))
+    return "" if is_loaders else "item"
 
 
 in_forked_children(_leave_behind)

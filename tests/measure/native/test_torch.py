@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import kit
 from kit.errors import Cancelled, SettingsError
@@ -393,9 +394,11 @@ def test_reads_on_a_cpu_are_counted_and_said_to_wait_for_nothing() -> None:
     @kit.workload
     def reading(ctx: kit.Context) -> Any:
         weight = torch.nn.Parameter(torch.ones(4, 4, device=ctx.device))
+        labels = DataLoader(range(10_000), collate_fn=lambda x: torch.tensor(x).sum().item())
+        batches = iter(labels)  # its reads are of the CPU wherever the step runs
 
         def step() -> Any:
-            loss = (weight @ weight).sum()
+            loss = (weight @ weight).sum() * next(batches)
             loss.item()
             float(loss.detach())
             return loss
