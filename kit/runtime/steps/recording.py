@@ -48,8 +48,8 @@ FRESH = object()  # in the place of a batch's contents: another one each time
 _OTHERS = "of something else each time"
 
 OTHER_CONSTANTS = (
-    "the program has changed a number of an optimizer, or which modules train or need gradients, "
-    "between two steps"
+    "the program has changed a number of an optimizer or of a scaler, or which modules train or "
+    "need gradients, between two steps"
 )
 OTHER_TENSORS = (
     "gradients, buffers or an optimizer's state were other tensors between two steps; zero the "

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -85,6 +86,19 @@ class CheckedScaler(torch.amp.GradScaler):
         """Get the optimizer ready for a step; gives what this is taken in."""
         return nullcontext()
 
+    def scale(self, outputs: Any) -> Any:
+        """The outputs times the scale; see torch."""
+        self._tell()
+        return super().scale(outputs)
+
+    def _tell(self) -> None:
+        """A replay of the step that runs now has this scaler's numbers as constants."""
+        if self._device == "kit":
+            from kit.runtime.session.session import current_session  # loads jax
+
+            if (session := current_session()) is not None:
+                session.stepper.watch(self, _of_scaler)
+
     def update(self, new_scale: Any = None) -> None:
         """The next scale; see torch.
 
@@ -104,6 +118,23 @@ class CheckedScaler(torch.amp.GradScaler):
         if "scale" in state:
             check_scale(state["scale"])
         super().load_state_dict(state)
+
+
+def _of_scaler(scaler: CheckedScaler) -> Any:
+    """Asks a scaler for its numbers, and which tensors its scale and its count of steps are."""
+    from kit.runtime.steps.recording import Watched
+
+    known = ref(scaler)
+
+    def look() -> Any:
+        alive = known()
+        return alive and [x for x in vars(alive).values() if isinstance(x, int | float)]
+
+    def bound() -> Any:
+        alive = known()
+        return alive and [id(alive._scale), id(alive._growth_tracker)]
+
+    return Watched(look, bound)
 
 
 class StaticScaler(CheckedScaler):
@@ -128,6 +159,7 @@ class StaticScaler(CheckedScaler):
 
     def get_scale(self) -> float:
         """The scale: no number is read."""
+        self._tell()
         return float(self._init_scale)
 
     def state_dict(self) -> dict[str, Any]:

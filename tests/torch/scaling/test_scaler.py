@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from kit.errors import SettingsError
 from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.settings import Settings
 from kit.torch.device import open_session
 from kit.torch.scaling.choose import BUILDERS, make_scaler
 from kit.torch.scaling.scaler import OnDeviceScaler, StaticScaler
@@ -338,3 +339,41 @@ def test_an_unknown_mode_lists_the_known_ones() -> None:
 
 def test_each_mode_of_the_table_has_one_builder():
     assert set(BUILDERS) == set(LOSS_SCALING)
+
+
+@pytest.mark.parametrize(
+    ("mode", "change"),
+    [
+        ("static", lambda scaler: scaler.update(4.0)),
+        ("static", lambda scaler: scaler.load_state_dict({"scale": 2.0})),
+        ("dynamic, on device", lambda scaler: scaler.set_growth_interval(1)),
+        ("dynamic, on device", lambda scaler: scaler.set_growth_factor(4.0)),
+    ],
+)
+def test_what_a_program_gives_a_scaler_between_two_steps_counts_in_the_next_one(
+    mode: str, change: Any
+) -> None:
+    def shown(step_mode: str) -> tuple[list[float], int]:
+        with open_session(Settings(mode="lazy", step_mode=step_mode)) as session:
+            scaler = make_scaler(mode, "kit", init_scale=8.0, growth_interval=2)
+            weight = torch.nn.Parameter(torch.ones(3, device="kit"))
+            optimizer = torch.optim.SGD([weight], lr=0.1)
+
+            def step() -> Any:
+                scaled = scaler.scale(weight.square().sum())
+                optimizer.zero_grad()
+                scaled.backward()
+                scaler.step(optimizer)
+                scaler.update()
+                return scaled.detach()
+
+            found = []
+            for i in range(12):
+                if i == 8:
+                    change(scaler)
+                found.append(session.run_step(step))
+            return [x.item() for x in found], session.stepper.counts["replay.steps"]
+
+    (recorded, _), (replayed, count) = shown("retrace"), shown("replay")
+    assert replayed == recorded
+    assert count > 0

@@ -318,7 +318,9 @@ def test_a_number_on_the_host_that_a_layer_holds_counts_in_the_next_step(kind: s
         if kind == "buffer":
             layer.register_buffer("scale", scale)
         else:
-            layer.scale = torch.nn.Parameter(scale, requires_grad=False) if kind == "parameter" else scale
+            layer.scale = (
+                torch.nn.Parameter(scale, requires_grad=False) if kind == "parameter" else scale
+            )
         found = []
         for i in range(8):
             if i == 6:
