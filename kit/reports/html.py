@@ -305,7 +305,7 @@ def _intro(runs: Sequence[Run], axes: Sequence[Axis]) -> str:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     devices = dict.fromkeys(device_of(run, "an unnamed device") for run in runs)
     device = safe_html(", ".join(devices), 200)
-    moved = ", ".join(safe_html(a.label) for a in axes)
-    how = f" Move {moved} to see what changes." if moved else ""
+    moved = "; ".join(safe_html(a.label) for a in axes)  # names have commas
+    how = f" Move a control to see what changes: {moved}." if moved else ""
     many = f"{len(runs)} recorded runs" if len(runs) > 1 else "One recorded run"
     return f"{many} on {device}, written {today}.{how} Nothing is measured while you look."

@@ -17,12 +17,12 @@ test("the nearest run has as many of the settings as can be", () => {
   assert.equal(nearest(cells, [1, 0]), 1);
   assert.deepEqual(cells[nearest(cells, [1, 1])].at, [1, 0]);
   assert.equal(missingText(axes, cells[1], [1, 0]), "");
-  assert.equal(missingText(axes, cells[1], [1, 1]), "Not recorded: batch size 8, loss scaling dynamic. "
-    + "Showing the nearest that was: batch size 8, loss scaling none. ");
+  assert.equal(missingText(axes, cells[1], [1, 1]), "Not recorded: batch size 8; loss scaling dynamic. "
+    + "Showing the nearest that was: batch size 8; loss scaling none. ");
 });
 
 test("what was moved is named with its values before and after", () => {
-  assert.equal(movedText(axes, [0, 0], [2, 1]), "batch size 4 → 16, loss scaling none → dynamic");
+  assert.equal(movedText(axes, [0, 0], [2, 1]), "batch size 4 → 16; loss scaling none → dynamic");
   assert.equal(movedText(axes, [1, 1], [1, 1]), "");
 });
 
@@ -73,7 +73,7 @@ test("what made a run of a sweep doubtful is said with its settings", () => {
   const busy = cells.map((cell, i) => (i === 3 ? {...cell, doubt: "a busy machine"} : cell));
   const index = {axes, cells: busy, first: 0, parts: [], models: {}};
   assert.deepEqual(reasons(axes, 0, 1, sweepLines(index, 0, 1, [0, 0])),
-    ["batch size 4, loss scaling dynamic: a busy machine"]);
+    ["batch size 4; loss scaling dynamic: a busy machine"]);
   assert.deepEqual(reasons(axes, 0, -1, sweepLines(index, 0, -1, [0, 1])), ["batch size 4: a busy machine"]);
   assert.deepEqual(reasons(axes, 0, -1, sweepLines(index, 0, -1, [0, 0])), []);
 });

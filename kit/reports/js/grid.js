@@ -26,16 +26,17 @@ export function nearest(cells, at) {
   return best;
 }
 
-/** @param {Axis[]} axes @param {number[]} at @returns {string} "batch size 8, loss scaling none" */
+/** @param {Axis[]} axes @param {number[]} at
+ * @returns {string} "batch size 8; loss scaling none": names and values may have commas */
 export function settingsAt(axes, at) {
-  return axes.map(({label, values}, k) => `${label} ${values[at[k]]}`).join(", ");
+  return axes.map(({label, values}, k) => `${label} ${values[at[k]]}`).join("; ");
 }
 
 /** @param {Axis[]} axes @param {number[]} before @param {number[]} now
- * @returns {string} what was moved: "batch size 8 → 16, loss scaling none → static" */
+ * @returns {string} what was moved: "batch size 8 → 16; loss scaling none → static" */
 export function movedText(axes, before, now) {
   return axes.flatMap(({label, values}, k) =>
-    (before[k] === now[k] ? [] : [`${label} ${values[before[k]]} → ${values[now[k]]}`])).join(", ");
+    (before[k] === now[k] ? [] : [`${label} ${values[before[k]]} → ${values[now[k]]}`])).join("; ");
 }
 
 /** What to say if a setting was not recorded; "" if it was.

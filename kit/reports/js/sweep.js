@@ -47,7 +47,7 @@ export function sweepCharts(index, shown) {
 export function reasons(axes, along, split, lines) {
   const name = (/** @type {number} */ k, /** @type {number} */ at) => `${axes[k].label} ${axes[k].values[at]}`;
   return lines.flatMap((line, n) => line.filter(({doubt}) => doubt).map(({place, doubt}) =>
-    `${[name(along, place), ...(split < 0 ? [] : [name(split, n)])].join(", ")}: ${doubt}`));
+    `${[name(along, place), ...(split < 0 ? [] : [name(split, n)])].join("; ")}: ${doubt}`));
 }
 
 /** Neighbours of a line that both have a known spread: between others no band is drawn, as one that

@@ -64,7 +64,7 @@ class HeadlineView(HtmlView):
 def changed_html(old: Run, new: Run) -> str:
     """Which settings were moved, and what that changed, in one sentence."""
     moved = _moved(old.settings, new.settings)
-    head = ", ".join(f"{label} {a} → {b}" for label, a, b in moved) or "Since the run before"
+    head = "; ".join(f"{label} {a} → {b}" for label, a, b in moved) or "Since the run before"
     unit = "sample" if has_other_samples(old, new) else "step"
     found = headline_differences(old, new)
     said = safe_html(change_sentence(found, unit=unit, known_doubt=new.doubt), 600)
@@ -78,7 +78,10 @@ def changed_html(old: Run, new: Run) -> str:
 
 
 def _moved(old: Settings, new: Settings) -> list[tuple[str, str, str]]:
-    """The settings in which two differ: what each is called, and its two values in words."""
+    """The settings in which two differ: what each is called, and its two values in words.
+
+    Names and values have commas: where several stand in a line, a semicolon parts them.
+    """
     before, after = old.as_dict(), new.as_dict()
     both = [k for k in knobs_of(new) if k.name in before]  # else of another workload
     return [
@@ -95,8 +98,8 @@ def still_html(run: Run, asked: Settings, what: str) -> str:
         what: what became of the run that was asked for, such as "was cancelled".
     """
     moved = _moved(run.settings, asked)
-    shown = ", ".join(f"{label} {now}" for label, now, _ in moved)
-    wanted = ", ".join(f"{label} {then}" for label, _, then in moved)
+    shown = "; ".join(f"{label} {now}" for label, now, _ in moved)
+    wanted = "; ".join(f"{label} {then}" for label, _, then in moved)
     these = f"Still the run with {shown}" if shown else "Still the run before"
     other = f"The one with {wanted}" if wanted else "The newer one"
     more = f"{safe_html(f'{other} {what}', 300)}."

@@ -239,7 +239,7 @@ def test_reports_comparisons_and_diffs_tell_runs_apart_by_the_knobs():
     width = next(axis for axis in report_axes([*runs, plain]) if axis.name == "width")
     assert width.as_dict()["values"] == ["8", "32", "no such knob"]
     assert len(set(run_labels([*runs, plain]))) == 4
-    assert "width 32 → 8, fused &lt;b&gt;{x}&lt;/b&gt; on → off:" in changed_html(*runs[:2])
+    assert "width 32 → 8; fused &lt;b&gt;{x}&lt;/b&gt; on → off:" in changed_html(*runs[:2])
     assert "width" not in changed_html(plain, runs[0])
 
 
