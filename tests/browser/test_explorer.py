@@ -350,6 +350,9 @@ def test_where_the_reader_has_chosen_all_colours_keys_keep_theirs_and_a_picked_r
             "#breakdown td > div > div",
         ):
             assert len(page.evaluate(GROUNDS, key)) > 1, key
+        page.emulate_media(forced_colors="active", color_scheme="dark")
+        page.evaluate(OTHER_GROUND)
+        page.wait_for_function(f"({GROUND})().every(color => color === '#1b2838')", timeout=9000)
         page.locator("#source [data-row]").first.click()
         page.get_by_role("button", name="why idle").click()
         page.evaluate("document.activeElement.blur()")

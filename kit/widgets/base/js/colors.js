@@ -18,6 +18,7 @@ export function hexOf(color) {
   if (HEX.test(color)) return color;
   const asked = document.createElement("i");
   asked.style.color = color;
+  asked.style.setProperty("forced-color-adjust", "none"); // else it is the text of a reader's own colours
   document.body.append(asked);
   const rgb = getComputedStyle(asked).color.match(/^rgb\((\d+), (\d+), (\d+)\)$/);
   asked.remove();
