@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import jax
@@ -73,6 +74,8 @@ def kind_of(leaf: Any) -> Kind:
 
 
 def _hint(leaf: Any) -> str:
+    if callable(leaf) and "equinox" in sys.modules:
+        return ": of a module of equinox's give the arrays, by eqx.partition(module, eqx.is_array)"
     if "torch" not in type(leaf).__module__:
         return ""
     return ' of numpy or jax (a workload in jax is marked @kit.workload(framework="jax"))'

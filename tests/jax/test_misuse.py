@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -111,3 +113,13 @@ def test_a_module_that_a_step_changes_and_does_not_return_is_told(is_open: bool)
         told = r"grown changes args\[0\]\.kernel\S* in place and does not return that: as with"
         with pytest.raises(UserWarning, match=told):
             kit.jax.step(grown)(model, X)
+
+
+def test_a_module_of_equinoxs_is_told_how_to_give_its_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its activation is a leaf, which no name of an argument says."""
+    monkeypatch.setitem(sys.modules, "equinox", ModuleType("equinox"))
+    told = r"args\[0\]\['act'\] of <lambda> is a \w+, not an array: .*eqx\.partition\(module, "
+    with Session(), pytest.raises(TypeError, match=told):
+        kit.jax.step(lambda model: model["w"])({"act": jax.nn.relu, "w": X})
