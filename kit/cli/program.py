@@ -439,9 +439,10 @@ def _nothing_seen(options: argparse.Namespace, status: int, watching: WithTorch)
             ". Its step() is measured by itself if it needs no argument, returns its loss, and "
             'nothing stands under `if __name__ == "__main__":`'
         )
+    page = "jax" if "jax" in sys.modules and "torch" not in sys.modules else "your_own_model"
     return (
         f"{name} {ended}, and there was no step to record: {what}. "
         "kit run watches `optimizer.step()` in the process that it starts: not in workers or ranks "
         "that the script starts, not a loop of jax. A step of another kind wants a "
-        f"@kit.workload: see docs/your_own_model.md{hint}"
+        f"@kit.workload: see docs/{page}.md{hint}"
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
 import warnings
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -123,3 +125,13 @@ def test_a_module_of_equinoxs_is_told_how_to_give_its_arrays(
     told = r"args\[0\]\['act'\] of <lambda> is a \w+, not an array: .*eqx\.partition\(module, "
     with Session(), pytest.raises(TypeError, match=told):
         kit.jax.step(lambda model: model["w"])({"act": jax.nn.relu, "w": X})
+
+
+def test_a_loop_of_jax_is_not_watched_and_is_sent_to_the_page_of_jax(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import jax", "utf-8")
+    command = [sys.executable, "-m", "kit", "run", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "not a loop of jax. A step of another kind wants" in done.stderr
+    assert "see docs/jax.md" in done.stderr
