@@ -18,7 +18,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from kit.runtime.recording.sites import callers
 from kit.threads import in_forked_children
 from kit.torch.tensors.private import private
 
@@ -103,7 +102,10 @@ FOLLOWED = OptimizerSteps()
 def step_around() -> FrameType | None:
     """In a method of a watch: torch's frame that calls the hooks, and the step between them."""
     hooks = OptimizerSteps._begun.__code__, OptimizerSteps._ended.__code__
-    return next((f.f_back for f in callers(sys._getframe(1)) if f.f_code in hooks), None)
+    frame: FrameType | None = sys._getframe(1)  # no generator: it is asked in each step of a loop
+    while frame is not None and frame.f_code not in hooks:
+        frame = frame.f_back
+    return None if frame is None else frame.f_back
 
 
 def makes_state(optimizer: torch.optim.Optimizer) -> bool:
