@@ -26,6 +26,7 @@ from kit.runs.change import (
     part_difference,
     steps_difference,
 )
+from kit.runs.compiles import Compile
 from kit.runs.knob import knobs_of
 from kit.runs.labels import (
     COMMIT,
@@ -252,6 +253,8 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
             broken, idle = ([_joined(p) for p in found] for found in (broken, idle))
             notes.append(f"{_JOINED} are one: only one of the two tells them apart")
     is_trace = any(IMPORTED in run.environment for run in (old, new))  # says nothing of these
+    # Of repeats the first compiles, and the others find its programs.
+    compiled = [max((run.compiles for run in runs), key=len) for runs in (olds, news)]
     return RunDiff(
         labels=_labels(old, new),
         step=_step(olds, news, by_sample=has_other_samples(old, new)),
@@ -265,9 +268,9 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
         lines=pair.rows(*lines),
         headline=headline_differences(old, new),
         environment=_environment(old, new),
-        compiles=(0, 0) if is_trace else (len(old.compiles), len(new.compiles)),
+        compiles=(0, 0) if is_trace else (len(compiled[0]), len(compiled[1])),
         compiling=(old.measured.compiled_fraction, new.measured.compiled_fraction),
-        recompiled=_recompiled(old, new),
+        recompiled=_recompiled(*compiled),
         devices=(parts[0].devices, parts[1].devices),
         notes=tuple(notes),
     )  # fmt: skip
@@ -381,9 +384,9 @@ def _environment(old: Run, new: Run) -> tuple[tuple[str, str, str], ...]:
     return tuple((name, x, y) for name, x, y in found if x != y)
 
 
-def _recompiled(old: Run, new: Run) -> tuple[str, ...]:
-    known = {compile_.sentence for compile_ in old.compiles}
-    fresh = (c.sentence for c in new.compiles if c.kind != "first" and c.sentence not in known)
+def _recompiled(old: Sequence[Compile], new: Sequence[Compile]) -> tuple[str, ...]:
+    known = {compile_.sentence for compile_ in old}
+    fresh = (c.sentence for c in new if c.kind != "first" and c.sentence not in known)
     return tuple(dict.fromkeys(fresh))
 
 

@@ -270,6 +270,12 @@ def test_versions_that_differ_and_fresh_compiles_are_said() -> None:
     assert "compiled only now: the shape of x changed" in text
 
 
+def test_a_repeat_that_found_its_programs_does_not_say_that_the_other_side_recompiled() -> None:
+    made = Compile(4, 0, "forward", "shape", "the shape of x changed", 3)
+    first, again = run_of(graph("mm"), compiles=(made,)), run_of(graph("mm"))
+    assert "compile" not in diff_runs([again, first, again], [first, again, again]).text()
+
+
 @pytest.mark.parametrize("make", [make_run, empty_run, one_span_run])
 def test_a_run_does_not_differ_from_itself(make: object) -> None:
     run = make()  # type: ignore[operator]
