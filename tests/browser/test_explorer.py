@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from kit.runs.settings import Settings
+from kit.widgets.base.scripts import asset
 from tests.browser.labserver import Lab, Opener
 from tests.browser.test_smoke import write_notebook
 from tests.waiting import until
@@ -342,6 +343,7 @@ def test_where_the_reader_has_chosen_all_colours_keys_keep_theirs_and_a_picked_r
         page = browser.page
         page.emulate_media(forced_colors="active")
         page.goto(path.as_uri())
+        page.wait_for_function("document.documentElement.dataset.shown !== undefined")
         browser.wait_for_canvases(2)
         for key in (
             ".kinds i",
@@ -359,3 +361,30 @@ def test_where_the_reader_has_chosen_all_colours_keys_keep_theirs_and_a_picked_r
         for marked in ("#source .kit-picked", ".tools button[aria-pressed=true]"):
             ring = page.locator(marked).first.evaluate("e => getComputedStyle(e).outlineStyle")
             assert ring != "none", marked
+
+
+PRESSED = {
+    "base/js/page.css": '<div class="kit-view kit-explorer"><button class="mod-active">on</button>',
+    "graph/js/graph.css": '<div class="kit-graph-bar"><button aria-pressed="true">on</button>',
+    "timeline/js/timeline.css": '<div class="tools"><button aria-pressed="true">on</button>',
+}
+RING = """button => { const {outlineStyle, outlineWidth} = getComputedStyle(button);
+  return outlineStyle + outlineWidth; }"""
+
+
+@pytest.mark.parametrize("css", PRESSED)
+def test_where_the_reader_has_chosen_all_colours_a_pressed_button_shows_the_focus(
+    css: str, opening: Opener
+) -> None:
+    off = PRESSED[css].replace("mod-active", "").replace("true", "false")
+    with opening(offline=True) as browser:
+        page, rings = browser.page, []
+        page.emulate_media(forced_colors="active")
+        for buttons in (PRESSED[css], off):
+            page.set_content(
+                f"<style>:root {{ --accent: #2f6db5 }} {asset(f'widgets/{css}')}</style>{buttons}"
+            )
+            rings.append(page.locator("button").evaluate(RING))
+            page.keyboard.press("Tab")
+            rings.append(page.locator("button").evaluate(RING))
+        assert len(set(rings)) == 4, rings
