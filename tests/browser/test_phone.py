@@ -144,7 +144,7 @@ def test_a_phone_shows_the_share_of_what_launched_work_without_scrolling(
     ends = page.evaluate("""() => {
       const head = [...document.querySelectorAll("th")].find((x) => x.textContent === "of its own");
       const share = head.previousElementSibling;
-      return [share, head.closest("[tabindex]")].map((x) => x.getBoundingClientRect().right);
+      return [share, head.closest(".kit-wide")].map((x) => x.getBoundingClientRect().right);
     }""")
     assert ends[0] <= ends[1] + 1
 
@@ -281,7 +281,7 @@ def test_a_live_view_is_as_wide_as_a_narrow_notebook_and_its_wide_table_scrolls(
     browser.wait_for_canvases()
     assert browser.page.evaluate(CUT) == []
     table_px, box_px = browser.page.evaluate("""() => {
-      const box = document.querySelector(".widget-html-content div[tabindex]");
+      const box = document.querySelector(".widget-html-content .kit-wide");
       return [box.scrollWidth, box.clientWidth];
     }""")
     assert table_px > box_px  # it scrolls
@@ -296,7 +296,7 @@ def test_a_long_word_stays_in_its_cell(offline: Browser):
 
 
 # Of each wide table of a page: the height of the line that says so, and whether it scrolls.
-HINTS = """() => [...document.querySelectorAll("div[tabindex]:has(> table)")].map((box) =>
+HINTS = """() => [...document.querySelectorAll(".kit-wide")].map((box) =>
   [box.previousElementSibling.getBoundingClientRect().height > 8,
    box.scrollWidth > box.clientWidth])"""
 

@@ -403,6 +403,11 @@ def test_a_rank_that_is_picked_is_marked_and_its_row_opens(tmp_path: Path, offli
     assert not lane.is_visible()
     page.locator("summary").nth(2).click()
     assert lane.is_visible()
+    names = page.get_by_role("grid", name="ranks", exact=True).locator("[data-row]")
+    names.first.press("ArrowDown")
+    assert names.nth(1).evaluate("name => name === document.activeElement")
+    assert [name.get_attribute("tabindex") for name in names.all()] == ["-1", "0", "-1"]
+    assert offline.barriers() == []
     page.locator("[data-row]", has_text="rank 2").first.click()
     marked = page.locator(".kit-picked").all_inner_texts()
     assert len(marked) > 5

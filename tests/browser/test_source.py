@@ -158,14 +158,17 @@ def test_a_listing_that_folds_lines_is_a_grid_of_rows_to_a_screen_reader(
     assert offline.barriers(".kit-source-lines") == []
 
 
+@pytest.mark.parametrize(("where", "name"), [("#source", "source lines"), ("#kernels", "Kernels")])
 def test_tab_stops_at_one_row_of_each_table_and_the_arrow_keys_go_on(
-    offline: Browser, tmp_path: Path
+    where: str, name: str, offline: Browser, tmp_path: Path
 ):
-    page, stop = offline.page, '#source [data-row][tabindex="0"]'
+    page, stop = offline.page, f'{where} [tabindex="0"]'
     page.goto(write_report([make_run(scopes=30)], tmp_path / "r.html").as_uri())
-    page.locator("#source [data-row]").first.wait_for()
-    rows = page.locator("#source [data-row]")
-    assert rows.count() > 4
+    rows = page.locator(where).get_by_role("grid", name=name).locator("[data-row]")
+    page.locator(f"{where} [data-row]").first.wait_for(state="attached")
+    page.evaluate("for (const x of document.querySelectorAll('details')) x.open = true")
+    assert rows.count() > 2
+    assert page.locator(stop).count() == 1
     page.locator(stop).focus()  # the dearest line
     for key, place in (("Home", 0), ("ArrowDown", 1), ("End", rows.count() - 1), ("ArrowUp", -2)):
         page.keyboard.press(key)
@@ -174,9 +177,10 @@ def test_tab_stops_at_one_row_of_each_table_and_the_arrow_keys_go_on(
     page.keyboard.press("Enter")
     assert rows.nth(-2).get_attribute("aria-selected") == "true"
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.closest('#source')") is None
+    assert page.evaluate(f"document.activeElement.closest('{where}')") is None
     page.keyboard.press("Shift+Tab")
     assert rows.nth(-2).evaluate("row => row === document.activeElement")
+    assert offline.barriers(where) == []
 
 
 def test_in_a_notebook_a_line_is_picked_by_mouse_and_keys_and_a_far_one_is_brought_into_view(

@@ -296,6 +296,7 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
            attributes: Sequence[str] = (), least_px: int = 0) -> str:  # fmt: skip
     """Rows of cells that are HTML; `attributes`: of the first rows, see `row_attributes`.
 
+    With rows that can be picked it is a grid: there a screen reader leaves the arrow keys to it.
     Where there is less room than `least_px` the table scrolls, and a line above says so.
     """
     side = {"l": "left", "r": "right"}
@@ -317,8 +318,9 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
         )
         more = f" {tab_stop(n == stop)} {attributes[n]}" if any(attributes[n : n + 1]) else ""
         body += f'<tr style="border-top:{weight} solid {LINE};background:none"{more}>{cells}</tr>'
+    role = ' role="grid"' * (stop >= 0)
     made = (
-        f'<table style="width:100%;min-width:{least_px}px;table-layout:fixed;'
+        f'<table{role} style="width:100%;min-width:{least_px}px;table-layout:fixed;'
         f"border-collapse:collapse;font-size:13px;"
         f'color:{INK};margin:0">{_CAPTION}<colgroup>{columns}</colgroup><thead>'
         f'<tr style="background:none">{head}</tr></thead><tbody>{body}</tbody></table>'
@@ -327,12 +329,16 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
 
 
 def scrolling(made: str, least_px: int, what: str = "more columns") -> str:
-    """What is wide in a box that scrolls; the hint above has no height where all is in sight."""
+    """What is wide in a box that scrolls; the hint above has no height where all is in sight.
+
+    Tab stops at the box, or at a row in it that can be picked: from there arrows scroll it, too.
+    """
+    stop = "" if tab_stop(True) in made else tab_stop(True)
     return (
         '<div style="container-type:inline-size"><div aria-hidden="true" style="font-size:'
         f"clamp(0px,({least_px}px - 100cqw) * 99,11px);line-height:1.5;text-align:right;"
         f'color:{MUTED}">{what}: scroll to the right &#8594;</div>'
-        f'<div style="overflow-x:auto" tabindex="0">{made}</div></div>'
+        f'<div class="kit-wide" style="overflow-x:auto" {stop}>{made}</div></div>'
     )
 
 

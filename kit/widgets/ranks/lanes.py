@@ -48,12 +48,14 @@ def lanes_html(ranks: Ranks, attributes: list[str]) -> str:
     """The rows of all ranks; `attributes`: of each rank's label, see `row_attributes`."""
     picture = _Picture(ranks)
     rows = "".join(
-        f'<div style="display:grid;grid-template-columns:72px minmax(0,1fr);align-items:start">'
-        f'<div {tab_stop(True)} {attributes[i]} style="padding:3px 4px;white-space:nowrap">'
-        f"rank {trace.rank}</div>"
-        f'<details><summary style="display:block;cursor:pointer" title="open its lanes">'
+        f'<div role="row" '
+        f'style="display:grid;grid-template-columns:72px minmax(0,1fr);align-items:start">'
+        f'<div role="rowheader" {tab_stop(i == 0)} {attributes[i]} '
+        f'style="padding:3px 4px;white-space:nowrap">rank {trace.rank}</div>'
+        f'<div role="gridcell"><details>'
+        f'<summary style="display:block;cursor:pointer" title="open its lanes">'
         f"{'' if row.clock.is_known or not ranks.has_clock else _UNPLACED}"
-        f"{picture.rank(trace, row)}</summary>{picture.lanes(trace)}</details></div>"
+        f"{picture.rank(trace, row)}</summary>{picture.lanes(trace)}</details></div></div>"
         for i, (trace, row) in enumerate(zip(ranks.traces, ranks.ranks, strict=True))
     )
     keys = "".join(
@@ -62,7 +64,7 @@ def lanes_html(ranks: Ranks, attributes: list[str]) -> str:
     )
     return (
         f'<div style="font-size:12px;color:{MUTED};margin-bottom:4px">{keys}</div>'
-        f"{picture.axis()}{rows}"
+        f'{picture.axis()}<div role="grid" aria-label="ranks">{rows}</div>'
     )
 
 

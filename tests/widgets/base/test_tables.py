@@ -25,6 +25,7 @@ from kit.widgets.base.tables import (
     failure_html,
     run_notes_html,
     sync_table_html,
+    table,
     unlowered_html,
 )
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
@@ -325,3 +326,19 @@ def test_a_spread_is_not_said_from_a_number_to_itself(times_ms: tuple[float, ...
     times = tuple(int(x * 1e6) for x in times_ms)
     run = dataclasses.replace(make_run(), step_times_ns=times)
     assert said in str(Reader(headline_html(run)))
+
+
+@pytest.mark.parametrize("least_px", [0, 400])
+def test_tab_stops_at_one_row_of_a_table_that_is_a_grid_and_not_at_its_box(least_px: int):
+    rows = [["a", "1"]] * 4
+    made = table(["op", "ms"], rows, "lr", widths=(80, 20), attributes=["", "data-row=7", "",
+                 "data-row=9"], least_px=least_px)  # fmt: skip
+    assert re.findall(r'tabindex="(-?\d)" (\S+?)>', made) == [
+        ("0", "data-row=7"),
+        ("-1", "data-row=9"),
+    ]
+    assert made.count("tabindex") == 2
+    assert made.count('<table role="grid"') == 1
+    plain = table(["op", "ms"], rows, "lr", widths=(80, 20), least_px=least_px)
+    assert plain.count("tabindex") == plain.count('tabindex="0"') == (least_px > 0)  # to scroll
+    assert "grid" not in plain

@@ -34,7 +34,7 @@ export function pickedIn(event) {
  */
 export function goToRow(event) {
   const row = event.target.closest && event.target.closest("[data-row]");
-  const table = row?.closest("table, .kit-source-lines");
+  const table = row?.closest("[role='grid']");
   if (!table || event.ctrlKey || event.metaKey || event.altKey) return;
   const rows = /** @type {HTMLElement[]} */ ([...table.querySelectorAll("[data-row]")])
     .filter((other) => other.getClientRects().length);
