@@ -12,6 +12,7 @@ import kit
 from kit.reports.html import write_report
 from kit.runs.analysis.lines import line_costs
 from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import Links
@@ -52,6 +53,10 @@ def tell(change):
 view.observe(tell, "selection")
 VBox([said, view])
 """
+# How far the top of the focused row is below what stays in sight: the controls, the heads.
+BENEATH = """() => document.activeElement.getBoundingClientRect().top - Math.max(
+  ...["#controls", "#source .kit-head"].map(
+    (name) => document.querySelector(name).getBoundingClientRect().bottom))"""
 MARKED = "[...document.querySelectorAll('.kit-picked')].map((row) => row.dataset.site)"
 
 
@@ -181,6 +186,25 @@ def test_tab_stops_at_one_row_of_each_table_and_the_arrow_keys_go_on(
     page.keyboard.press("Shift+Tab")
     assert rows.nth(-2).evaluate("row => row === document.activeElement")
     assert offline.barriers(where) == []
+
+
+@pytest.mark.parametrize("sizes", [(4,), (4, 8)], ids=["no controls", "controls"])
+def test_a_row_that_the_arrow_keys_go_to_is_under_nothing(
+    sizes: tuple[int, ...], offline: Browser, tmp_path: Path
+):
+    runs = [make_run(Settings(batch_size=size), scopes=60) for size in sizes]
+    page = offline.page
+    page.set_viewport_size({"width": 1400, "height": 700})
+    page.goto(write_report(runs, tmp_path / "r.html").as_uri())
+    rows = page.locator("#source [data-row]")
+    rows.first.wait_for()
+    page.locator('#source [data-row][tabindex="0"]').press("End")
+    tops = []
+    for _ in range(rows.count()):
+        page.keyboard.press("ArrowUp")
+        tops.append(page.evaluate(BENEATH))
+    assert min(tops) >= 0
+    assert max(tops) > 200
 
 
 def test_in_a_notebook_a_line_is_picked_by_mouse_and_keys_and_a_far_one_is_brought_into_view(

@@ -249,6 +249,8 @@ export function startReport() {
       return;
     }
     window.kitReport = report;
+    new ResizeObserver(([{target}]) => document.documentElement.style.setProperty("--controls",
+      `${/** @type {HTMLElement} */ (target).offsetHeight}px`)).observe(byId("controls"));
     byId("controls").append(...report.index.axes.map((axis, k) => report.control(axis, k)));
     byId("controls").addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
     report.listen();

@@ -53,6 +53,7 @@ _SHOW_DEAREST = (
 _STYLE = f"""<style onload="{_SHOW_DEAREST}">
 .kit-listing .widget-html-content {{min-width:0}}
 .kit-source-lines {{max-height:{HEIGHT_PX}px;overflow:auto;position:relative;
+  scroll-padding-top:28px; /* a row that one goes to is not under the heads */
   container-type:inline-size;
   border:1px solid {LINE};border-radius:6px;
   background:{PANEL};color:{INK};font:12px/1.6 {MONO}}}
