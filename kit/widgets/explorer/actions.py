@@ -67,11 +67,11 @@ class ActionBar(HBox):
         self.progress.value = min(max(float(fraction), 0.0), 1.0)
         self.say(text)
 
-    def say(self, text: str, *, is_news: bool = False) -> None:
-        """Show a status; news is also announced to screen readers."""
+    def say(self, text: str, *, is_news: bool = False, more: str = "") -> None:
+        """Show a status; news is also announced to screen readers, with `more` shown elsewhere."""
         self.status.value = status_html(text)
         if is_news or not self.announcer.value:
-            self.announcer.value = safe_html(text, 1000)
+            self.announcer.value = safe_html(f"{text}. {more}" if more else text, 1000)
 
 
 class FailureBox(HTML):

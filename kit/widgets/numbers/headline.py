@@ -15,7 +15,7 @@ from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import FONT, INK, MUTED
 from kit.widgets.base.theme import BACKGROUND, MODEL, MODEL_EDGE
 
-__all__ = ["HeadlineView", "changed_html", "modelled_html", "still_html"]
+__all__ = ["HeadlineView", "changed_html", "changed_text", "modelled_html", "still_html"]
 
 
 class HeadlineView(HtmlView):
@@ -63,18 +63,31 @@ class HeadlineView(HtmlView):
 
 def changed_html(old: Run, new: Run) -> str:
     """Which settings were moved, and what that changed, in one sentence."""
-    moved = _moved(old.settings, new.settings)
-    head = "; ".join(f"{label} {a} → {b}" for label, a, b in moved) or "Since the run before"
-    unit = "sample" if has_other_samples(old, new) else "step"
-    found = headline_differences(old, new)
-    said = safe_html(change_sentence(found, unit=unit, known_doubt=new.doubt), 600)
-    if any(difference.is_changed for difference in found.values()):
+    head, said, is_changed = _changed(old, new, known_doubt=new.doubt)  # a box says the doubt
+    said = safe_html(said, 600)
+    if is_changed:
         said = f"<b>{said}</b>"
     return (
         f'<div class="kit-changed" style="font:13px/1.45 {FONT};color:{INK};margin-bottom:8px">'
         f'<span style="color:{MUTED}">{safe_html(head, 300)}:</span> {said}.'
         "</div>"
     )
+
+
+def changed_text(old: Run, new: Run) -> str:
+    """The same without markup, for those who hear it: `batch size 4 → 8: a step takes 9 ms ...`."""
+    head, said, _ = _changed(old, new)
+    return f"{head}: {said}"
+
+
+def _changed(old: Run, new: Run, *, known_doubt: str = "") -> tuple[str, str, bool]:
+    """Which settings were moved, what that changed, and whether anything is told from noise."""
+    moved = _moved(old.settings, new.settings)
+    head = "; ".join(f"{label} {a} → {b}" for label, a, b in moved) or "Since the run before"
+    unit = "sample" if has_other_samples(old, new) else "step"
+    found = headline_differences(old, new)
+    is_changed = any(difference.is_changed for difference in found.values())
+    return head, change_sentence(found, unit=unit, known_doubt=known_doubt), is_changed
 
 
 def _moved(old: Settings, new: Settings) -> list[tuple[str, str, str]]:

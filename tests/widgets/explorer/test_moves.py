@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from html import unescape
@@ -113,6 +114,21 @@ def test_above_the_cards_it_says_whose_they_still_are(explore, how, what, change
     explorer.rerun()
     explorer.wait(LONG_S)
     assert "Still " not in headline.value
+
+
+def test_what_a_move_has_changed_is_announced_too(explore):
+    explorer = explore()
+    explorer.wait(LONG_S)
+    announced = explorer.actions.announcer
+    assert "→" not in announced.value  # there is nothing to compare with
+    for move in (lambda: explorer.set(batch_size=16), explorer.history.undo.click):
+        move()
+        explorer.wait(LONG_S)
+        changed = explorer.views["headline"].value.partition('class="kit-changed"')[2]
+        said = re.sub("<[^>]*>", "", changed.partition("</div>")[0].partition(">")[2])
+        assert "batch size" in said
+        assert unescape(announced.value).endswith(unescape(said).strip("."))
+        assert explorer.actions.status.value.count("→") == 0  # it stands above the cards
 
 
 def test_where_no_model_can_tell_the_cards_say_whose_they_are_while_it_measures(explore):
