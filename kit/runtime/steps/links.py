@@ -342,7 +342,7 @@ def _on_host(layer: Any) -> dict[str, Any]:
     return {
         key: part
         for key, part in _parts_of(attributes(layer))
-        if str(getattr(part, "device", "")) == "cpu"
+        if hasattr(type(part), "__array__") and str(part.device) == "cpu"
     }
 
 

@@ -329,3 +329,22 @@ def test_a_number_on_the_host_that_a_layer_holds_counts_in_the_next_step(kind: s
             found.append(session.run_step(lambda: (layer(x) * layer.scale).sum().detach()))
         torch.testing.assert_close(found[6], 3 * found[5])
         torch.testing.assert_close(found[7], found[6])
+
+
+def test_a_layer_in_a_layer_is_not_asked_for_a_device_of_its_own() -> None:
+    class Loss(torch.nn.Module):
+        @property
+        def device(self) -> Any:
+            return next(self.parameters()).device  # it has none
+
+        def forward(self, x: Any) -> Any:
+            return x.sum()
+
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        layer: Any = torch.nn.Linear(2, 2)
+        layer.loss = Loss()
+        layer.to("kit").register_buffer("scale", torch.tensor(1.0))
+        x = torch.ones(1, 2, device="kit")
+        for _ in range(8):
+            session.run_step(lambda: layer.loss(layer(x) * layer.scale).detach())
+        assert session.stepper.counts["replay.steps"] > 0, session.explain()
