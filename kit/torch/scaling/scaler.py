@@ -93,7 +93,7 @@ class CheckedScaler(torch.amp.GradScaler):
 
     def _tell(self) -> None:
         """A replay of the step that runs now has this scaler's numbers as constants."""
-        if self._device == "kit":
+        if self._enabled and torch.device(self._device).type == "kit":
             from kit.runtime.session.session import current_session  # loads jax
 
             if (session := current_session()) is not None:

@@ -341,6 +341,7 @@ def test_each_mode_of_the_table_has_one_builder():
     assert set(BUILDERS) == set(LOSS_SCALING)
 
 
+@pytest.mark.parametrize("device", ["kit", "kit:0"])
 @pytest.mark.parametrize(
     ("mode", "change"),
     [
@@ -351,11 +352,11 @@ def test_each_mode_of_the_table_has_one_builder():
     ],
 )
 def test_what_a_program_gives_a_scaler_between_two_steps_counts_in_the_next_one(
-    mode: str, change: Any
+    mode: str, change: Any, device: str
 ) -> None:
     def shown(step_mode: str) -> tuple[list[float], int]:
         with open_session(Settings(mode="lazy", step_mode=step_mode)) as session:
-            scaler = make_scaler(mode, "kit", init_scale=8.0, growth_interval=2)
+            scaler = make_scaler(mode, device, init_scale=8.0, growth_interval=2)
             weight = torch.nn.Parameter(torch.ones(3, device="kit"))
             optimizer = torch.optim.SGD([weight], lr=0.1)
 
@@ -377,3 +378,22 @@ def test_what_a_program_gives_a_scaler_between_two_steps_counts_in_the_next_one(
     (recorded, _), (replayed, count) = shown("retrace"), shown("replay")
     assert replayed == recorded
     assert count > 0
+
+
+@pytest.mark.parametrize("mode", ["dynamic, on device", "dynamic, deferred"])
+def test_a_step_whose_scaler_is_switched_off_is_replayed(mode: str) -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        scaler = make_scaler(mode, "kit", enabled=False)
+        weight = torch.nn.Parameter(torch.ones(3, device="kit"))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            scaler.scale(weight.square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+        for _ in range(8):
+            session.run_step(step)
+        torch.testing.assert_close(weight.detach().cpu(), torch.full((3,), 0.8**8))
+        assert session.stepper.counts["replay.steps"] > 0
