@@ -199,7 +199,9 @@ class Graph:
         Alike nodes are paired in program order (longest common subsequence); a pair whose inputs
         are not pairs of each other is rewired. Sites, scopes and segments do not count.
         """
-        return GraphDiff(tuple(_rows(self, other, _alike(self, other))), self, other)
+        left, right = _labels(self), _labels(other)
+        alike = _alike(left, right, _equal_ends(left, right))
+        return GraphDiff(tuple(_rows(self, other, alike)), self, other)
 
     def then(self, other: Graph) -> Graph:
         """This graph and another one as one: the other's nodes come after its own."""
@@ -305,20 +307,21 @@ def aligned(old: Graph, new: Graph, *, most: int | None = None) -> list[DiffRow]
         GraphError: more than `most` nodes lie between the first and the last that differ.
     """
     (left, lefts), (right, rights) = _variables_first(old), _variables_first(new)
-    if most is not None:
-        size = max(len(left), len(right)) - sum(_equal_ends(_labels(left), _labels(right)))
-        if size > most:
-            raise GraphError(
-                f"{size:,} nodes lie between the first and the last that differ: more than "
-                f"{most:,} are not compared one by one. Compare two runs of a smaller model."
-            )
+    labels = _labels(left), _labels(right)
+    ends = _equal_ends(*labels)
+    size = max(len(left), len(right)) - sum(ends)
+    if most is not None and size > most:
+        raise GraphError(
+            f"{size:,} nodes lie between the first and the last that differ: more than "
+            f"{most:,} are not compared one by one. Compare two runs of a smaller model."
+        )
     return [
         replace(
             row,
             left=lefts[row.left] if row.left >= 0 else -1,
             right=rights[row.right] if row.right >= 0 else -1,
         )
-        for row in left.diff(right).rows
+        for row in _rows(left, right, _alike(*labels, ends))
     ]
 
 
@@ -339,15 +342,14 @@ def _variables_first(graph: Graph) -> tuple[Graph, list[int]]:
     return Graph(tuple(moved), tuple((place[n], k) for n, k in graph.wanted)), ids
 
 
-def _alike(old: Graph, new: Graph) -> list[tuple[int, int]]:
+def _alike(left: list[_Label], right: list[_Label], ends: tuple[int, int]) -> list[tuple[int, int]]:
     """The pairs of nodes that are alike; most are where both graphs begin or end, found quickly."""
-    left, right = _labels(old), _labels(new)
-    start, stop = _equal_ends(left, right)
+    start, stop = ends
     pairs = [(i, i) for i in range(start)]
     middles = left[start : len(left) - stop], right[start : len(right) - stop]
     for a, b, n in SequenceMatcher(None, *middles, False).get_matching_blocks():
         pairs += [(start + a + k, start + b + k) for k in range(n)]
-    pairs += [(len(old.nodes) - stop + k, len(new.nodes) - stop + k) for k in range(stop)]
+    pairs += [(len(left) - stop + k, len(right) - stop + k) for k in range(stop)]
     return pairs
 
 
