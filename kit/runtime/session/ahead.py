@@ -73,12 +73,14 @@ class PlanningExecutor(Executor):
                 self.programs[key] = NeededProgram(key, ops, make)
 
     def wait(self, task: Task) -> None:
+        missing = [(slot, cell) for slot, cell in task.results() if cell.array is None]
+        if not missing:
+            return
         made = [(op.name, aval) for op in task.cut.bulk.ops for aval in op.outputs]
-        for slot, cell in task.results():
-            if cell.array is None:
-                name, aval = made[slot]
-                is_well = aval.dtype == "bool" and bool(_IS_WELL.intersection(name.split(".")))
-                cell.array = np.full(aval.shape, is_well, np_dtype(aval.dtype))
+        for slot, cell in missing:
+            name, aval = made[slot]
+            is_well = aval.dtype == "bool" and bool(_IS_WELL.intersection(name.split(".")))
+            cell.array = np.full(aval.shape, is_well, np_dtype(aval.dtype))
 
     def finish(self, task: Task) -> None:
         self.wait(task)
