@@ -93,8 +93,12 @@ def line_of_frame(frame: Any) -> Site:
 
 def not_a_librarys(frame: Any) -> Any:
     """Itself, or the nearest around it that is the user's or the kit's; None if there is none."""
-    around = ((f, f.f_code.co_filename) for f in callers(frame))
-    return next((f for f, path in around if is_kits(path) or is_users(path)), None)
+    while frame is not None:  # no generator: each look at a thread asks, and holds Python's lock
+        path = frame.f_code.co_filename
+        if is_kits(path) or is_users(path):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def passes_on(frame: Any) -> bool:
