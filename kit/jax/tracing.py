@@ -6,9 +6,12 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
+from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import jax
 
@@ -61,7 +64,8 @@ class TracedFunction:
         phase: str | None = None,
     ) -> None:
         self.function = function
-        self.name = getattr(function, "__name__", type(function).__name__)
+        inner = _innermost(function)
+        self.name: str = getattr(inner, "__name__", type(inner).__name__)
         self.traces: list[Trace] = []
         self._phase = phase
         self._static = _StaticArguments(function, static_argnames) if static_argnames else None
@@ -149,22 +153,51 @@ def telling_changes(function: Callable[..., Any], name: str) -> Callable[..., An
 
     A trace is given copies of modules, as of flax's nnx. A dict may be changed as a scratchpad.
     """
+    if type(function) is not FunctionType:
+        return _Telling(function, name)
+    return _TELLING.get(function) or _TELLING.setdefault(function, _Telling(function, name))
 
-    @functools.wraps(function)
-    def told(*args: Any, **kwargs: Any) -> Any:
+
+class _Telling:
+    """What jax is given in a function's place: jax finds its traces by which object that is.
+
+    It lives as long as the function, which it does not keep alive.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        is_plain = type(function) is FunctionType
+        self._function: Callable[[], Any] = ref(function) if is_plain else lambda: function
+        self.__name__ = self.__qualname__ = name
+        with suppress(TypeError, ValueError):  # of some functions in C nobody knows
+            self.__signature__ = inspect.signature(function)
+
+    @property
+    def __wrapped__(self) -> Any:
+        """Whose file and line jax's errors name."""
+        return _innermost(self._function())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = jax.tree.leaves((args, kwargs))
-        results = function(*args, **kwargs)
+        results = self._function()(*args, **kwargs)
         if lost := _lost(before, args, kwargs, results):
             more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
             warnings.warn(
-                f"{name} changes {lost[0]}{more} in place and does not return that: as with "
-                "jax.jit the change is lost, and what only it needs is not computed. Return each "
-                "module and optimizer that it changes, and give the next call what this one gave",
+                f"{self.__name__} changes {lost[0]}{more} in place and does not return that: as "
+                "with jax.jit the change is lost, and what only it needs is not computed. Return "
+                "each module and optimizer that it changes, and give the next call what this one "
+                "gave",
                 stacklevel=level_of_user(),
             )
         return results
 
-    return told
+
+_TELLING: WeakKeyDictionary[Callable[..., Any], _Telling] = WeakKeyDictionary()
+
+
+def _innermost(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def _lost(before: list[Any], args: Any, kwargs: Any, results: Any) -> list[str]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+from functools import partial
 from typing import Any
+from weakref import ref
 
 import jax
 import jax.numpy as jnp
@@ -79,3 +83,33 @@ def test_why_an_op_without_results_was_compiled_again_is_said() -> None:
         said = session.explain()
     assert "jax.debug_print takes float32[], took float32[2,3]" in said
     assert "jax.io_callback gives float32[], gave nothing" in said
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_however_many_steps_are_made_of_a_function_jax_traces_it_once(is_open: bool) -> None:
+    calls = []
+
+    def function(x: Any) -> Any:
+        calls.append(1)
+        return x * 2
+
+    with Session(Settings(mode="lazy")) if is_open else contextlib.nullcontext():
+        for _ in range(3):
+            kit.jax.step(function)(X)
+    assert len(calls) == 1
+    alive = ref(function)
+    del function
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_partial_has_its_functions_name_and_line_in_jax() -> None:
+    def branches(y: Any, x: Any) -> Any:
+        return x if x.sum() > 0 else y
+
+    step = kit.jax.step(partial(branches, 1.0))
+    assert repr(step) == "kit.jax.step(branches, traced 0 times)"
+    with pytest.raises(
+        jax.errors.TracerBoolConversionError, match=r"branches at \S*test_again\.py"
+    ):
+        step(X)
