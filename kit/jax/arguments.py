@@ -16,6 +16,7 @@ __all__ = [
     "difference",
     "host_array",
     "kind_of",
+    "path_text",
     "paths_of",
     "settings_of_jax",
 ]
@@ -95,8 +96,12 @@ def host_array(leaf: Any, dtype: Any = None) -> Any:
 def paths_of(args: Any, kwargs: Any) -> list[str]:
     """`args[1]['x']` for each leaf."""
     found, _ = jax.tree.flatten_with_path((args, kwargs))
-    names = ("args", "kwargs")
-    return [names[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
+    return [path_text(path) for path, _ in found]
+
+
+def path_text(path: Any) -> str:
+    """`args[1]['x']` for jax's path to a leaf of `(args, kwargs)`."""
+    return ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
 
 
 def difference(paths: list[str], old: Signature, new: Signature) -> str:

@@ -16,7 +16,14 @@ from weakref import WeakKeyDictionary, ref
 import jax
 
 from kit.errors import note
-from kit.jax.arguments import Signature, difference, kind_of, paths_of, settings_of_jax
+from kit.jax.arguments import (
+    Signature,
+    difference,
+    kind_of,
+    path_text,
+    paths_of,
+    settings_of_jax,
+)
 from kit.jax.array import TRACING, Kind
 from kit.jax.places import caller, here
 from kit.jax.program import Program
@@ -201,17 +208,22 @@ def _innermost(function: Any) -> Any:
 
 
 def _lost(before: list[Any], args: Any, kwargs: Any, results: Any) -> list[str]:
-    """The places in objects among the arguments where another array stands now, and no result."""
-    known = {id(x) for x in (*before, *jax.tree.leaves(results))}
+    """The places in objects among the arguments where another array stands now, and no result.
+
+    What an object makes anew at each look, or as a number of Python's or numpy's, is none.
+    """
     try:
         after, _ = jax.tree.flatten_with_path((args, kwargs))
-    except (TypeError, ValueError):  # a scratchpad that is no pytree any more
+        again = jax.tree.leaves((args, kwargs))
+    except (TypeError, ValueError):  # no pytree: a scratchpad; of a result jax says it itself
         return []
-    paths = paths_of(args, kwargs)
     return [
-        name
-        for name, (path, x) in zip(paths, after, strict=True)
-        if id(x) not in known and not all(isinstance(key, _OF_LISTS) for key in path)
+        path_text(path)
+        for (path, x), same in zip(after, again, strict=True)
+        if isinstance(x, jax.core.Tracer)
+        and id(x) not in known
+        and x is same
+        and not all(isinstance(key, _OF_LISTS) for key in path)
     ]
 
 
@@ -221,6 +233,7 @@ def _cure(error: BaseException) -> str:
     if "LazyArray" in said:
         return ": a LazyArray that the function closes over must be an argument of it"
     if isinstance(error, jax.errors.TracerBoolConversionError):
+        known = {id(x) for x in (*before, *jax.tree.leaves(results))}
         return (
             ": a branch on an array's numbers is jnp.where or jax.lax.cond, and an argument that "
             "is True or False for the whole program is named in static_argnames"

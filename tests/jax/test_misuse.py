@@ -117,6 +117,38 @@ def test_a_module_that_a_step_changes_and_does_not_return_is_told(is_open: bool)
             kit.jax.step(grown)(model, X)
 
 
+@jax.tree_util.register_pytree_node_class
+class Scaled:
+    """Makes its children anew whenever jax asks for them."""
+
+    def __init__(self, x: Any, *_: Any) -> None:
+        self.x = x
+
+    def tree_flatten(self) -> Any:
+        x = jnp.array(self.x) if isinstance(self.x, jax.Array) else self.x
+        return (x, np.ones(2), 3.5e4), None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> Scaled:
+        return cls(*children)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_numbers_that_an_object_makes_at_each_look_are_no_change(is_open: bool) -> None:
+    with Session() if is_open else contextlib.nullcontext(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_allclose(kit.jax.step(lambda given: given.x * 2)(Scaled(X)), 2 * X)
+
+
+def test_a_result_that_is_no_pytree_is_refused_by_jax_and_not_by_the_look_at_it() -> None:
+    def mixed(x: Any) -> Any:
+        return {1: x, "a": x}
+
+    with pytest.raises(ValueError, match="sorting pytree dictionary keys") as told:
+        kit.jax.step(mixed)(X)
+    assert "_lost" not in [frame.name for frame in told.traceback]
+
+
 def test_a_module_of_equinoxs_is_told_how_to_give_its_arrays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
