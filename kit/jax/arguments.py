@@ -75,11 +75,11 @@ def kind_of(leaf: Any) -> Kind:
 
 
 def _hint(leaf: Any) -> str:
+    if any(base.__module__.partition(".")[0] == "torch" for base in type(leaf).__mro__):
+        return ' of numpy or jax (a workload in jax is marked @kit.workload(framework="jax"))'
     if callable(leaf) and "equinox" in sys.modules:
         return ": of a module of equinox's give the arrays, by eqx.partition(module, eqx.is_array)"
-    if "torch" not in type(leaf).__module__:
-        return ""
-    return ' of numpy or jax (a workload in jax is marked @kit.workload(framework="jax"))'
+    return ""
 
 
 def host_array(leaf: Any, dtype: Any = None) -> Any:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from flax import nnx
 
 import kit
@@ -147,6 +148,18 @@ def test_a_result_that_is_no_pytree_is_refused_by_jax_and_not_by_the_look_at_it(
     with pytest.raises(ValueError, match="sorting pytree dictionary keys") as told:
         kit.jax.step(mixed)(X)
     assert "_lost" not in [frame.name for frame in told.traceback]
+
+
+def test_a_layer_of_torchs_is_told_of_torch_where_equinox_is_loaded_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Layer(torch.nn.Module):
+        pass
+
+    monkeypatch.setitem(sys.modules, "equinox", ModuleType("equinox"))
+    told = r"is a Layer, not an array of numpy or jax \(a workload in jax"
+    with Session(), pytest.raises(TypeError, match=told):
+        kit.jax.step(lambda layer: layer)(Layer())
 
 
 def test_a_module_of_equinoxs_is_told_how_to_give_its_arrays(
