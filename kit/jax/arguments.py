@@ -88,7 +88,7 @@ def host_array(leaf: Any, dtype: Any = None) -> Any:
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.key_data(leaf)
         return leaf
-    if dtype == jax.dtypes.float0:
+    if getattr(leaf, "dtype", None) == jax.dtypes.float0:
         return np.zeros(leaf.shape, np.bool_)  # which nothing reads
     return np.array(leaf, dtype=dtype)
 

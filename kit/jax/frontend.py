@@ -96,13 +96,13 @@ class JaxFrontend:
         traced = function.find(signature) or self._trace(function, args, kwargs, signature)
         kinds = signature[1]
         values = [self.value(x, kind[1]) for x, kind in zip(leaves, kinds, strict=True)]
-        results = iter(self.bind(traced.program).record(session, values))
-        arrays = [
-            np.zeros(kind[0], kind[1])  # as of jax.jit
-            if kind[1] == jax.dtypes.float0
-            else LazyArray(self, session, next(results), kind)
-            for kind in traced.kinds
+        results = self.bind(traced.program).record(session, values)
+        arrays: list[Any] = [
+            LazyArray(self, session, value, kind)
+            for value, kind in zip(results, traced.kinds, strict=True)
         ]
+        for place, kind in traced.others:
+            arrays.insert(place, np.zeros(kind[0], kind[1]))  # as of jax.jit
         return jax.tree.unflatten(traced.tree, arrays)
 
     def _trace(

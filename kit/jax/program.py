@@ -27,7 +27,7 @@ from kit.runtime.recording.template import HOLE
 from kit.runtime.rules.jax import OneEquation, Static
 from kit.runtime.session.session import Session
 
-__all__ = ["Bound", "Equation", "Program", "key_kind", "numbers_aval"]
+__all__ = ["Bound", "Equation", "Program", "is_without_numbers", "key_kind", "numbers_aval"]
 
 _NOWHERE: Frame = (("", 0), "", "")
 _PLACING = ("sharding_constraint", "device_put")  # say where arrays are: here is one device
@@ -134,7 +134,7 @@ class _Flattener:
         # constants are numbered from -1 down until it is known how many there are
         known |= {v: self._constant(c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True)}
         self._walk(jaxpr, known, _NOWHERE, "")
-        told = [v for v in jaxpr.outvars if not _is_without_numbers(v.aval)]
+        told = [v for v in jaxpr.outvars if not is_without_numbers(v.aval)]
         self._finish([self._place(self._atom(v, known)) for v in told])
 
     def _constant(self, array: Any) -> int:
@@ -160,7 +160,7 @@ class _Flattener:
             frame = frame_of(equation.source_info, outer, inner)
             atoms = [self._atom(v, known) for v in equation.invars]
             body = body_of(equation)
-            if all(_is_without_numbers(v.aval) for v in equation.outvars) and equation.outvars:
+            if all(is_without_numbers(v.aval) for v in equation.outvars) and equation.outvars:
                 made = [None] * len(equation.outvars)
             elif equation.primitive.name in _PLACING:
                 made = atoms
@@ -254,13 +254,13 @@ def numbers_aval(aval: Any) -> Aval:
     return Aval(tuple(data.shape), str(data.dtype))
 
 
-def _is_without_numbers(aval: Any) -> bool:
+def is_without_numbers(aval: Any) -> bool:
     """A derivative by integers: it has a shape, and nothing is computed for it."""
     return getattr(aval, "dtype", None) == jax.dtypes.float0
 
 
 def _check(equation: Any, aval: Any, frame: Frame) -> None:
-    if isinstance(aval, jax.core.ShapedArray) and not _is_without_numbers(aval):
+    if isinstance(aval, jax.core.ShapedArray) and not is_without_numbers(aval):
         return
     raise LoweringError(
         f"kit.jax cannot record {equation.primitive.name!r} at {format_site(frame[0])}: "

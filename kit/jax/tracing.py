@@ -26,7 +26,7 @@ from kit.jax.arguments import (
 )
 from kit.jax.array import TRACING, Kind
 from kit.jax.places import caller, here
-from kit.jax.program import Program
+from kit.jax.program import Program, is_without_numbers
 from kit.runtime.recording.sites import format_site, level_of_user, line_of
 from kit.text import format_count
 
@@ -54,7 +54,26 @@ class Traced:
 
     program: Program
     tree: Any  # of the results
-    kinds: tuple[Kind, ...]  # of the results
+    kinds: tuple[Kind, ...]  # of the results that have numbers: those of the program
+    others: tuple[tuple[int, Kind], ...]  # of derivatives by integers, and where these stand
+
+    @classmethod
+    def of(cls, closed: Any, results: Any, phase: str | None) -> Traced:
+        """What jax's trace, and the results that it shows, are.
+
+        Raises:
+            LoweringError: the function does what cannot be recorded.
+        """
+        kinds: list[Kind] = []
+        others: list[tuple[int, Kind]] = []
+        for place, aval in enumerate(closed.out_avals):
+            kind = tuple(aval.shape), aval.dtype, bool(aval.weak_type)
+            if is_without_numbers(aval):
+                others.append((place, kind))
+            else:
+                kinds.append(kind)
+        tree = jax.tree.structure(results)
+        return cls(Program.of(closed, phase), tree, tuple(kinds), tuple(others))
 
 
 class TracedFunction:
@@ -127,10 +146,8 @@ class TracedFunction:
             raise
         finally:
             TRACING.function = before
-        program = Program.of(closed, self._phase)
-        outputs = tuple((tuple(a.shape), a.dtype, bool(a.weak_type)) for a in closed.out_avals)
-        made = self._traced[signature] = Traced(program, jax.tree.structure(results), outputs)
-        self.traces.append(Trace(reason, format_site(caller()[0]), len(program.equations)))
+        made = self._traced[signature] = Traced.of(closed, results, self._phase)
+        self.traces.append(Trace(reason, format_site(caller()[0]), len(made.program.equations)))
         return made
 
     def _split(self, args: Any, kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -213,6 +230,7 @@ def _lost(before: list[Any], args: Any, kwargs: Any, results: Any) -> list[str]:
     What an object makes anew at each look, or as a number of Python's or numpy's, is none.
     """
     try:
+        known = {id(x) for x in (*before, *jax.tree.leaves(results))}
         after, _ = jax.tree.flatten_with_path((args, kwargs))
         again = jax.tree.leaves((args, kwargs))
     except (TypeError, ValueError):  # no pytree: a scratchpad; of a result jax says it itself
@@ -233,7 +251,6 @@ def _cure(error: BaseException) -> str:
     if "LazyArray" in said:
         return ": a LazyArray that the function closes over must be an argument of it"
     if isinstance(error, jax.errors.TracerBoolConversionError):
-        known = {id(x) for x in (*before, *jax.tree.leaves(results))}
         return (
             ": a branch on an array's numbers is jnp.where or jax.lax.cond, and an argument that "
             "is True or False for the whole program is named in static_argnames"

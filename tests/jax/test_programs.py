@@ -124,6 +124,13 @@ def test_a_derivative_by_integers_is_as_of_jax_jit_and_goes_into_the_next_step()
         np.testing.assert_allclose(np.asarray(got[1]), expected[1], rtol=1e-6)
 
 
+def test_a_derivative_by_integers_among_the_constants_is_what_a_device_holds() -> None:
+    none = np.zeros(2, jax.dtypes.float0)
+    both = jax.jit(lambda x, none: (x * 2, none))
+    program = Program.of(jax.make_jaxpr(lambda x: both(x, none))(jnp.ones(2)))
+    assert [c.dtype for c in program.constants] == [np.bool_]
+
+
 # -- texts ---------------------------------------------------------------------------------------
 
 
