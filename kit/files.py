@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import stat
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -194,6 +195,7 @@ def keep_places() -> list[int]:
     return kept
 
 
+@lru_cache(4096)  # it is asked for each frame of each look at a thread
 def in_packages(path: str) -> str:
     """`/.../site-packages/flax/core.py` -> `flax/core.py`; "" for what is no installed package."""
     found = _PACKAGES.match(path)
