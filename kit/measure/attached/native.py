@@ -27,7 +27,7 @@ from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.elsewhere import Look
 from kit.runtime.recording.sites import format_site
-from kit.runtime.session.forks import is_any_open
+from kit.runtime.session.forks import entered, is_any_open
 from kit.torch.tensors.private import private
 from kit.trace import Timeline
 
@@ -51,6 +51,10 @@ _IN_BACKWARD = (
     "watch.step() where a step of the loop ends"
 )
 _SOME_OF_JAX = "the loop made arrays of jax's, too: what jax computes is not seen, nor waits for it"
+_MAY_BE_OF_JAX = (
+    "a kit session beside the loop made arrays of jax's; if the loop did, too, what passes for its "
+    "sleeps may be waits for jax"
+)
 
 
 class NativeRecorder:
@@ -77,7 +81,7 @@ class NativeRecorder:
         self._marks = 0  # the ends of steps that lie around the traced ones
         self._ready = ReadyBatches()  # of a loader with workers
         self._jax = _JaxArrays()
-        self._uses_jax = False  # in the traced steps
+        self._uses_jax = self._may_use_jax = False  # in the traced steps
         self._loss: Any = None  # the last one that was told
 
     @property
@@ -102,7 +106,7 @@ class NativeRecorder:
             return
         before, self._loss = self._loss, loss
         # a loop may have donated the loss that it gave
-        arrays = [x for x in (before, loss) if hasattr(x, "is_deleted") and not x.is_deleted()]
+        arrays = [x for x in (before, loss) if _is_of_jax(x) and not x.is_deleted()]
         if before is not None and arrays:
             arrays[0].block_until_ready()
 
@@ -151,7 +155,10 @@ class NativeRecorder:
         self._modules = ModuleNames()  # the program's own may be freed
         profiler = self._profiler
         if profiler is not None:
-            self._uses_jax = self._uses_jax or self._jax.has_more()
+            if self._jax.has_more():
+                is_sure = _is_of_jax(self._loss) or not self._jax.may_be_kits
+                self._uses_jax = self._uses_jax or is_sure
+                self._may_use_jax = not self._uses_jax
             profiler.stop()
             self._events, self._looks = profiler.events(), profiler.looks()
             self._note = profiler.note
@@ -212,13 +219,14 @@ class NativeRecorder:
             notes=launches.notes,
         )
         worked = computed_ns(events)
-        is_detail = self._uses_jax and worked < (marks[-1] - marks[0]) * 1000 / 2
-        if not worked or is_detail:  # what looks like a sleep may be jax's wait for the device
+        is_little = worked < (marks[-1] - marks[0]) * 1000 / 2
+        if not worked or (self._uses_jax and is_little):  # its sleeps may be jax's waits
             why = _LITTLE_OF_TORCH if worked else _NOTHING_OF_TORCH
             untold = [_NO_LOSS] * (self._loss is None and self._uses_jax)
             return Timeline.of([], [], "recorded", [*notes, *untold, why])
         self._launches = launches
-        notes = [*notes, *[_SOME_OF_JAX] * self._uses_jax]
+        notes += [_SOME_OF_JAX] * self._uses_jax
+        notes += [_MAY_BE_OF_JAX] * (self._may_use_jax and is_little)
         return Timeline.of(seen.spans, seen.syncs, seen.origin, [*notes, *seen.notes])
 
 
@@ -228,29 +236,37 @@ def _refuse_in_backward() -> None:
         raise SettingsError(_IN_BACKWARD)
 
 
+def _is_of_jax(loss: Any) -> bool:
+    return hasattr(loss, "is_deleted")
+
+
 class _JaxArrays:
     """Those that a program has, if it uses jax: a new one says that jax has computed.
 
     To ask jax for its arrays would start it, which takes most of a GPU's memory: so it is asked
-    only where Python's garbage collector knows of an array. Beside an explorer that measures, new
-    ones are taken for its own.
+    only where Python's garbage collector knows of an array.
     """
 
     def __init__(self) -> None:
         self._noted: dict[int, Any] = {}
+        self._entered = 0  # sessions, until then
         self._is_beside_session = False
 
     def note(self) -> None:
         """The arrays that there are now."""
+        self._entered = entered()
         self._is_beside_session = is_any_open()
         self._noted = {id(array): weakref.ref(array) for array in self._all()}
 
     def has_more(self) -> bool:
         """Is there one that was not noted?"""
-        if self._is_beside_session or is_any_open():
-            return False
         none = weakref.ref(self)
         return any(self._noted.get(id(a), none)() is not a for a in self._all())
+
+    @property
+    def may_be_kits(self) -> bool:
+        """A session was open meanwhile, as an explorer's: new ones may be its own."""
+        return self._is_beside_session or entered() != self._entered
 
     def _all(self) -> Sequence[Any]:
         jax = sys.modules.get("jax")

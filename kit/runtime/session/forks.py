@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 from functools import cache
 from typing import Protocol
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from kit.runtime.session.interrupts import give_back_all
 from kit.threads import forked, in_forked_children
 
-__all__ = ["is_any_open", "watch_forks"]
+__all__ = ["entered", "is_any_open", "watch_forks"]
 
 
 class Session(Protocol):
@@ -30,11 +30,13 @@ class _Entered:
     """The sessions that were entered in this process.
 
     Attributes:
+        count: how many, also of those that are gone.
         is_child: this is a fork of the process that entered them.
     """
 
     def __init__(self) -> None:
-        self.open: WeakSet[Session] = WeakSet()
+        self._sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()  # by their ids
+        self.count = 0
         self.is_child = False
         in_forked_children(self._refuse)
 
@@ -42,8 +44,17 @@ class _Entered:
         self.is_child = True
         _collect_without_xla()
         give_back_all()
-        for session in self.open:
+        for session in self.living():
             session.leave_behind()
+
+    def add(self, session: Session) -> None:
+        self._sessions[id(session)] = session
+        self.count += 1
+
+    def living(self) -> list[Session]:
+        """Those that are not freed; another thread may enter one meanwhile."""
+        found = [reference() for reference in self._sessions.valuerefs()]
+        return [session for session in found if session is not None]
 
 
 def _collect_without_xla() -> None:
@@ -68,12 +79,22 @@ def watch_forks(session: Session) -> None:
     Raises:
         EngineError: this is the forked child of a process in which one was entered.
     """
-    entered = _entered()
-    if entered.is_child:
+    all_of_them = _entered()
+    if all_of_them.is_child:
         raise forked("kit's and XLA's threads")
-    entered.open.add(session)
+    all_of_them.add(session)
+
+
+def entered() -> int:
+    """How many sessions were entered in this process until now."""
+    return _entered().count if _is_any_entered() else 0
 
 
 def is_any_open() -> bool:
     """Is a session open, in whichever thread? Then arrays of jax's may be its own."""
-    return any(session.is_open for session in tuple(_entered().open))
+    return _is_any_entered() and any(session.is_open for session in _entered().living())
+
+
+def _is_any_entered() -> bool:
+    """To ask must not hook forks: a child of a process without a session may use the kit."""
+    return bool(_entered.cache_info().currsize)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import jax.numpy as jnp
 import pytest
+import torch
 
 import kit
-from kit.measure.attached.native import _JaxArrays
+from kit.measure.attached.native import _LITTLE_OF_TORCH, _MAY_BE_OF_JAX, _JaxArrays
 from kit.measure.base.turns import TURNS
 from kit.runs.conditions import IN_TURNS, OF_OTHERS
 from kit.trace import LIMITS
@@ -54,11 +56,42 @@ def test_arrays_of_an_explorer_make_no_loop_one_of_jaxs() -> None:
     with kit.Session():
         arrays.note()
         kept = [jnp.ones(3)]
-        assert not arrays.has_more()
-    assert not arrays.has_more()
+    assert arrays.has_more()
+    assert arrays.may_be_kits
     arrays.note()
     kept.append(jnp.ones(3))
     assert arrays.has_more()
+    assert not arrays.may_be_kits
+    arrays.note()
+    with kit.Session():  # it begins and ends between two looks
+        kept.append(jnp.ones(3))
+    assert arrays.may_be_kits
+
+
+@pytest.mark.parametrize("tells_loss", [False, True])
+def test_a_loop_beside_a_session_is_one_of_jaxs_for_sure_if_its_loss_is(tells_loss: bool) -> None:
+    """Else that is not known, and a note says what its sleeps may be."""
+    opened, ended, kept = threading.Event(), threading.Event(), []
+
+    def explore() -> None:
+        with kit.Session():
+            opened.set()
+            ended.wait()
+
+    other = threading.Thread(target=explore)
+    other.start()
+    opened.wait()
+    with kit.watch(steps=2, skip=0) as watch:
+        for _ in range(12):
+            kept.append(jnp.ones(3))
+            torch.ones(3).add(1)
+            time.sleep(0.01)
+            watch.step(kept[-1][0] if tells_loss else None)
+    ended.set()
+    other.join()
+    timeline = watch.run.timeline
+    assert (_MAY_BE_OF_JAX in timeline.notes) == (not tells_loss)
+    assert (_LITTLE_OF_TORCH in timeline.notes) == tells_loss == (not len(timeline))
 
 
 @pytest.mark.parametrize("ends_itself", [False, True])

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 from weakref import ref
 
@@ -20,6 +21,7 @@ from torch.optim import optimizer as of_optimizers
 
 import kit
 from kit.errors import Cancelled, EngineError, KitError
+from kit.runtime.session import forks
 from kit.runtime.session.session import current_session
 from kit.torch.scaling.choose import make_scaler
 from tests.waiting import freed, leaves_no_thread, until
@@ -160,6 +162,38 @@ def in_child(use: Callable[[], object]) -> str:
         said = pipe.read().decode()
     os.waitpid(child, 0)
     return said
+
+
+def test_to_ask_for_sessions_hooks_no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A native watch asks: a forked child of a process without a session was refused one."""
+    hooks: list[Callable[[], object]] = []
+    monkeypatch.setattr(forks, "in_forked_children", hooks.append)
+    monkeypatch.setattr(forks, "_entered", cache(forks._Entered))
+    assert (forks.is_any_open(), forks.entered(), hooks) == (False, 0, [])
+    with kit.Session():
+        assert (forks.is_any_open(), forks.entered(), len(hooks)) == (True, 1, 1)
+    assert (forks.is_any_open(), forks.entered()) == (False, 1)
+
+
+def test_a_session_may_be_entered_while_another_thread_asks_for_sessions() -> None:
+    """A set of them changed its size meanwhile, which ended a watch's recording."""
+    entered, living = forks._Entered(), []
+
+    class Made:
+        is_open = False
+
+        def leave_behind(self) -> None: ...
+
+    def enter() -> None:
+        for _ in range(20_000):
+            living.append(Made())
+            entered.add(living[-1])
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    while thread.is_alive():
+        assert entered.living() is not None
+    assert len(entered.living()) == entered.count == 20_000
 
 
 @pytest.mark.filterwarnings(IGNORED)
