@@ -431,7 +431,7 @@ def _nothing_seen(options: argparse.Namespace, status: int, watching: WithTorch)
     elif watching.has_threads:
         what = "a pool of threads, which is watched until the last line only, was not shut down"
     else:
-        what = "no optimizer of torch.optim has made two steps in this process"
+        what = "no optimizer of torch.optim has made two steps that are watched"
     ended = f"ended with status {status}" if status else "ran"
     hint = ""
     if not options.module and has_step(options.file):
@@ -443,6 +443,6 @@ def _nothing_seen(options: argparse.Namespace, status: int, watching: WithTorch)
     return (
         f"{name} {ended}, and there was no step to record: {what}. "
         "kit run watches `optimizer.step()` in the process that it starts: not in workers or ranks "
-        "that the script starts, not a loop of jax. A step of another kind wants a "
-        f"@kit.workload: see docs/{page}.md{hint}"
+        "that the script starts, not a loop of jax, nor what kit measures itself. A step of "
+        f"another kind wants a @kit.workload: see docs/{page}.md{hint}"
     )

@@ -40,7 +40,7 @@ from kit.measure.attached.optimizers import (
 from kit.measure.attached.recorder import EXPLICIT, FAILED, Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
 from kit.measure.base.loss import told
-from kit.measure.base.turns import HELD
+from kit.measure.base.turns import HELD, TURNS
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP
 from kit.runtime.recording.sites import format_site, here
@@ -297,7 +297,7 @@ class LoopWatch(OptimizerWatch):
             self._left_out.append(now.count + 1)
 
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if HELD.get() is not None:  # an explorer measures in its thread
+        if HELD.get() is not None and TURNS.is_held():  # an explorer measures in its thread
             return
         if self._is_closed and self._recording is None:
             _leave(self)

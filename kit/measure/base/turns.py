@@ -78,6 +78,13 @@ class Turns:
         """True while a run measures or waits to."""
         return bool(self._of(self._queue))
 
+    def is_held(self) -> bool:
+        """True if kit itself runs what runs here, to measure it or to record it ahead."""
+        is_so = self._holds_one_of([*self._queue[:1], *self._recordings])
+        if not is_so:
+            HELD.set(None)  # the next one who asks sees it by that alone
+        return is_so
+
     @contextlib.contextmanager
     def measure(
         self, who: str = "", *, cancelled: CancelledFn | None = None, tell: Tell | None = None
@@ -92,19 +99,14 @@ class Turns:
             Cancelled: `cancelled()` became true before the turn came; the queue is as if it had
                 never been asked.
         """
-        held = HELD.get()
-        if held is not None and held in self._queue[:1] and not held.is_over:
+        if self._holds_one_of(self._queue[:1]):
             yield
             return
         ticket = _Ticket(who or asker())
         with self._place(self._queue, ticket):
             self._await(ticket, cancelled, tell)
-            token = HELD.set(ticket)
-            try:
+            with _holding(ticket):
                 yield
-            finally:
-                HELD.reset(token)
-                let_go()
 
     @contextlib.contextmanager
     def record(self) -> Iterator[None]:
@@ -117,12 +119,8 @@ class Turns:
         with self._place(self._recordings, ticket):  # a run that comes now sees it
             if self.is_taken:
                 raise Cancelled("another run goes first")
-            token = HELD.set(ticket)
-            try:
+            with _holding(ticket):
                 yield
-            finally:
-                HELD.reset(token)
-                let_go()
 
     @contextlib.contextmanager
     def compile(self) -> Iterator[None]:
@@ -153,6 +151,10 @@ class Turns:
             with self._lock:
                 if ticket in places:
                     places.remove(ticket)
+
+    def _holds_one_of(self, places: list[_Ticket]) -> bool:
+        held = HELD.get()
+        return held is not None and held in places and not held.is_over
 
     def _of(self, places: list[_Ticket]) -> list[_Ticket]:
         """Who has a place in this list, by a function that still runs."""
@@ -206,6 +208,18 @@ def in_turn(measure: Callable[P, R]) -> Callable[P, R]:
     return wait_and_measure
 
 
+@contextlib.contextmanager
+def _holding(ticket: _Ticket) -> Iterator[None]:
+    before = HELD.get()
+    try:
+        HELD.set(ticket)
+        yield
+    finally:
+        HELD.set(before)
+        let_go()
+
+
 TURNS = Turns()
-# Set where kit itself runs a step, to measure it or to record it ahead.
+# Of the block that runs here. Of one that is over, too: an interrupt may cut its end short, and a
+# context that was copied inside of it, as for a task, outlives it. None: there is none.
 HELD: ContextVar[_Ticket | None] = ContextVar("kit_turn", default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 import kit
 from kit.measure.attached.native import _LITTLE_OF_TORCH, _MAY_BE_OF_JAX, _JaxArrays
-from kit.measure.base.turns import TURNS
+from kit.measure.base.turns import HELD, TURNS
 from kit.runs.conditions import IN_TURNS, OF_OTHERS
 from kit.trace import LIMITS
 from tests.measure.attached.loops import Loop
@@ -48,6 +49,17 @@ def test_what_an_explorer_measures_meanwhile_is_none_of_the_loops_steps(turn: An
     assert watch.ended == "complete: measured 2 of 2 steps"
     assert OF_OTHERS not in watch.run.environment
     assert watch.run.limited_by().what in LIMITS
+
+
+def test_a_loop_in_a_context_of_a_turn_that_is_over_is_watched() -> None:
+    """As of a task that was made in it: the watch followed no step, and had "seen no step"."""
+    with TURNS.measure():
+        copied = contextvars.copy_context()
+        assert copied.run(TURNS.is_held)
+    with kit.watch(steps=2, skip=0) as watch:
+        copied.run(Loop().train, 12)
+    assert copied.run(HELD.get) is None
+    assert watch.ended == "complete: measured 2 of 2 steps"
 
 
 def test_arrays_of_an_explorer_make_no_loop_one_of_jaxs() -> None:
