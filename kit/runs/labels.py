@@ -25,6 +25,7 @@ __all__ = [
     "cell_of",
     "device_of",
     "has_other_samples",
+    "is_native",
     "is_of_jax",
     "is_of_strangers",
     "is_on_cpu",
@@ -52,6 +53,16 @@ def is_of_jax(run: Run) -> bool:
     """Is its program written in jax? A watched loop may be, which is not known."""
     had = run.environment
     return had.get(IMPORTED) == "jax profile" or ("jax" in had and "torch" not in had)
+
+
+def is_native(run: Run) -> bool:
+    """Did torch run its traced steps by itself, watched by kit? Also of one that was exported.
+
+    Only device kit names jax beside torch.
+    """
+    had = run.environment
+    is_torchs = "torch" in had and "jax" not in had
+    return run.settings.mode == "torch" and run.traced_as == "profiled" and is_torchs
 
 
 def samples_of(run: Run) -> int:

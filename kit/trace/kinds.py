@@ -126,8 +126,8 @@ SPAN_KINDS = (
         "own code",
         "own",
         "own code",
-        "the program computes on the host between two ops: its own Python, or ops of torch on CPU "
-        "tensors; named after its line",
+        "the program computes on the host between two ops: its own Python, or a library that it "
+        "calls (on device kit ops of torch on CPU tensors, too); named after its line",
     ),
     SpanKind(
         "communication",

@@ -29,7 +29,7 @@ from kit.runs.analysis.cures import (
 from kit.runs.analysis.lines import away_by_line, seldom_at_line
 from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.gradients import comes_last
-from kit.runs.labels import is_of_jax, is_of_strangers, is_on_cpu, is_on_gpu
+from kit.runs.labels import is_native, is_of_jax, is_of_strangers, is_on_cpu, is_on_gpu
 from kit.runs.run import BASELINE, JIT, Run
 from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import count_devices, sync_table, union_ns
@@ -225,12 +225,12 @@ def _own(run: Run, seen: _Seen) -> Iterator[Advice]:
     there, loader = "with device=ctx.device", "ctx.loader"
     if is_of_strangers(run):
         there, loader = "with its device=", _LOADER[is_jaxs]
-    what, how = "ops of torch on CPU tensors", f"tensors made {there}"
+    what, where = "ops of torch on CPU tensors", f"on the device (tensors made {there})"
     if is_jaxs:
-        what, how = "numpy", "in the jitted function, with jax.numpy"
-    where = f"on the device ({how})"
-    if run.settings.mode == "torch" and is_on_cpu(run):  # there each op of torch is the device's
-        what, where = "a library that it calls", "with ops of torch"
+        what, where = "numpy", "on the device (in the jitted function, with jax.numpy)"
+    if is_native(run):  # there each op of torch's has a name of its own, on CPU tensors, too
+        what = "a library that it calls"
+        where = f"with ops of torch{' on the device' * is_on_gpu(run)}"
     for site, lost, ms in _at_lines(run, seen, OWN, "own"):
         text = (
             f"{site or _UNKNOWN} computes on the host between two ops (Python, or {what}), and "

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice, in_a_step
 from kit.runs.conditions import IN_TURNS, LATER, OUTSIDE, doubt, is_throttled, unseen
-from kit.runs.labels import IMPORTED, is_on_cpu
+from kit.runs.labels import IMPORTED, is_native, is_on_cpu
 from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.steady import sorts_of_steps, unequal_text
 from kit.text import format_count, format_ms, format_percent
@@ -129,8 +129,8 @@ LIMIT_ROWS = {
         "record less (step_mode='replay'; optimizers with fused=True or foreach=True), or give the "
         "device more to do (a larger batch)",
         "run less Python for each kernel (torch.compile or jax.jit, CUDA graphs, optimizers with "
-        "fused=True), or give the device more to do (a larger batch); at which lines Python "
-        "computes for less than 1 ms at a time is not seen here, a profiler of Python says",
+        "fused=True), or give the device more to do (a larger batch); at which lines it computes, "
+        "a profiler of Python says (here that is seen in native steps on Linux only, from 1 ms on)",
     ),
     "sync": LimitRow(
         "The device has nothing to do after a value was read, until the host has recorded more",
@@ -148,8 +148,8 @@ LIMIT_ROWS = {
         "do that in another thread, or less often: the table of idle time has each line",
     ),
     "own": LimitRow(
-        "The device waits while the program computes on the host between its ops: in Python, in a "
-        "library, or (beside a device) by ops of torch on CPU tensors",
+        "The device waits while the program computes on the host between its ops: in Python, or in "
+        "a library that it calls",
         "do that on the device, ahead of the step, or less often: the table of idle time has each "
         "line",
     ),
@@ -287,8 +287,7 @@ def _has_device(run: Run) -> bool:
 
 def why_no_waits(run: Run) -> str:
     """Why a run has no sync point, as a clause: on a CPU torch has nothing to wait for."""
-    is_native = run.settings.mode == "torch" and run.timeline.origin == "profiled"
-    if is_native and is_on_cpu(run) and "torch" in run.environment:
+    if is_native(run) and is_on_cpu(run):
         return (
             "on a CPU torch computes in the call itself, so .item() finds its value ready. On a "
             'GPU and on device "kit" it waits for it'

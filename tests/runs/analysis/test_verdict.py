@@ -24,6 +24,7 @@ from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
 from kit.runs.conditions import KNOWN, OF_OTHERS, Conditions
 from kit.runs.loss_scaling import HOST_CHECK
+from kit.runs.run import EXPORTED_AS
 from kit.runs.settings import Settings
 from kit.text import format_ms
 from kit.trace import LIMITS, Span, SyncPoint, Timeline
@@ -66,6 +67,53 @@ def test_each_limit_has_a_row() -> None:
     assert LIMIT_ROWS.keys() == set(LIMITS)
     assert {name for rule in ADVICE_RULES for name in rule.limits} <= set(LIMITS)
     assert all(row.said and row.inside for row in LIMIT_ROWS.values())
+
+
+LIBRARY = "a library that it calls"
+OF_KIT = {"torch": "2.9", "jax": "0.10", "device": "cpu (cpu)"}
+ON_DEVICE_BY_JAX = "on the device (in the jitted function, with jax.numpy)"
+
+
+@pytest.mark.parametrize(
+    ("environment", "mode", "what", "where"),
+    [
+        ({"torch": "2.9", "device": "cpu (x)"}, "torch", LIBRARY, "with ops of torch, ahead"),
+        ({"torch": "2.9", "device": "cuda (x)"}, "torch", LIBRARY, "with ops of torch on the dev"),
+        (OF_KIT, "lazy", "ops of torch on CPU tensors", "on the device (tensors made with"),
+        ({"jax": "0.10", "device": "cpu (cpu)"}, "lazy", "numpy", ON_DEVICE_BY_JAX),
+    ],
+    ids=["native", "native on a GPU", "device kit", "jax"],
+)
+def test_own_code_is_cured_by_what_ran_the_step_also_in_its_exported_trace(
+    environment: dict[str, str], mode: str, what: str, where: str
+) -> None:
+    """All that torch computes in native steps has other names, on CPU tensors beside a GPU, too."""
+    run = run_of([busy(0, 4), host("own", 4, 10)], mode=mode)
+    timeline = replace(run.timeline, origin="profiled")
+    made = replace(run, timeline=timeline, environment=environment)
+    opened = replace(
+        made,
+        settings=run.settings.replace(mode="torch"),
+        timeline=replace(timeline, origin="imported"),
+        environment={**environment, "imported from": "kit", EXPORTED_AS: "profiled"},
+    )
+    for each in (made, opened):
+        found = of(each)
+        (advice,) = found.advice
+        assert f"(Python, or {what}), and" in advice.text
+        assert f"Do it {where}" in advice.text
+        assert found.said.endswith("in Python, or in a library that it calls")
+
+
+@pytest.mark.parametrize("origin", ["profiled", "imported"])
+def test_where_recording_lasts_nothing_is_claimed_that_only_looks_could_have_seen(
+    origin: str,
+) -> None:
+    """A trace, and steps that were not on Linux, were told that only short Python is not seen."""
+    run = run_of([busy(0, 4), host("record", 4, 10)], mode="torch")
+    said = of(replace(run, timeline=replace(run.timeline, origin=origin))).next_step
+    assert said.startswith("if it computes: ") == (origin == "imported")
+    assert said.endswith("(here that is seen in native steps on Linux only, from 1 ms on)")
 
 
 def test_a_busy_device_with_something_to_save_is_not_told_that_only_less_work_helps() -> None:
