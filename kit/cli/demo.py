@@ -19,7 +19,6 @@ _INTRO = (
     "A training step of a very small BERT, measured twice on device kit. Its gradients are scaled "
     "as for float16, and GradScaler has to know whether one of them was infinite."
 )
-_AGAIN = "Again when nothing else runs, `kit demo` says what that costs, and the cure."
 _NEXT = """Now yours:
   kit run train.py           your training script, as it is: where its steps spend their time
   kit view trace.json.gz     a trace of torch.profiler or jax
@@ -65,13 +64,17 @@ def _numbers(run: Run) -> str:
 
 def _advice(run: Run) -> str:
     """The advice for the line that waits; or that line, and what else is to be said."""
+    from kit.runs.analysis.verdict import verdict
+
     where = " and ".join(sorted({f"{sync.site} ({sync.cause})" for sync in run.sync_points}))
     waits = f"The host waits at {where}."
     if run.withheld:
-        return _wrapped(safe_terminal(f"{waits} No times: {run.withheld}. {_AGAIN}", 600))
-    found = [advice.text for advice in run.advice()]
-    said = [text for text in found if any(sync.site in text for sync in run.sync_points)]
-    rest = found[0] if found else "There is nothing to gain."
+        found = verdict(run)
+        cure = f" Next: {found.next_step}." if found is not None else ""
+        return _wrapped(safe_terminal(f"{waits} No times: {run.withheld}.{cure}", 600))
+    texts = [advice.text for advice in run.advice()]
+    said = [text for text in texts if any(sync.site in text for sync in run.sync_points)]
+    rest = texts[0] if texts else "There is nothing to gain."
     return _wrapped(safe_terminal(said[0] if said else f"{waits} {rest}", 600))
 
 

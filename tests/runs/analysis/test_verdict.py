@@ -176,7 +176,11 @@ def test_who_advises_withholds_what_the_verdict_withholds(unseen: kit.Run) -> No
     assert unseen.withheld == of(unseen).limit.doubt == "what the device did was not seen"
     assert unseen.withheld in repr(unseen.advice())
     assert "try loss_scaling" not in sync_table_html(unseen)
-    assert f"No times: {unseen.withheld}." in " ".join(_advice(unseen).split())
+    limited = replace(make_run(), conditions=Conditions(cores=2, throttled=0.5))
+    for run, cure in ((unseen, "no other profiler"), (limited, "raise the container's limit")):
+        said = " ".join(_advice(run).split())
+        assert f"No times: {run.withheld}. Next: {of(run).next_step}." in said
+        assert cure in said
     seen = replace(unseen, timeline=make_run().timeline)
     assert not seen.withheld
     assert "try" in sync_table_html(seen)
