@@ -280,7 +280,7 @@ def _is_torchs(event: Any, device: str) -> bool:
     on a GPU is issued by a thread of its own, for which the main one waits. On a CPU it may wait
     for a collective, which is its own time until the last rank has come.
     """
-    works = ("aten::", *([ENGINE, "cuda", "hip"] if device == "cuda" else []))
+    works = ("aten::", *([ENGINE, "cuda", "cuLaunch", "hip"] if device == "cuda" else []))
     is_work = event.name.startswith(works) or (device == "cpu" and sends_on_host(event.name))
     return bool(is_work) or _is_region(event)
 

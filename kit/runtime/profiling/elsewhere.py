@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import sys
 import threading
 import time
@@ -51,6 +52,8 @@ RAN_NS = 200_000  # to wake and sleep again takes less
 LATE_NS = 500_000  # a look that comes or takes so much longer had to wait for Python's lock
 SHORT_NS = 100_000  # off the processor between two looks: the looks themselves may do as much
 _LOADER = os.path.join("torch", "utils", "data", "dataloader.py")
+_ISSUES = re.compile(r"[/\\]torch[/\\](optim|nn|autograd|amp)[/\\]")
+_SAVES = os.path.join("torch", "serialization.py")  # a pickle calls other Python of torch's, too
 _EVENTS = os.path.join(os.path.dirname(os.__file__), "asyncio", "base_events.py")
 # Where jax's Python waits for a device: file -> functions.
 _READS = {
@@ -78,6 +81,7 @@ class Look:
     in_lock: bool = False  # in Python's code around a lock of the program's, as a queue's
     in_loader: bool = False  # at a line that torch's DataLoader calls, as a sampler's
     in_read: bool = False  # in jax's code that waits until a device has computed a value
+    issues: bool = False  # in torch's Python of an optimizer, a module or a backward pass
 
 
 def moved(look: Look, by_ns: int) -> Look:
@@ -256,6 +260,15 @@ def _is_between(frame: FrameType | None, around: FrameType | None, path: str) ->
     return False
 
 
+def _issues(frame: FrameType | None) -> bool:
+    """Has torch's Python that issues ops called this frame, with no other library in between?"""
+    found = False
+    while frame is not None and is_torchs(path := frame.f_code.co_filename):
+        found = (found or bool(_ISSUES.search(path))) and not path.endswith(_SAVES)
+        frame = frame.f_back
+    return found
+
+
 class _Looking:
     """The second thread, and what it has seen."""
 
@@ -342,7 +355,7 @@ class _Looking:
         )
         self._held_ns += (time.perf_counter_ns() - at) * is_held
 
-    def _site(self) -> tuple[Site, bool, bool, bool, bool, bool] | None:
+    def _site(self) -> tuple[Site, bool, bool, bool, bool, bool, bool] | None:
         """Where the thread is, and of a look's last fields what is so; None if it has ended."""
         frame = sys._current_frames().get(self._of)
         while frame is not None and passes_on(frame):
@@ -359,7 +372,8 @@ class _Looking:
         # what torch's DataLoader has called, and no loader's own wait in there
         in_loader = bool(site[0]) and not waits and _is_between(around, None, _LOADER)
         in_read = any(path.endswith(f) and frame.f_code.co_name in n for f, n in _READS.items())
-        return site, is_own, is_kits, path == threading.__file__, in_loader, in_read
+        in_lock = path == threading.__file__
+        return site, is_own, is_kits, in_lock, in_loader, in_read, _issues(frame)
 
     def _is_late(self, cpu_ns: int) -> bool:
         """Has another thread had Python's lock since the look before, and the look waited for it?

@@ -3,8 +3,9 @@
 Recording is timed from one op to the next, and what the program does between two of them would pass
 for recording, which larger bulks and fused optimizers shorten. So a stretch without an op, in which
 the looks of `kit.runtime.profiling.elsewhere` find the thread at work outside of the kit and of
-torch's Python, is the program's own. Of steps that torch runs itself its Python counts, too: what
-it does for so long without an op (it writes a checkpoint) is the doing of the line that calls it.
+torch's Python, is the program's own. Of steps that torch runs itself its Python counts, too, where
+it issues no ops (it writes a checkpoint): that is the doing of the line that calls it. What an
+optimizer does before it issues its ops stays recording: fused or captured, it does less of it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,11 @@ def _site_of(looks: Sequence[Look], first: int, last: int, *, is_native: bool) -
     """
     inside = looks[first:last]
     awake = [look for look in inside if look.call != "other"]
-    own = Counter(look.site for look in awake if look.is_own or (is_native and look.site[0]))
+    own = Counter(
+        look.site
+        for look in awake
+        if look.is_own or (is_native and look.site[0] and not look.issues)
+    )
     if not own or own.total() < MOSTLY * len(inside):
         return None
     around = looks[max(first - 1, 0)], looks[min(last, len(looks) - 1)]

@@ -411,6 +411,21 @@ def test_a_loader_that_sleeps_waits_nowhere_but_in_its_batch() -> None:
     assert [(a.rule, a.site) for a in run.advice()][:1] == [("input", "mine.py:5")]
 
 
+@pytest.mark.parametrize(("call", "parts"), [("cuLaunchKernel", 0), ("mine", 1)])
+def test_a_launch_that_waits_for_room_in_the_queue_is_no_code_of_the_programs(
+    call: str, parts: int
+) -> None:
+    """Triton's own launches: a full queue has them wait, at work."""
+    step = Event("kit step 0", 0, 100, is_user_annotation=True)
+    ops = [Event("aten::mm", 0, 10, step), Event(call, 10, 90, step)]
+    ops += [Event("aten::mm", 90, 100, step)]
+    looks = [
+        replace(x, cpu_ns=x.at_ns, is_own=True) for x in looks_at(*((t, "") for t in range(101)))
+    ]
+    found = timeline_of(stretched([step, *ops]), device="cuda", looks=looks)
+    assert found.where(kind="own").sum() == parts
+
+
 def test_looks_from_outside_the_steps_say_nothing() -> None:
     events = stretched(gpu_step(50))
     looks = looks_at((0.0, "other"), (49.0, "other"), (50.0, "other"), (200.0, ""), (300.0, ""))

@@ -6,10 +6,12 @@ import gc
 import io
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
+import kit
 from kit.runs.analysis.advice import advise
 from kit.trace.limits import limited_by
 from tests.measure.native.test_blocked import line_of, share, watched
@@ -56,3 +58,30 @@ def test_a_loop_that_computes_without_torch_says_at_which_line(compute: Callable
     line = int(advice.site.rpartition(":")[2])
     shown = {s.first + i: text for s in run.sources for i, text in enumerate(s.lines)}
     assert OWN[compute] in shown[line]
+
+
+@pytest.mark.alone
+def test_what_an_optimizer_does_before_its_ops_is_recording() -> None:
+    """Its line "computes on the host": AdamW goes through 1,000 parameters before one fused op."""
+
+    @kit.workload
+    def of_many_parameters(ctx: kit.Context) -> Callable[[], Any]:
+        parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(1_000)]
+        optimizer = torch.optim.AdamW(parameters, fused=True)
+        gradient = torch.ones(1)
+
+        def step() -> Any:
+            for parameter in parameters:
+                parameter.grad = gradient
+            loss = gradient.sum()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        return step
+
+    run = kit.run(of_many_parameters, kit.Settings(mode="torch", device="cpu", warmup=1, steps=1))
+    names = {run.timeline.names[i] for i in run.timeline.name[run.timeline.where(kind="own")]}
+    updates = (line_of(f"optimizer.{does}()", __file__) for does in ("step", "zero_grad"))
+    assert not names.intersection(updates)
+    assert share(run, "update recording") > 0.05

@@ -99,6 +99,8 @@ def test_torchs_python_is_the_programs_where_torch_runs_the_step_itself() -> Non
         Span("host/main", "train.py:7", "own", 0, 2 * MS),
         Span("host/main", "train.py:7", "own", 3 * MS, 12 * MS),
     ]
+    issuing = [replace(x, issues=True) for x in looks]  # an optimizer, before its ops
+    assert stretches(ops, [RECORD], issuing, is_native=True) == []
 
 
 def test_a_look_that_waited_for_the_lock_is_of_what_kept_it_but_not_after_another_op() -> None:
