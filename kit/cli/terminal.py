@@ -8,7 +8,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,11 +85,21 @@ def complain(text: str) -> None:
         sys.stderr.write(f"kit: {lines}\n")
 
 
-def _beside_progress_bars() -> AbstractContextManager[None]:
-    """Meanwhile the bars of the script's, if tqdm shows some, leave their lines."""
+@contextlib.contextmanager
+def _beside_progress_bars() -> Iterator[None]:
+    """Meanwhile the bars of the script's, if tqdm shows some, leave their lines.
+
+    No bar keeps a message back: its stream may be closed, and a worker that was killed may have
+    tqdm's lock, which is not asked for.
+    """
     bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
-    mode = getattr(bars, "external_write_mode", None)
-    return contextlib.nullcontext() if mode is None else mode(file=sys.stderr)
+    with contextlib.ExitStack() as cleared:
+        if mode := getattr(bars, "external_write_mode", None):
+            with contextlib.suppress(Exception):
+                cleared.enter_context(mode(file=sys.stderr, nolock=True))
+        yield
+        with contextlib.suppress(Exception):
+            cleared.close()
 
 
 def said_of(error: Exception) -> str:

@@ -8,6 +8,7 @@ import io
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -209,3 +210,26 @@ def test_a_message_stands_on_a_line_of_its_own_beside_a_progress_bar(
         complain("words")
         assert "kit: words" in (said := capsys.readouterr().err.splitlines())
         assert "1/3" in said[-1]
+
+
+def test_no_bar_keeps_a_message_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pipe may be closed (`| head`), and a worker that was killed may have tqdm's lock."""
+
+    def of_a_closed_pipe(**_: object) -> None:
+        raise BrokenPipeError
+
+    with tqdm(total=3) as bar, monkeypatch.context() as broken:
+        for fails in ("refresh", "clear"):
+            broken.setattr(bar, fails, of_a_closed_pipe)
+            complain(f"words, {fails}")
+            assert f"kit: words, {fails}\n" in capsys.readouterr().err
+    lock = threading.Lock()
+    monkeypatch.setattr(tqdm, "_lock", lock)
+    with lock:
+        speaks = threading.Thread(target=complain, args=("words, locked",))
+        speaks.start()
+        speaks.join(10)
+        assert "kit: words, locked\n" in capsys.readouterr().err
+    speaks.join()
