@@ -13,7 +13,7 @@ import torch
 
 from kit.errors import SettingsError
 from kit.measure.native.kineto import given_back, let_go, quiet
-from kit.measure.native.loaders import workers_noted
+from kit.measure.native.loaders import loaders_noted
 from kit.measure.native.others import is_profiling, others_wait
 from kit.runtime.profiling.clocks import DayClock
 from kit.runtime.profiling.elsewhere import Look, looked_at_often, looks, moved
@@ -112,7 +112,7 @@ class Profiler:
             undo.callback(self._stop)
             self._clock = DayClock()
             self._profile.start()
-            undo.enter_context(workers_noted())
+            undo.enter_context(loaders_noted())
             undo.enter_context(looked_at_often())
             self._looks = undo.enter_context(looks())
             self._open = undo.pop_all()

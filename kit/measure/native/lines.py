@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.ir import Aval
+from kit.measure.base.loading import noted
 from kit.measure.native.places import Place
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import callers, format_site, is_users
@@ -239,7 +240,8 @@ def _read(op: Any, args: Any, result: Any) -> str:
     """The same word where a number is read on the CPU, and not for an item of a loader."""
     if op is not torch.ops.aten._local_scalar_dense:
         return ""
-    is_loaders = any(f.f_code.co_filename == _LOADER for f in callers(sys._getframe(1)))
+    around = (f.f_code for f in callers(sys._getframe(1)))
+    is_loaders = any(code is noted.__code__ or code.co_filename == _LOADER for code in around)
     return "" if is_loaders else "item"
 
 
