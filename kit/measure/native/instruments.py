@@ -16,7 +16,7 @@ from kit.measure.native.kineto import given_back, let_go, quiet
 from kit.measure.native.loaders import loaders_noted
 from kit.measure.native.others import is_profiling, others_wait
 from kit.runtime.profiling.clocks import DayClock
-from kit.runtime.profiling.elsewhere import Look, looked_at_often, looks, moved
+from kit.runtime.profiling.elsewhere import Look, looks, moved
 from kit.runtime.session.interrupts import postponed
 from kit.threads import in_forked_children
 from kit.torch.tensors.private import private
@@ -113,8 +113,7 @@ class Profiler:
             self._clock = DayClock()
             self._profile.start()
             undo.enter_context(loaders_noted())
-            undo.enter_context(looked_at_often())
-            self._looks = undo.enter_context(looks())
+            self._looks = undo.enter_context(looks(often=True))
             self._open = undo.pop_all()
 
     def stop(self) -> None:

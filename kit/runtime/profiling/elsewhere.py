@@ -38,11 +38,11 @@ from kit.runtime.recording.sites import (
     not_a_librarys,
     passes_on,
 )
-from kit.threads import read_stacks, start_thread
+from kit.threads import in_forked_children, read_stacks, start_thread
 from kit.trace import Span
 from kit.trace.intervals import Ints, without
 
-__all__ = ["Away", "Look", "blocked_of", "looked_at_often", "looks", "moved", "waits_of"]
+__all__ = ["Away", "Look", "blocked_of", "looks", "moved", "waits_of"]
 
 EVERY_S = 0.001
 LEAST_NS = 1_000_000  # what is shorter is not worth a span
@@ -60,6 +60,7 @@ _READS = {
     os.path.join("jax", "_src", "array.py"): ("_value",),
     os.path.join("jax", "_src", "api.py"): ("block_until_ready", "try_to_block"),
 }
+_SWITCHED: dict[float, float] = {}  # how often threads switch while one is looked at -> and before
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 
 
@@ -106,26 +107,36 @@ class Away:
 
 
 @contextlib.contextmanager
-def looked_at_often() -> Iterator[None]:
+def _switched_often() -> Iterator[None]:
     """A thread that computes in Python gives its lock away as often as it is looked at.
 
     By itself it keeps it for 5 ms, in which no look sees it.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, EVERY_S / 2))
-    ours = sys.getswitchinterval()
+    _SWITCHED.setdefault(sys.getswitchinterval(), before)
     try:
         yield
     finally:
-        if sys.getswitchinterval() == ours:  # the program has not set another one
-            sys.setswitchinterval(before)
+        _switch_as_before()
+
+
+def _switch_as_before() -> None:
+    """Also in a forked child, whose thread nobody looks at."""
+    before = _SWITCHED.get(sys.getswitchinterval())
+    _SWITCHED.clear()
+    if before is not None:  # else the program has set another one
+        sys.setswitchinterval(before)
 
 
 @contextlib.contextmanager
-def looks() -> Iterator[list[Look]]:
+def looks(*, often: bool = False) -> Iterator[list[Look]]:
     """Look at the thread that enters the block; the list is filled when the block has ended.
 
     It stays empty where the system does not tell of threads.
+
+    Args:
+        often: in one block at a time; a thread that computes in Python is seen each time, too.
     """
     found: list[Look] = []
     if platform.system() != "Linux":
@@ -137,7 +148,8 @@ def looks() -> Iterator[list[Look]]:
         yield found
         return
     try:
-        yield found
+        with _switched_often() if often else contextlib.nullcontext():
+            yield found
     finally:
         found += looking.end()
 
@@ -402,3 +414,6 @@ class _Looking:
         """How long a thread has run, and how long it has had no core."""
         ran, queued, _ = os.pread(file, 64, 0).split()  # type: ignore[attr-defined, unused-ignore]
         return int(ran), int(queued)
+
+
+in_forked_children(_switch_as_before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import queue
 import sys
 import threading
@@ -165,6 +166,25 @@ def test_a_real_read_of_jax_is_told_from_a_sleep(read: Callable[[Any], Any]) -> 
         time.sleep(0.02)
     assert any(look.in_read for look in seen)
     assert any(look.call == "other" and not look.in_read for look in seen)
+
+
+@linux
+@pytest.mark.filterwarnings("ignore:.*fork")  # of jax, and of Python 3.12: that is the point
+def test_threads_switch_as_before_in_a_forked_child_and_where_no_look_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loader's worker kept the shorter interval for life."""
+    before = sys.getswitchinterval()
+    with looking(often=True):
+        assert sys.getswitchinterval() < before
+        if not (child := os.fork()):
+            os._exit(sys.getswitchinterval() != before)
+        assert os.waitpid(child, 0)[1] == 0
+        assert sys.getswitchinterval() < before
+    assert sys.getswitchinterval() == before
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    with looking(often=True):
+        assert sys.getswitchinterval() == before
 
 
 def test_threads_that_compute_an_op_together_wait_for_each_other_in_it() -> None:
