@@ -32,7 +32,7 @@ from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.device_spans import profiled
 from kit.runtime.profiling.devices import pick_device
-from kit.runtime.profiling.elsewhere import Look, blocked_of, looks
+from kit.runtime.profiling.elsewhere import Look, blocked_of, looks, moved
 from kit.runtime.profiling.freeze import freeze_trace
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.issuer import RUN_AHEAD
@@ -195,7 +195,7 @@ def _trace(
         then()  # before what they did is worked out, which takes as long
     found = freeze_trace([], [*steps, *paced.seen.spans], profile, (), [UNSEEN]).timeline
     zero = steps[0].start_ns
-    return _with_waits(found, [replace(look, at_ns=look.at_ns - zero) for look in looked])
+    return _with_waits(found, [moved(look, -zero) for look in looked])
 
 
 def _with_waits(timeline: Timeline, looked: Sequence[Look]) -> Timeline:
