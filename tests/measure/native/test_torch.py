@@ -416,36 +416,6 @@ def test_reads_on_a_cpu_are_counted_and_said_to_wait_for_nothing() -> None:
     assert not any("wait for nothing" in n for n in measure(mlp, NATIVE).timeline.notes)
 
 
-def items_read() -> Any:
-    while True:
-        yield torch.ones(()).item()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork")  # of jax, and of Python 3.12
-@pytest.mark.parametrize("kind", ["an iterator in each step", "persistent workers", "ctx.loader"])
-def test_a_loaders_reads_are_neither_counted_nor_have_a_line(kind: str) -> None:
-    """Each iterator of torch's reads a seed, and shuffles by another."""
-
-    @kit.workload
-    def reading(ctx: kit.Context) -> Any:
-        workers: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
-        data = DataLoader(range(8), 4, shuffle=True, **(workers if kind.startswith("pe") else {}))
-        batches = ctx.loader(items_read()) if kind == "ctx.loader" else None
-
-        def step() -> Any:
-            batch = next(iter(data)) if batches is None else next(batches)
-            loss = torch.ones((), device=ctx.device) * batch
-            loss.sum().item()
-            return loss.sum()
-
-        return step
-
-    notes = " ".join(measure(reading, NATIVE).timeline.notes)
-    assert re.search(
-        r"1 read of a number a step \(\.item\(\), at test_torch\.py:\d+\) waits", notes
-    )
-
-
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "LBFGS"])
 def test_a_read_in_a_closure_is_the_programs_and_no_other_in_an_optimizers_step(
