@@ -238,7 +238,7 @@ def test_a_block_that_cannot_be_read_is_said_and_the_others_are_shown(
     page.locator("#controls [name=batch_size]").press("ArrowRight")
     page.wait_for_function("document.getElementById('status').innerText.startsWith('Damaged')")
     after = shown(offline)
-    assert "loss scaling none, batch size 8 cannot be unpacked" in after["status"]
+    assert "loss scaling none; batch size 8 cannot be unpacked" in after["status"]
     assert "What you see is still bulk size, backward 1" in after["status"]
     assert (after["selected"], after["bars"]) == (first["selected"], first["bars"])
     press(offline, "batch_size", "ArrowRight", first["selected"])
