@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import ref
 
-__all__ = ["freed", "leaves_no_thread", "until"]
+__all__ = ["freed", "in_another_thread", "leaves_no_thread", "until"]
 
 
 @contextmanager
@@ -18,6 +18,26 @@ def leaves_no_thread() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     until(lambda: set(threading.enumerate()) <= before)
+
+
+@contextmanager
+def in_another_thread(block: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Another thread is inside of its block for as long as this one is inside of this."""
+    is_inside, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with block():
+            is_inside.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    until(is_inside.is_set)
+    try:
+        yield
+    finally:
+        may_end.set()
+        thread.join()
 
 
 def freed(held: ref[Any]) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from kit.runs.analysis.summary import summary
 from kit.torch.optimizers import FOLLOWED
 from kit.torch.tensors.private import private
 from tests.measure.attached.loops import Loop
+from tests.waiting import in_another_thread
 
 pytestmark = [
     pytest.mark.usefixtures("one_torch_thread"),
@@ -104,20 +106,9 @@ def test_a_second_thread_is_refused_while_one_is_profiled() -> None:
 
 def test_a_profiler_of_the_programs_own_in_another_thread_is_no_second_one() -> None:
     """Both at once ended the process, in Kineto."""
-    is_on, may_end = threading.Event(), threading.Event()
-
-    def own() -> None:
-        with torch.profiler.profile(acc_events=True):
-            is_on.set()
-            may_end.wait()
-
-    thread = threading.Thread(target=own)
-    thread.start()
-    is_on.wait()
-    with kit.watch(steps=2, skip=0) as watch:
+    own = partial(torch.profiler.profile, acc_events=True)
+    with in_another_thread(own), kit.watch(steps=2, skip=0) as watch:
         Loop().train(10)
-    may_end.set()
-    thread.join()
     assert "end that one first" in " ".join(watch.run.timeline.notes)
     assert len(watch.run.step_times_ns) == 2
 

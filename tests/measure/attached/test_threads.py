@@ -17,6 +17,7 @@ from kit.measure.base.turns import HELD, TURNS
 from kit.runs.conditions import IN_TURNS, OF_OTHERS
 from kit.trace import LIMITS
 from tests.measure.attached.loops import Loop
+from tests.waiting import in_another_thread
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -83,24 +84,13 @@ def test_arrays_of_an_explorer_make_no_loop_one_of_jaxs() -> None:
 @pytest.mark.parametrize("tells_loss", [False, True])
 def test_a_loop_beside_a_session_is_one_of_jaxs_for_sure_if_its_loss_is(tells_loss: bool) -> None:
     """Else that is not known, and a note says what its sleeps may be."""
-    opened, ended, kept = threading.Event(), threading.Event(), []
-
-    def explore() -> None:
-        with kit.Session():
-            opened.set()
-            ended.wait()
-
-    other = threading.Thread(target=explore)
-    other.start()
-    opened.wait()
-    with kit.watch(steps=2, skip=0) as watch:
+    kept = []
+    with in_another_thread(kit.Session), kit.watch(steps=2, skip=0) as watch:
         for _ in range(12):
             kept.append(jnp.ones(3))
             torch.ones(3).add(1)
             time.sleep(0.01)
             watch.step(kept[-1][0] if tells_loss else None)
-    ended.set()
-    other.join()
     timeline = watch.run.timeline
     assert (_MAY_BE_OF_JAX in timeline.notes) == (not tells_loss)
     assert (_LITTLE_OF_TORCH in timeline.notes) == tells_loss == (not len(timeline))
