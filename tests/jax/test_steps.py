@@ -380,7 +380,7 @@ def test_a_step_in_another_step_or_transformation_is_jax_jit() -> None:
 
 def test_the_copy_of_a_large_array_is_input_at_the_line_of_the_call() -> None:
     """kit's own copy of it passed for recording, at a line of the function."""
-    big = np.ones(8 << 20, np.float32)
+    big = np.ones(32 << 20, np.float32)
     step = kit.jax.step(lambda x: x[0] + 1)
     with Session(LAZY) as session:
         step(big)
