@@ -270,7 +270,7 @@ def test_a_meeting_keeps_nothing_of_the_visits_that_are_over() -> None:
                 assert meeting.get(rank, meeting.put(rank, visit)) == [visit, visit]
 
         run(threads, job)
-        assert not meeting._items
+        assert not meeting._visits
 
 
 def test_a_thread_that_cannot_begin_raises_where_the_pool_is_made_and_the_others_end() -> None:
