@@ -82,7 +82,7 @@ def nothing() -> None:
 
 def engine_cost(rounds: int, ops: int) -> None:
     """No-ops: what the engine adds to a call."""
-    engine = Engine(workers=1)
+    engine = Engine()
     each = [Variable() for _ in range(ops + 1)]
     one = Variable()
     push = engine.push

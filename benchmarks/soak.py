@@ -64,8 +64,7 @@ class Log:
 
 def engine_round(seed: int) -> int:
     """One random program on an engine of its own; gives how many operations there were."""
-    chance = random.Random(seed)
-    engine = Engine(chance.randint(1, 4))
+    engine = Engine()
     logs = [Log(engine) for _ in range(VARIABLES)]
     lock = threading.Lock()  # of the logs: engine operations of other variables run beside
     ran: dict[tuple[int, int], int] = {}
@@ -103,8 +102,7 @@ def engine_round(seed: int) -> int:
                 run,
                 tuple(logs[i].variable for i in reads),
                 tuple(logs[i].variable for i in writes),
-                priority=mine.choice((0, 0, 0, 3, -2)),
-                device=mine.choice((None, "other")),
+                is_urgent=mine.random() < 0.2,
             )
             with lock:
                 pushed.append(op)

@@ -32,7 +32,6 @@ LARGER: dict[str, str] = {
     "runs/whatif/predict.py: predict": "public: all that can be asked, each by its name",
     "runs/run.py: Run": "public: a record, each field a key of the saved file",
     "runs/knob.py: Knob": "a row of the table of settings: all that is known of one",
-    "runtime/engine/engine.py: push": "the hot path: a dataclass would cost each operation",
     "runtime/replicas/collectives.py: post": "what one replica says of a collective, in one call",
     "runtime/session/session.py: Session": "a method for each public verb; its parts do the work",
     "torch/ops/attention.py: _choose": "torch's own parameters",

@@ -2,14 +2,14 @@
 
 After MXNet's threaded engine. It knows only tags: a `Variable` stands for anything that can be read
 or written, an array, a random state, a file. For each variable the engine keeps a queue in program
-order: reads run together, a write runs alone.
+order: a read need not wait for another read.
 
     RAW   a read waits for the writes of its variable that were pushed before it
     WAR   a write waits for the reads that were pushed before it
     WAW   a write waits for the writes that were pushed before it
 
 An operation enters all of its queues at once, under one lock. So every wait is for an operation
-that was pushed earlier, and a cycle cannot be written down.
+that was pushed earlier, and a cycle cannot be written down. One thread runs them, one at a time.
 
 The tests hold it against the same meaning without threads: each operation run where it is pushed.
 """
@@ -17,8 +17,10 @@ The tests hold it against the same meaning without threads: each operation run w
 from __future__ import annotations
 
 import os
+import threading
 from _thread import RLock, allocate_lock, get_ident
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from operator import itemgetter
@@ -35,52 +37,45 @@ from kit.runtime.engine.operations import (
     Variable,
     outcome,
 )
-from kit.runtime.engine.ready import ReadyQueue
-from kit.text import check_whole_number
 from kit.threads import forked, start_thread
 
 __all__ = ["Engine"]
 
 
 class Engine:
-    """Runs pushed functions on worker threads, in an order that their variables allow.
+    """Runs pushed functions on a worker thread, in an order that their variables allow.
 
     Args:
-        workers: threads for each device; they start with the first operation of that device.
-        setting: makes what each thread enters before its first operation.
-
-    Raises:
-        EngineError: `workers` is not a whole number of at least 1.
+        setting: makes what the thread enters before its first operation.
     """
 
-    def __init__(
-        self,
-        workers: int = 1,
-        *,
-        setting: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> None:
-        check_whole_number(EngineError, "workers", workers)
-        self.workers = workers
+    def __init__(self, *, setting: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
         self._setting = setting
         self._lock: Any = RLock()  # asked whether this thread is in the middle: `check`
-        self._lanes: dict[Hashable, ReadyQueue] = {}
+        self._worker: threading.Thread | None = None
+        self._urgent: deque[Operation] = deque()  # that may run now, before those below
+        self._ready: deque[Operation] = deque()
+        self._gate = allocate_lock()  # the worker sleeps at it
+        self._gate.acquire()
+        self._is_asleep = False
         self._pending: dict[Operation, None] = {}  # pushed and not done, in program order
         self._failures: list[tuple[int, BaseException]] = []  # that nobody has been told of
         self._pushed = 0
         self._is_closed = False
         self.is_cancelling = False  # what is pushed now shall not run
-        # what ended a worker: a bug, or a foreign variable
+        # what ended the worker: a bug, or a foreign variable
         self._broken: BaseException | None = None
         self._pid = os.getpid()
 
-    def start(self, device: Hashable = None) -> None:
-        """Start the device's threads now, and not with its first operation.
+    def start(self) -> None:
+        """Start the thread now, and not with the first operation.
 
         Raises:
-            EngineError: no thread could be started.
+            EngineError: it could not be started.
         """
         with self._lock:
-            self._lane(device)
+            if self._worker is None:
+                self._worker = start_thread(self._work, "kit worker")
 
     def check(self) -> None:
         """Refuse a call that comes while this thread changes the queues: both would be wrong.
@@ -99,28 +94,25 @@ class Engine:
         reads: Sequence[Variable] = (),
         writes: Sequence[Variable] = (),
         *,
-        priority: int = 0,
         name: str = "",
-        site: str = "",
-        device: Hashable = None,
+        is_urgent: bool = False,
         is_held: bool = False,
     ) -> Operation:
-        """Run `function()` on a worker, once what it reads and writes is free; returns at once.
+        """Run `function()` on the worker, once what it reads and writes is free; returns at once.
 
         A variable in `writes` alone is overwritten whole, which heals it if it was poisoned. One in
         both is changed in place: its old value matters, so its poison goes on.
 
         Args:
-            priority: of several operations that may run, the highest runs first.
-            name, site: what it is and where in the user's code, for errors.
-            device: whose threads run it.
+            name: what it is, for errors.
+            is_urgent: of several operations that may run, it runs before those that are not.
             is_held: it also waits for `release`: something outside of the engine comes first, such
-                as another engine. No thread is kept busy by that.
+                as another engine. The worker is not kept busy by that.
 
         Raises:
             EngineError: the engine is closed, or this is a forked child.
         """
-        op = Operation(function, reads, writes, priority, name, site, device)
+        op = Operation(function, reads, writes, name, is_urgent=is_urgent)
         self.submit(op, is_held=is_held)
         return op
 
@@ -132,15 +124,15 @@ class Engine:
         with self._lock:
             if self._is_closed:
                 raise EngineError(f"the engine is closed; {op!r} cannot run")
-            lane = self._lane(op.device)  # if no thread can start, nothing has happened yet
+            self.start()  # if no thread can start, nothing has happened yet
             before = [(v, v.readers, len(v.queue), v.last_write) for v in (*op.reads, *op.writes)]
             try:
-                self._enter(op, lane, is_held=is_held)
+                self._enter(op, is_held=is_held)
             except BaseException:  # out of memory, perhaps
-                self._withdraw(op, lane, before)
+                self._withdraw(op, before)
                 raise
 
-    def _enter(self, op: Operation, lane: ReadyQueue, *, is_held: bool) -> None:
+    def _enter(self, op: Operation, *, is_held: bool) -> None:
         """Put an operation into the queues of its variables; the caller holds the lock."""
         op.number = self._pushed = self._pushed + 1
         self._pending[op] = None
@@ -163,12 +155,23 @@ class Engine:
         op.waits = waits + is_held
         op.state = CANCELLED if self.is_cancelling else WAITING
         if not op.waits:
-            lane.put(op)
-            lane.wake()
+            self._let_run(op)
 
-    def _withdraw(self, op: Operation, lane: ReadyQueue, before: Sequence[_State]) -> None:
+    def _let_run(self, op: Operation) -> None:
+        """Nothing is in its way any more; the caller holds the lock."""
+        (self._urgent if op.is_urgent else self._ready).append(op)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._is_asleep:
+            self._is_asleep = False
+            self._gate.release()
+
+    def _withdraw(self, op: Operation, before: Sequence[_State]) -> None:
         """Leave everything as it was before `_enter`; the caller holds the lock."""
-        lane.drop(op)
+        for queue in (self._urgent, self._ready):
+            if op in queue:
+                queue.remove(op)
         for variable, readers, queued, last_write in before:
             variable.readers, variable.last_write = readers, last_write
             while len(variable.queue) > queued:
@@ -182,9 +185,7 @@ class Engine:
         with self._lock:
             op.waits -= 1
             if not op.waits:
-                lane = self._lane(op.device)
-                lane.put(op)
-                lane.wake()
+                self._let_run(op)
 
     def cancel(self, op: Operation) -> bool:
         """Do not run it, if it has not begun; what it would have written is poisoned.
@@ -220,8 +221,7 @@ class Engine:
             return
         if os.getpid() != self._pid:
             raise forked("the engine")
-        me = get_ident()
-        if any(t.ident == me for x in list(self._lanes.values()) for t in x.threads):
+        if self._worker is not None and self._worker.ident == get_ident():
             raise EngineError(_INSIDE)
         self.check()
         gate = allocate_lock()
@@ -238,7 +238,7 @@ class Engine:
         gate.acquire()
         if self._broken is not None and op.state != DONE:
             raise EngineError(
-                "a worker of the engine has ended, so nothing more will run. A variable of another "
+                "the engine's worker has ended, so nothing more will run. A variable of another "
                 "engine does that"
             ) from self._broken
 
@@ -284,9 +284,9 @@ class Engine:
         return error
 
     def close(self, *, cancel: bool = False) -> None:
-        """Run what is pending, or cancel it, and end the threads. A second call does nothing."""
+        """Run what is pending, or cancel it, and end the worker. A second call does nothing."""
         if os.getpid() != self._pid:
-            return  # the threads are the parent's
+            return  # the worker is the parent's
         with self._lock:
             self._is_closed = True
             pending = list(self._pending)
@@ -295,51 +295,26 @@ class Engine:
         for op in pending if self._broken is None else ():
             self.wait(op)
         with self._lock:
-            self._pending.clear()  # what is left another engine has ended: no worker waits for it
-            threads = [t for lane in self._lanes.values() for t in lane.threads]
-            for lane in self._lanes.values():
-                while lane.idle:
-                    lane.idle.pop().release()
-        for thread in threads:
-            if thread.ident != get_ident():
-                thread.join()
+            self._pending.clear()  # what is left another engine has ended: it is not waited for
+            self._wake()
+        if self._worker is not None and self._worker.ident != get_ident():
+            self._worker.join()
 
     def abandon(self) -> None:
-        """Nobody will wait for anything again: cancel what is pending, and end the threads.
+        """Nobody will wait for anything again: cancel what is pending, and end the worker.
 
         For the garbage collector, which may come while this thread holds the engine's lock: the
         work is done by a thread of its own.
         """
-        with suppress(EngineError):  # no more threads: those of the engine are daemons
+        with suppress(EngineError):  # no more threads: the worker is a daemon
             start_thread(partial(self.close, cancel=True), "kit end of a worker")
 
-    # -- the workers -----------------------------------------------------------------------------
+    # -- the worker ------------------------------------------------------------------------------
 
-    def _lane(self, device: Hashable) -> ReadyQueue:
-        """The device's lane; its threads start now if there are none.
-
-        Raises:
-            EngineError: no thread could be started.
-        """
-        lane = self._lanes.get(device)
-        if lane is not None:
-            return lane
-        lane = ReadyQueue()
-        where = "" if device is None else f" {device}"
-        try:
-            for i in range(self.workers):
-                name = f"kit worker{where} {i}" if self.workers > 1 else f"kit worker{where}"
-                lane.threads.append(start_thread(self._work, name, args=(lane,)))
-        except EngineError:
-            if not lane.threads:
-                raise
-        self._lanes[device] = lane
-        return lane
-
-    def _work(self, lane: ReadyQueue) -> None:
+    def _work(self) -> None:
         try:
             with self._setting():
-                self._loop(lane)
+                self._loop()
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
             with self._lock:
                 self._broken, self._is_closed = error, True
@@ -347,29 +322,22 @@ class Engine:
                     for gate in op.gates or ():
                         gate.release()
 
-    def _loop(self, lane: ReadyQueue) -> None:
+    def _loop(self) -> None:
         op: Operation | None = None
         while True:
-            gate = None
             with self._lock:
-                if self._broken is not None:
-                    return
                 if op is not None:
-                    self._complete(op, lane)
-                op = lane.take()
-                if op is not None:
-                    if op.state == WAITING:
-                        op.state = RUNNING
-                    lane.wake()  # it was left to us to pass on what we let through
-                elif self._is_closed and not self._pending:
-                    return
-                else:
-                    gate = allocate_lock()
-                    gate.acquire()
-                    lane.idle.append(gate)
+                    self._complete(op)
+                queue = self._urgent or self._ready
+                op = queue.popleft() if queue else None
+                if op is None:
+                    if self._is_closed and not self._pending:
+                        return
+                    self._is_asleep = True
+                elif op.state == WAITING:
+                    op.state = RUNNING
             if op is None:
-                assert gate is not None
-                gate.acquire()  # sleep until `put`, or the end
+                self._gate.acquire()
             else:
                 self._run(op)
 
@@ -381,8 +349,8 @@ class Engine:
         if error is not None and is_new:
             self.report(error, op)
 
-    def _complete(self, op: Operation, mine: ReadyQueue) -> None:
-        """Let through who waits for it. Holds the lock; the caller looks after its own lane."""
+    def _complete(self, op: Operation) -> None:
+        """Let through who waits for it; the caller holds the lock."""
         op.state = DONE
         op.function = None  # a closure may hold arrays
         del self._pending[op]
@@ -391,21 +359,20 @@ class Engine:
             if variable not in writes:
                 variable.readers -= 1
                 if not variable.readers and variable.queue:
-                    self._advance(variable, mine)
+                    self._advance(variable)
         for variable in writes:
-            variable.version += 1
             variable.readers = 0
             if variable.last_write is op:
                 variable.last_write = None
             if variable.queue:
-                self._advance(variable, mine)
+                self._advance(variable)
         op.reads = op.writes = ()
         if op.gates is not None:
             for gate in op.gates:
                 gate.release()
             op.gates = None
 
-    def _advance(self, variable: Variable, mine: ReadyQueue) -> None:
+    def _advance(self, variable: Variable) -> None:
         """The head of the queue may go: one write, or every read up to the next write."""
         queue = variable.queue
         while queue:
@@ -420,10 +387,7 @@ class Engine:
             queue.popleft()
             op.waits -= 1
             if not op.waits:
-                lane = self._lane(op.device)
-                lane.put(op)
-                if lane is not mine:
-                    lane.wake()
+                self._let_run(op)
             if is_write:
                 return
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kit.errors import Cancelled, ExecutionError, KitError, words_of
@@ -18,20 +18,19 @@ IN_BETWEEN = (
 
 
 class Variable:
-    """A tag with a version, and the operations that wait to read or write what it stands for."""
+    """A tag, and the operations that wait to read or write what it stands for."""
 
-    __slots__ = ("error", "last_write", "name", "queue", "readers", "version")
+    __slots__ = ("error", "last_write", "name", "queue", "readers")
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self.version = 0  # writes that have ended
         self.error: BaseException | None = None  # what poisoned it; a whole overwrite heals it
         self.readers = 0  # operations that may read it now; -1: one may write it
         self.queue: deque[Operation] = deque()  # in program order; those that write come alone
         self.last_write: Operation | None = None
 
     def __repr__(self) -> str:
-        return f"Variable({self.name or hex(id(self))}, version {self.version})"
+        return f"Variable({self.name or hex(id(self))})"
 
 
 WAITING, RUNNING, CANCELLED, DONE = range(4)
@@ -40,27 +39,24 @@ WAITING, RUNNING, CANCELLED, DONE = range(4)
 class Operation:
     """One pushed function: what it waits for, and what became of it."""
 
-    __slots__ = ("device", "function", "gates", "name", "number", "priority", "reads", "site",
-                 "state", "waits", "writes")  # fmt: skip
+    __slots__ = ("function", "gates", "is_urgent", "name", "number", "reads", "state", "waits",
+                 "writes")  # fmt: skip
 
     def __init__(
         self,
         function: Callable[[], object],
         reads: Sequence[Variable],
         writes: Sequence[Variable],
-        priority: int = 0,
         name: str = "",
-        site: str = "",
-        device: Hashable = None,
+        *,
+        is_urgent: bool = False,
     ) -> None:
         self.function: Callable[[], object] | None = function
         self.reads = reads
         # each once, as it must not wait for itself
         self.writes = tuple(dict.fromkeys(writes)) if len(writes) > 1 else writes
-        self.priority = priority
         self.name = name
-        self.site = site
-        self.device = device
+        self.is_urgent = is_urgent
         self.state = WAITING
         self.gates: list[Any] | None = None  # a lock for each thread that waits for it
         self.number = 0  # in program order; 0 until the engine has it
@@ -72,8 +68,7 @@ class Operation:
         return self.state == DONE
 
     def __repr__(self) -> str:
-        what = self.name or getattr(self.function, "__name__", "operation")
-        return f"{what} at {self.site}" if self.site else what
+        return self.name or getattr(self.function, "__name__", "operation")
 
 
 def outcome(op: Operation) -> tuple[BaseException | None, bool]:

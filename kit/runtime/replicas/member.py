@@ -95,13 +95,14 @@ class Member:
         """Call `deliver` in the worker as soon as these cells have their arrays."""
         made = [c.task.variable for c in cells if c is not None and c.task is not None]
         reads = tuple(dict.fromkeys(made))
-        self._issuer.executor.engine.push(deliver, reads, (), priority=1, name="send")
+        self._issuer.executor.engine.push(deliver, reads, name="send", is_urgent=True)
 
     def expect(self, task: Task, fill: Callable[[], None]) -> None:
         """Hold `task` until `received`; then call `fill` in the worker."""
         engine = self._issuer.executor.engine
-        writes = (task.variable,)
-        task.operation = engine.push(fill, (), writes, priority=1, name="receive", is_held=True)
+        task.operation = engine.push(
+            fill, (), (task.variable,), name="receive", is_urgent=True, is_held=True
+        )
 
     def received(self, operation: Operation) -> None:
         """What `expect` waited for is there."""

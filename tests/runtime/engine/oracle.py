@@ -5,7 +5,7 @@ The engine with threads is compared with this one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
 from kit.runtime.engine.operations import DONE, Operation, Variable, outcome
 
@@ -16,21 +16,16 @@ class NaiveEngine:
     def __init__(self) -> None:
         self._failures: list[BaseException] = []
 
-    def variable(self, name: str = "") -> Variable:
-        """A new variable; nothing has written it."""
-        return Variable(name)
-
     def push(self, function: Callable[[], object], reads: Sequence[Variable] = (),
-             writes: Sequence[Variable] = (), *, priority: int = 0, name: str = "", site: str = "",
-             device: Hashable = None) -> Operation:  # fmt: skip
+             writes: Sequence[Variable] = (), *, name: str = "",
+             is_urgent: bool = False) -> Operation:  # fmt: skip
         """Run `function()` now."""
-        op = Operation(function, reads, writes, priority, name, site, device)
+        op = Operation(function, reads, writes, name, is_urgent=is_urgent)
         error, is_new = outcome(op)
         if error is not None and is_new:
             self._failures.append(error)
         for variable in dict.fromkeys(writes):
             variable.error = error
-            variable.version += 1
         op.state = DONE
         return op
 

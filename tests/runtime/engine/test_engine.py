@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,9 +22,9 @@ from tests.runtime.engine.oracle import NaiveEngine
 from tests.waiting import leaves_no_thread
 
 
-@pytest.fixture(params=[1, 2, 4])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    made = Engine(request.param)
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    made = Engine()
     yield made
     made.close()
 
@@ -41,7 +40,7 @@ class Step:
     writes: tuple[int, ...]
     fails: bool
     delay: bool
-    priority: int
+    is_urgent: bool
     wait: str  # "", "read" (of the first variable that it touches) or "all"
 
 
@@ -53,7 +52,7 @@ steps = st.builds(
     writes=st.lists(st.integers(0, VARIABLES - 1), max_size=3).map(tuple),
     fails=st.integers(0, 7).map(lambda x: x == 0),
     delay=st.integers(0, 9).map(lambda x: x == 0),
-    priority=st.sampled_from([0, 0, 0, -1, 2]),
+    is_urgent=st.integers(0, 3).map(lambda x: x == 0),
     wait=st.sampled_from(["", "", "", "", "read", "all"]),
 )
 
@@ -87,9 +86,8 @@ def play(engine: Any, program: list[Step], seed: int) -> list[Any]:
             run,
             tuple(variables[i] for i in step.reads),
             tuple(variables[i] for i in step.writes),
-            priority=step.priority,
             name=f"op {number}",
-            site=f"test.py:{number}",
+            is_urgent=step.is_urgent,
         )
         touched = step.writes or step.reads
         if step.wait == "read" and touched:
@@ -100,18 +98,16 @@ def play(engine: Any, program: list[Step], seed: int) -> list[Any]:
     for value, variable in zip(memory, variables, strict=True):
         try:
             engine.wait_to_read(variable)
-            seen.append((variable.version, value))
+            seen.append(value)
         except ExecutionError as error:
-            seen.append((variable.version, str(error)))
+            seen.append(str(error))
     return seen
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(steps, max_size=40), st.integers(0, 2**16), st.integers(1, 4))
-def test_random_programs_mean_what_they_mean_run_at_once(
-    program: list[Step], seed: int, workers: int
-) -> None:
-    engine = Engine(workers)
+@given(st.lists(steps, max_size=40), st.integers(0, 2**16))
+def test_random_programs_mean_what_they_mean_run_at_once(program: list[Step], seed: int) -> None:
+    engine = Engine()
     try:
         assert play(engine, program, seed) == play(NaiveEngine(), program, seed)
     finally:
@@ -144,34 +140,9 @@ def test_several_threads_may_push_at_once(engine: Engine) -> None:
     assert mine == [300] * 4
     engine.wait_all()
     assert total == [1200]
-    assert shared.version == 1200
 
 
 # -- order -----------------------------------------------------------------------------------------
-
-
-def test_readers_run_together_and_a_writer_alone() -> None:
-    engine = Engine(3)
-    x = Variable("x")
-    together = threading.Barrier(2, timeout=10)
-    running: list[str] = []
-
-    def read() -> None:
-        together.wait()  # the other reader must be running too
-        assert "write" not in running
-
-    def write() -> None:
-        running.append("write")
-        time.sleep(0.01)
-        running.remove("write")
-
-    engine.push(write, (), (x,))
-    engine.push(read, (x,))
-    engine.push(read, (x,))
-    engine.push(write, (x,), (x,))
-    engine.wait_all()
-    assert x.version == 2
-    engine.close()
 
 
 def test_an_operation_that_names_a_variable_twice_does_not_wait_for_itself(engine: Engine) -> None:
@@ -181,49 +152,18 @@ def test_an_operation_that_names_a_variable_twice_does_not_wait_for_itself(engin
     engine.push(lambda: ran.append(2), (x, x), (y, y))
     engine.wait_all()
     assert ran == [1, 2]
-    assert (x.version, y.version) == (1, 1)
 
 
-def test_the_highest_priority_of_what_may_run_runs_first() -> None:
-    engine = Engine(1)
+def test_of_what_may_run_the_urgent_runs_first() -> None:
+    engine = Engine()
     gate, ran = threading.Event(), []
     engine.push(gate.wait)
-    for priority in (0, -1, 5, 0, 2, -3):
-        engine.push(lambda p=priority: ran.append(p), priority=priority)  # type: ignore[misc]
+    for i, is_urgent in enumerate((False, True, False, True)):
+        engine.push(lambda i=i: ran.append(i), is_urgent=is_urgent)  # type: ignore[misc]
     gate.set()
     engine.wait_all()
-    assert ran == [5, 2, 0, 0, -1, -3]
+    assert ran == [1, 3, 0, 2]
     engine.close()
-
-
-def test_each_device_has_its_own_workers() -> None:
-    engine = Engine(1)
-    meet = threading.Barrier(2, timeout=10)  # one worker in all would never get past it
-    engine.push(meet.wait, device="a")
-    engine.push(meet.wait, device="b")
-    engine.wait_all()
-    x = Variable()
-    order: list[str] = []
-    engine.push(lambda: (time.sleep(0.01), order.append("a")), (), (x,), device="a")
-    engine.push(lambda: order.append("b"), (x,), (), device="b")
-    engine.wait_all()
-    assert order == ["a", "b"]
-    engine.close()
-
-
-def test_one_thread_waits_while_another_begins_to_use_devices() -> None:
-    engine = Engine()
-    others = threading.Thread(target=lambda: [engine.start(device) for device in range(200)])
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        others.start()
-        while others.is_alive():
-            engine.wait(engine.push(lambda: None))
-    finally:
-        sys.setswitchinterval(interval)
-        others.join()
-        engine.close()
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -233,17 +173,15 @@ def fail() -> None:
     raise ValueError("no")
 
 
-def test_an_error_names_the_operation_and_the_line_and_stays_on_what_it_poisoned(
-    engine: Engine,
-) -> None:
+def test_an_error_names_the_operation_and_stays_on_what_it_poisoned(engine: Engine) -> None:
     a, b, c = (Variable(n) for n in "abc")
     ran: list[str] = []
-    engine.push(fail, (), (a,), name="aten.bad", site="train.py:41")
-    engine.push(lambda: ran.append("b"), (a,), (b,), name="aten.next", site="train.py:42")
+    engine.push(fail, (), (a,), name="aten.bad")
+    engine.push(lambda: ran.append("b"), (a,), (b,), name="aten.next")
     engine.push(lambda: ran.append("c"), (), (c,))
     for _ in range(3):  # sticky, and the same error whichever variable is asked for
         for variable in (a, b):
-            with pytest.raises(ExecutionError, match=r"aten\.bad at train\.py:41 failed: ValueErr"):
+            with pytest.raises(ExecutionError, match=r"aten\.bad failed: ValueErr"):
                 engine.wait_to_read(variable)
     engine.wait_to_read(c)
     assert ran == ["c"]
@@ -300,7 +238,7 @@ def test_errors_do_not_grow_when_they_are_raised_again(engine: Engine) -> None:
 
 
 def test_cancelled_operations_do_not_run_and_say_so_where_they_are_read() -> None:
-    engine = Engine(1)
+    engine = Engine()
     gate, ran = threading.Event(), []
     x = Variable("x")
     first = engine.push(gate.wait)
@@ -317,7 +255,7 @@ def test_cancelled_operations_do_not_run_and_say_so_where_they_are_read() -> Non
 
 def test_close_runs_what_is_pending_and_ends_the_threads() -> None:
     with leaves_no_thread():
-        engine, ran = Engine(2), []
+        engine, ran = Engine(), []
         for i in range(50):
             engine.push(lambda i=i: ran.append(i))  # type: ignore[misc]
         engine.close()
@@ -328,7 +266,7 @@ def test_close_runs_what_is_pending_and_ends_the_threads() -> None:
 
 
 def test_close_can_cancel_what_has_not_begun() -> None:
-    engine, ran = Engine(1), []
+    engine, ran = Engine(), []
     begun, gate = threading.Event(), threading.Event()
 
     def first() -> None:
@@ -342,12 +280,6 @@ def test_close_can_cancel_what_has_not_begun() -> None:
     threading.Timer(0.02, gate.set).start()
     engine.close(cancel=True)
     assert ran == [0]
-
-
-@pytest.mark.parametrize("workers", [0, -1, 1.5, True, "2"])
-def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
-    with pytest.raises(EngineError, match="whole number of at least 1"):
-        Engine(workers)
 
 
 def test_an_operation_that_waits_for_its_own_engine_is_told_so(engine: Engine) -> None:
@@ -397,7 +329,7 @@ def test_a_forked_child_fails_loudly(engine: Engine) -> None:
 
 
 def test_a_variable_of_two_engines_ends_with_an_error_and_not_in_a_wait_for_ever() -> None:
-    one, other = Engine(1), Engine(1)
+    one, other = Engine(), Engine()
     x = Variable("x")
     gate = threading.Event()
     one.push(gate.wait, (), (x,))
