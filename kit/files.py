@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import IO
@@ -38,6 +39,9 @@ _PYTHONS = re.compile(
 )
 # What torch.compile has written: a hash, in a folder that has two of its letters.
 _COMPILED = re.compile(r"(?:.*[/\\])?torchinductor(?:_[^/\\]*)?[/\\](\w\w)[/\\]c\1\w*\.py$")
+# A file that is being written; then it is renamed.
+_UNFINISHED = re.compile(r"\.kit-[0-9a-f]{16}\.tmp")
+_STALE_S = 3600.0  # one that still is being written is younger
 _OTHERS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -157,9 +161,10 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
     """
     check_target(path)
     # Not the file's name and more: that may be longer than a name can be.
-    name = f".{secrets.token_hex(8)}.tmp"
+    name = f".kit-{secrets.token_hex(8)}.tmp"
     target = _behind_links(path)  # the new file would replace the link
     temporary = os.path.join(os.path.dirname(target), name)
+    _sweep(os.path.dirname(os.path.abspath(target)))
     try:
         with open(temporary, "xb") as file:
             file.write(data)
@@ -176,6 +181,18 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
             said = f"{error.strerror or error}; it was not written, and what was there is as before"
             raise OSError(error.errno, said, os.fspath(path)) from error
         raise
+
+
+@lru_cache(256)  # once a process: a folder may hold thousands of files
+def _sweep(folder: str) -> None:
+    """Remove what processes had not written to its end when they were killed."""
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            if _UNFINISHED.fullmatch(entry.name):
+                with contextlib.suppress(OSError):  # another process has removed it, or may not
+                    age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if age_s > _STALE_S:
+                        os.unlink(entry.path)
 
 
 def keep_places() -> list[int]:

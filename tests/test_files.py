@@ -41,6 +41,24 @@ def test_a_name_as_long_as_a_name_can_be_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_what_a_killed_saver_has_left_goes_with_the_next_save(tmp_path: Path) -> None:
+    """Hidden files of megabytes stayed for ever."""
+    kill = "import os, signal; os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n"
+    write = f"{kill}from kit.files import write_whole; write_whole({str(tmp_path / 'a')!r}, b'a')"
+    subprocess.run([sys.executable, "-c", write], check=False)
+    left = [*tmp_path.iterdir()]
+    assert len(left) == 1
+    os.utime(left[0], (1, 1))
+    others = {".0123456789abcdef.tmp", ".kit-mine.tmp", "x.kit-0123456789abcdef.tmp"}
+    for name in others:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / ".kit-0123456789abcdef.tmp").touch()  # another process writes it now
+    write_whole(tmp_path / "b", b"b")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {*others, ".kit-0123456789abcdef.tmp", "b"}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.kitrun"
