@@ -6,6 +6,7 @@ is lost: not by an interrupt, and not by another cell that fails.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -95,22 +96,24 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
     state = _Sweep(placement, cells, None if path is None else _folder(path), progress, cancelled)
     try:
         state.load()
-        if executor is None:
-            state.run_here()
-        else:
-            state.run_by(executor)
+        try:
+            if executor is None:
+                state.run_here()
+            else:
+                state.run_by(executor)
+        finally:
+            state.leave()
+        if not state.failures:
+            state.compare_machines()
     except KeyboardInterrupt as error:
         let_go(error)
         state.save()  # the interrupt may have come while a run was being written
         missing = [c for i, c in enumerate(cells) if i not in state.runs]
         # `from None`: where a step was when Ctrl-C came says nothing
         raise SweepInterrupted(state.finished, missing, state.where) from None
-    finally:
-        state.leave()
     if state.failures:
         first = next(iter(state.failures.values()))
         raise SweepError(state.finished, state.failures, list(grid)) from first
-    state.compare_machines()
     return state.finished
 
 
@@ -179,9 +182,10 @@ class _Sweep:
 
     def leave(self) -> None:
         """Remember what the steps have changed of what their builder reads."""
-        if self.folder is not None:
-            left = source_of(self.placement.workload)
-            _BEGAN[self.placement.name, *left.values()] = self.source
+        with contextlib.suppress(Exception):  # of an object of the user's: the runs are there
+            if self.folder is not None:
+                left = source_of(self.placement.workload)
+                _BEGAN[self.placement.name, *left.values()] = self.source
 
     def run_here(self) -> None:
         """One cell after the other; they share what they compile."""

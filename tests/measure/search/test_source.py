@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import kit
+from kit.errors import SweepError
 from kit.measure.base.context import Workload
 from kit.measure.search.source import source_of, why_another
 from kit.runs.analysis.diff import diff_runs
@@ -398,3 +399,30 @@ def test_a_warning_that_is_an_error_holds_what_a_sweep_has_measured(tmp_path: Pa
         with pytest.raises(UserWarning, match="could not be saved") as caught:
             kit.sweep(build, {"seed": [0]}, native, path=tmp_path / "runs")
     assert len(caught.value.runs) == 1  # type: ignore[attr-defined]
+
+
+def test_what_a_step_has_left_and_cannot_be_read_hides_no_result(tmp_path: Path) -> None:
+    """The end of a sweep reads it again: its error came in the place of the runs."""
+
+    class Table(dict[str, int]):
+        is_broken = False
+
+        def items(self) -> Any:
+            if self.is_broken:
+                raise RuntimeError("a table that is closed")
+            return super().items()
+
+    table = Table(width=4)
+
+    def build(ctx: Any, table: Table = table) -> Any:
+        table.is_broken = True
+        if ctx.seed:
+            raise ValueError("a cell's own")
+        return lambda: torch.zeros(())
+
+    native = kit.Settings(mode="torch", steps=1, warmup=0)
+    with pytest.raises(SweepError, match="a cell's own") as caught:
+        kit.sweep(build, {"seed": [0, 1]}, native, path=tmp_path)
+    assert len(caught.value.runs) == 1
+    table.is_broken = False
+    assert len(kit.sweep(build, {"seed": [0]}, native, path=tmp_path)) == 1
