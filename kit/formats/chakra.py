@@ -2,11 +2,13 @@
 
     trace ::= {"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id", "name", "ts", "inclusive_dur",
                "cat", "stream", "attrs": [{"name", "value"}]}]}
+            | {"schema": "1.0.1", "nodes": [{"id", "name", "ts", "dur", "tid", "cat",
+               "args": {"device", "stream", "correlation", "bytes"}}]}      of 2023
 
 What torch's ExecutionTraceObserver writes has the ops and what they depend on, and no time; times
 come into it when Chakra's `trace_link` joins it with a trace of torch.profiler. Nodes with a time
-become events as torch.profiler would write them. No real file with times was met: the form follows
-the program that writes it.
+become events as torch.profiler would write them. Of the newer form no real file with times was met:
+it follows the program that writes it.
 
 What Chakra makes of it for simulators, as protobuf (`.et`) or as `{"workload_graph": [...]}`, says
 how long nodes take, and not when they began: it has no timeline, and an error says so.
@@ -22,15 +24,15 @@ from kit.errors import TraceFileError
 from kit.files import open_plain
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import read_parts
-from kit.formats.foreign import as_event, foreign_imported
+from kit.formats.foreign import foreign_imported
 from kit.text import format_count
-from kit.trace.imported import Imported, cut_name, is_number, naming
+from kit.trace.imported import Imported, cut_name, naming
 
 __all__ = ["read_chakra"]
 
 _NOT_MET = (
-    "of Chakra's: the reader has met no real file with times, so compare a number or two with the "
-    "trace of torch.profiler that they are from"
+    "of Chakra's: of real files with times the reader has met those of 2023 only, so compare a "
+    "number or two with the trace of torch.profiler that they are from"
 )
 _NO_TIMELINE = (
     "it says how long each node takes and on which it depends, not when it began, so there is no "
@@ -38,8 +40,8 @@ _NO_TIMELINE = (
 )
 _PROTOBUF = re.compile(r"\A[\s\S]{1,40}?\n\x06schema")  # the first attribute of its first message
 _BEGIN = 64
+_LENGTHS = ("inclusive_dur", "dur", "exclusive_dur")  # the first that a node has
 _ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
-_MAX_US = 1e15
 
 
 def read_chakra(path: str | os.PathLike[str], step_by: str = "") -> Imported:
@@ -89,24 +91,22 @@ class _Nodes:
         if type(node) is not dict:
             self._events.add(None)
             return
-        start, length = node.get("ts"), node.get("inclusive_dur", node.get("exclusive_dur"))
+        start = node.get("ts")
+        length = next((node[key] for key in _LENGTHS if key in node), None)
         if start is None and length is None:
             return
-        begin = start * 1e3 if is_number(start, _MAX_US) else None
-        end = None
-        if begin is not None and is_number(length, _MAX_US):
-            end = begin + length * 1e3
         category = cut_name(node.get("cat"))
         attributes = _attributes(node.get("attrs"))
-        stream = node.get("stream", attributes.get("stream"))
+        stream, args = node.get("stream", attributes.get("stream")), node.get("args")
         if category in _ON_GPU or stream is not None:
             category = category if category in _ON_GPU else "kernel"
-            args = {"device": 0, "stream": stream}
+            args = args if type(args) is dict else {"device": 0, "stream": stream}
             track: tuple[Any, Any] = (0, stream)
         else:
             category, args = category or "cpu_op", {}
             track = ("host", attributes.get("tid", node.get("tid")))
-        self._events.add(as_event(category, node.get("name"), (begin, end), track, args))
+        event = {"ph": "X", "cat": category, "name": node.get("name"), "ts": start, "dur": length}
+        self._events.add(event | {"pid": track[0], "tid": track[1], "args": args})
 
 
 def _attributes(given: Any) -> dict[str, Any]:

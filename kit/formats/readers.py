@@ -133,7 +133,7 @@ READERS = (
         (),
         "`*.json`",
         "Chakra",
-        "Chakra's `trace_link`: torch's execution trace with times; no real file was met yet",
+        "Chakra's `trace_link`: torch's execution trace with times; real files of 2023 were met",
         _by("kit.formats.chakra", "read_chakra"),
         begins=re.compile(
             r'\s*\{\s*"schema"\s*:\s*"|\A(\s*\{\s*"workload_graph"|[\s\S]{1,40}?\n\x06schema)'

@@ -212,9 +212,25 @@ def test_events_beyond_what_xla_writes_are_said_to_be_missing(
 def test_an_execution_trace_opens_where_it_holds_times(tmp_path: Path) -> None:
     run = opened(tmp_path / "et.json", chakra())
     assert ("device/0 stream 7", "kernel", "gemm<float>(int)", 40_250) in shown(run)
-    assert any("no real file with times" in note for note in run.timeline.notes)
+    assert any("real files with times" in note for note in run.timeline.notes)
     with pytest.raises(TraceFileError, match="4 nodes without times that make a timeline"):
         opened(tmp_path / "plain.json", chakra(with_times=False))
+
+
+def test_what_chakra_wrote_in_2023_has_times_and_devices(tmp_path: Path) -> None:
+    """Published files of eight ranks, each with its GPU, were said to have no times."""
+    at = 1_694_128_201_427_000
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "id": 4, "parent": 3, "pid": 1, "tid": 22,
+              "ts": at + 3, "dur": 7}  # fmt: skip
+    said = {"device": 1, "stream": 22, "correlation": 9}
+    nodes = [
+        {"name": "aten::mm", "id": 3, "tid": 1, "ts": at, "dur": 5},
+        kernel | {"args": said},
+        kernel | {"cat": "gpu_memcpy", "name": "Memcpy HtoD", "args": said | {"bytes": 832}},
+    ]
+    run = opened(tmp_path / "dlrm_1_plus.json", {"schema": "1.0.1", "pid": 7, "nodes": nodes})
+    assert ("device/1 stream 22", "kernel", "gemm", 7_000) in shown(run)
+    assert [(copy.what, copy.size_bytes) for copy in run.copies] == [("Memcpy HtoD", 832)]
 
 
 @pytest.mark.parametrize(
