@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from kit.runs.settings import Settings
+from kit.widgets.base.listing import LISTING_CSS
 from kit.widgets.base.scripts import asset
 from tests.browser.labserver import Lab, Opener
 from tests.browser.test_smoke import write_notebook
@@ -363,28 +364,38 @@ def test_where_the_reader_has_chosen_all_colours_keys_keep_theirs_and_a_picked_r
             assert ring != "none", marked
 
 
-PRESSED = {
-    "base/js/page.css": '<div class="kit-view kit-explorer"><button class="mod-active">on</button>',
-    "graph/js/graph.css": '<div class="kit-graph-bar"><button aria-pressed="true">on</button>',
-    "timeline/js/timeline.css": '<div class="tools"><button aria-pressed="true">on</button>',
+# Something that is chosen, and how it looks if it is not.
+CHOSEN = {
+    "button": (
+        asset("widgets/base/js/page.css"),
+        '<div class="kit-view kit-explorer"><button class="mod-active">on</button>',
+    ),
+    "button of a graph": (
+        asset("widgets/graph/js/graph.css"),
+        '<div class="kit-graph-bar"><button aria-pressed="true">on</button>',
+    ),
+    "button of a timeline": (
+        asset("widgets/timeline/js/timeline.css"),
+        '<div class="tools"><button aria-pressed="true">on</button>',
+    ),
+    "row of a report": (LISTING_CSS, '<p data-row="0" tabindex="0" class="kit-picked">row</p>'),
 }
-RING = """button => { const {outlineStyle, outlineWidth} = getComputedStyle(button);
+RING = """chosen => { const {outlineStyle, outlineWidth} = getComputedStyle(chosen);
   return outlineStyle + outlineWidth; }"""
 
 
-@pytest.mark.parametrize("css", PRESSED)
-def test_where_the_reader_has_chosen_all_colours_a_pressed_button_shows_the_focus(
-    css: str, opening: Opener
+@pytest.mark.parametrize("what", CHOSEN)
+def test_where_the_reader_has_chosen_all_colours_what_is_chosen_shows_the_focus_too(
+    what: str, opening: Opener
 ) -> None:
-    off = PRESSED[css].replace("mod-active", "").replace("true", "false")
+    css, chosen = CHOSEN[what]
+    off = chosen.replace("mod-active", "").replace("kit-picked", "").replace("true", "false")
     with opening(offline=True) as browser:
         page, rings = browser.page, []
         page.emulate_media(forced_colors="active")
-        for buttons in (PRESSED[css], off):
-            page.set_content(
-                f"<style>:root {{ --accent: #2f6db5 }} {asset(f'widgets/{css}')}</style>{buttons}"
-            )
-            rings.append(page.locator("button").evaluate(RING))
+        for body in (chosen, off):
+            page.set_content(f"<style>:root {{ --accent: #2f6db5 }} {css}</style>{body}")
+            rings.append(page.locator("button, p").evaluate(RING))
             page.keyboard.press("Tab")
-            rings.append(page.locator("button").evaluate(RING))
+            rings.append(page.locator("button, p").evaluate(RING))
         assert len(set(rings)) == 4, rings

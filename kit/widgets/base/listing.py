@@ -26,17 +26,19 @@ from kit.widgets.base.theme import FOCUS, PICKED, PICKED_EDGE
 __all__ = ["LISTING_CSS", "Drawn", "Listing", "under_doubt"]
 
 _PICKED = f"background:{PICKED} !important;box-shadow:inset 0 0 0 1px {PICKED_EDGE}"
-# Where the reader has chosen all colours, no ground and no shadow is drawn.
+# Where the reader has chosen all colours, no ground and no shadow is drawn: a picked row has a
+# dashed ring, and two rings where the keyboard is.
 _FORCED = (
-    "@media (forced-colors: active) { :is(%s):not(:focus-visible) "
-    "{ outline: 2px dashed Highlight; outline-offset: -2px } }"
+    "@media (forced-colors: active) { :is(%s) "
+    "{ outline: 2px dashed Highlight; outline-offset: -2px } "
+    ":is(%s):focus-visible { outline: 6px double Highlight; outline-offset: -6px } }"
 )
 LISTING_CSS = f"""
 [data-row] {{ cursor: pointer; }}
 [data-row]:hover {{ background: rgba(128, 140, 155, 0.13); }}
 [data-row]:focus-visible {{ outline: 2px solid {FOCUS}; outline-offset: -2px; }}
 .kit-picked {{ {_PICKED} }}
-{_FORCED % ".kit-picked"}
+{_FORCED % ((".kit-picked",) * 2)}
 """
 
 # In a notebook the number of the row goes through a hidden text field to the kernel, and with it
@@ -149,6 +151,6 @@ def _marks(name: str, rows: Sequence[int]) -> str:
         f"reveal({list(rows)}.map((i) => view.querySelector(`[data-row='${{i}}']`)));"
     )
     return (
-        f"<style>{where} {{{_PICKED}}} {_FORCED % where}</style>"
+        f"<style>{where} {{{_PICKED}}} {_FORCED % (where, where)}</style>"
         f'<img alt="" src="data:," onerror="{safe_html(scroll, 100_000)}">'
     )
