@@ -44,6 +44,12 @@ function pictureOf(given, open) {
     cursor: -1, hover: (/** @type {number} */ row) => hoverOf(given, row)};
 }
 
+test("the key of a change says what rewired means", () => {
+  const theme = {changes: {added: "#2f9e8f", changed: "#f5b12e", rewired: "#c3a2ef", removed: "#dd5a3c"}};
+  const keys = keysOf(/** @type {any} */ ({scene: {theme, rows: {}, strings: []}, colorBy: "change", most: {}}));
+  assert.deepEqual(keys.map((key) => key.text), ["added", "changed", "rewired (reads other values)", "removed"]);
+});
+
 test("there is room where a group has grown, and nothing moves before it", () => {
   const stretch = new Stretch([[10, 20, 100], [15, 20, 0]]);
   assert.deepEqual([5, 10, 15, 20, 30].map((x) => stretch.at(x)), [5, 10, 65, 120, 130]);

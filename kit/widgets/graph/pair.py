@@ -16,8 +16,8 @@ from kit.widgets.base.tables import FONT, INK, LINE, MUTED, PANEL
 
 __all__ = ["PAIR_PX", "pair_html"]
 
+_MORE = {"rewired": " (reads other values)"}
 _COLORS = {"changed": "#c98a12", "rewired": "#8a63d2", "added": "#1f8f55", "removed": "#d9482b"}
-_WORDS = {"changed": "changed", "rewired": "reads other values", "added": "new", "removed": "gone"}
 _WIDTH, _HEIGHT, _STEP, _GAP, _MARGIN = 252, 34, 50, 40, 30  # of a box, between rows, columns, edge
 PAIR_PX = 500  # with less, its texts could not be read
 _MOST_TEXT = 34  # characters of a line in a box
@@ -36,11 +36,11 @@ def pair_html(before: Graph, now: Graph) -> str:
         now, {row.right: n for n, row in enumerate(ops) if row.right >= 0}, (ops, first), 1
     )
     width, height = 2 * _WIDTH + _GAP + 2 * _MARGIN, len(ops) * _STEP + 26
-    said = ", ".join(f"{sum(row.kind == k for row in ops)} {_WORDS[k]}" for k in kinds)
+    said = ", ".join(f"{sum(row.kind == k for row in ops)} {k}" for k in kinds)
     legend = " ".join(
         f'<span style="white-space:nowrap;margin-right:12px"><span aria-hidden="true" '
         f'style="display:inline-block;width:10px;height:10px;border:2px solid {_COLORS[k]};'
-        f'border-radius:3px;vertical-align:-2px"></span> {_WORDS[k]}</span>'
+        f'border-radius:3px;vertical-align:-2px"></span> {k}{_MORE.get(k, "")}</span>'
         for k in kinds
     )
     return (

@@ -121,7 +121,7 @@ def _row(c: Compile) -> list[str]:
 
 
 def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
-    """Two aligned columns, old left and new right, around what differs."""
+    """Two aligned columns, old left and new right, around what differs; a third says how."""
     if diff.is_empty:
         return sentence("The two graphs are the same.")
     shown = diff.near(context)[:limit]
@@ -130,7 +130,7 @@ def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
     for i in shown:
         if i != last + 1:
             body += (
-                f'<tr><td colspan="2" style="{cell};color:{MUTED}">… '
+                f'<tr><td colspan="3" style="{cell};color:{MUTED}">… '
                 f"{format_count(i - last - 1, 'equal node')}</td></tr>"
             )
         row = diff.rows[i]
@@ -140,20 +140,22 @@ def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
             f"{safe_html(text, 200)}</td>"
             for text in (row.left_text, row.right_text)
         )
-        body += f'<tr style="border-top:1px solid {LINE};background:none">{sides}</tr>'
+        how = f'<td style="{cell};font-family:{FONT}">{"" if row.kind == "same" else row.kind}</td>'
+        body += f'<tr style="border-top:1px solid {LINE};background:none">{sides}{how}</tr>'
         last = i
     left = sum(row.kind != "same" for row in diff.rows[last + 1 :])
     if left:
         said = f"{format_count(left, 'more differing node')} {'is' if left == 1 else 'are'}"
         body += (
-            f'<tr style="border-top:1px solid {LINE};background:none"><td colspan="2" '
+            f'<tr style="border-top:1px solid {LINE};background:none"><td colspan="3" '
             f'style="{cell};color:{MUTED}">… {said} not shown</td></tr>'
         )
     head = f"padding:2px 6px;text-align:left;font:500 12px/1.4 {FONT};color:{MUTED}"
     return (
         f'<table style="width:100%;table-layout:fixed;border-collapse:collapse;color:{INK}">'
         f'<thead><tr style="background:none"><th style="{head}">before</th>'
-        f'<th style="{head}">now</th></tr></thead><tbody>{body}</tbody></table>'
+        f'<th style="{head}">now</th><th style="{head};width:76px">difference</th></tr></thead>'
+        f"<tbody>{body}</tbody></table>"
     )
 
 

@@ -29,7 +29,8 @@ export function keysOf({scene, colorBy, most}) {
     segment: () => [key("#dfe4ea", "in several segments"), key("", "other colours: one segment")],
     dtype: () => [...new Set([...rows.dtype].filter(Boolean))].slice(0, 8)
       .map((id) => key(tint(theme.dtypes[strings[id]] || theme.faint, 0.35), strings[id])),
-    change: () => CHANGES.slice(1).map((name) => key(tint(theme.changes[name], 0.3), name)),
+    change: () => CHANGES.slice(1).map((name) =>
+      key(tint(theme.changes[name], 0.3), name === "rewired" ? "rewired (reads other values)" : name)),
     time: () => [ramp(theme.ramps.time, `${formatNs(most.time)} on the device`)],
     memory: () => [ramp(theme.ramps.memory, `${formatBytes(most.bytes)} of results`)],
   });
