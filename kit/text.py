@@ -210,9 +210,13 @@ def format_ns(ns: float) -> str:
     return _with_unit(ns, _NS_UNITS, UNKNOWN)
 
 
-def format_ms(ms: float, unknown: str = UNKNOWN) -> str:
-    """The same for a time in milliseconds: `4.7 s`, and not `4.68e+03 ms`."""
-    return _with_unit(ms * 1e6, _NS_UNITS, unknown) if ms else "0 ms"
+def format_ms(ms: float, unknown: str = UNKNOWN, *, beside: float = 0.0) -> str:
+    """The same for a time in milliseconds: `4.7 s`, and not `4.68e+03 ms`.
+
+    Args:
+        beside: another time, or its spread: both get the unit of the larger one.
+    """
+    return _with_unit(ms * 1e6, _NS_UNITS, unknown, beside * 1e6) if ms else "0 ms"
 
 
 def format_bytes(size: float, unknown: str = UNKNOWN) -> str:
@@ -220,17 +224,20 @@ def format_bytes(size: float, unknown: str = UNKNOWN) -> str:
     return _with_unit(size, _BYTE_UNITS, unknown)
 
 
-def _with_unit(value: float, units: Sequence[tuple[float, str]], unknown: str) -> str:
+def _with_unit(
+    value: float, units: Sequence[tuple[float, str]], unknown: str, beside: float = 0.0
+) -> str:
     """Three figures and no exponent: 999.7 of one unit would read as 1e+03, so it is 1 of the next.
 
     The smallest unit has no fractions, and the largest has thousands.
     """
     if math.isnan(value):
         return unknown
-    scale, unit = next((u for u in units if abs(value) < 999.5 * u[0]), units[-1])
+    largest = max(abs(value), abs(beside))
+    scale, unit = next((u for u in units if largest < 999.5 * u[0]), units[-1])
     number = value / scale
-    is_whole = (scale, unit) == units[0] or abs(number) >= 999.5
-    return f"{number:,.0f} {unit}" if is_whole else f"{number:.3g} {unit}"
+    is_whole = (scale, unit) == units[0]
+    return f"{number:,.0f} {unit}" if is_whole else f"{format_number(number)} {unit}"
 
 
 def format_number(value: float, unknown: str = UNKNOWN, *, figures: int = 3) -> str:

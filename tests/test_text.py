@@ -186,6 +186,16 @@ def test_a_time_is_right_to_three_figures(ns: float):
     assert float(number) * scale == pytest.approx(ns, rel=0.006, abs=0.51)
 
 
+def test_a_time_and_its_spread_have_one_unit():
+    for one, other, texts in (
+        (1.49, 0.8604, ("1.49 ms", "0.86 ms")),
+        (0.000714, 0.662, ("0.714 µs", "662 µs")),
+        (12.5, 0.0009, ("12.5 ms", "≈0 ms")),
+        (3e-5, 0.0, ("30 ns", "0 ms")),
+    ):
+        assert (format_ms(one, beside=other), format_ms(other, beside=one)) == texts
+
+
 def test_no_time_at_all_keeps_the_unit_of_the_caller():
     assert (format_ns(0), format_ms(0)) == ("0 ns", "0 ms")
 

@@ -115,9 +115,11 @@ class Difference:
     def finer(self, form: Callable[[float], str]) -> Callable[[float], str]:
         """With decimals where amount and spread would read alike, though one of them is larger.
 
-        Not of what is unclear: there is nothing to deny.
+        Not of what is unclear: there is nothing to deny. Of times, both in one unit.
         """
         amount, spread = abs(self.amount), self.spread
+        if form is format_ms:
+            return functools.partial(format_ms, beside=max(amount, spread))
         is_told = self.is_changed or (self.kind == "same" and amount < spread)
         if form is not format_percent or not is_told:
             return form

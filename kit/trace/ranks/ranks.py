@@ -192,13 +192,14 @@ def clock_text(row: RankRow) -> str:
         return clock.how
     if not clock.error_ns and not clock.offset_ns:
         return clock.how
-    sign = "+" if clock.offset_ns >= 0 else "-"
+    sign = "+" if clock.offset_ns >= 0 else "−"
     offset = f"{sign}{format_ms(abs(clock.offset_ns) / 1e6)}" if clock.offset_ns else "0"
-    return f"{offset} ± {format_ms(clock.error_ns / 1e6)}, {clock.how}"
+    error = format_ms(clock.error_ns / 1e6, beside=clock.offset_ns / 1e6)
+    return f"{offset} ± {error}, {clock.how}"
 
 
 def _above(row: StepRow) -> str:
-    return f"{format_ms(row.over_ms)} ± {format_ms(row.error_ms)}"
+    return f"{format_ms(row.over_ms)} ± {format_ms(row.error_ms, beside=row.over_ms)}"
 
 
 def step_cells(row: StepRow) -> list[str]:
@@ -217,7 +218,7 @@ def step_cells(row: StepRow) -> list[str]:
 
 def collective_cells(row: CollectiveRow) -> list[str]:
     """The texts of a row, as `collective_heads`."""
-    error = format_ms(row.error_ns / 1e6)
+    error = format_ms(row.error_ns / 1e6, beside=row.late_ns / 1e6)
     missing = f", {format_count(row.missing, 'rank')} not here" if row.missing else ""
     return [
         row.channel.operation,

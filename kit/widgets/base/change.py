@@ -69,7 +69,7 @@ def _texts(
     """The amount with its sign, and the spread with its own, both in one unit."""
     scale = 1.0
     if form is None:
-        form = found.finer(format_percent) if found.is_ratio else format_percent
+        form = format_percent
         if math.isinf(found.amount):  # of no time there is no percentage
             return f"from 0 to {value(found.new)}", ""
         if not found.is_ratio:
@@ -82,6 +82,8 @@ def _texts(
             scale = 1 / abs(found.old)
         if found.amount * scale >= _MANY:
             return f"{found.amount * scale + 1:,.0f}&#8239;×", ""
+    if found.is_ratio or form is not format_percent:
+        form = found.finer(form)
     amount = form(abs(found.amount) * scale)
     if not is_nothing(amount, form):  # of a rise, 100% is no whole that is nearly reached
         amount = f"+{amount.removeprefix('≈')}" if found.amount > 0 else f"−{amount}"
