@@ -72,6 +72,19 @@ def test_the_names_of_steps_are_shown_where_they_have_room(offline: Browser, tmp
     assert offline.errors() == []
 
 
+def test_no_number_of_the_table_is_cut(offline: Browser, tmp_path: Path):
+    runs = [replace(make_run(seed=i), losses=(-0.0017714,)) for i in range(2)]
+    file = tmp_path / "compared.html"
+    file.write_text(kit.compare(runs).view().page())
+    for width in (900, 1400):
+        offline.page.set_viewport_size({"width": width, "height": 900})
+        offline.page.goto(file.as_uri())
+        wide = offline.page.evaluate("""[...document.querySelectorAll("td > div")]
+          .map((e) => [e.innerText, e.scrollWidth - e.clientWidth])""")
+        assert "-0.001771" in [text for text, _ in wide]
+        assert [text for text, more in wide if more > 0] == []
+
+
 def test_the_axis_is_written_as_a_timelines_is_and_without_powers_of_ten(
     offline: Browser, tmp_path: Path
 ):

@@ -288,9 +288,14 @@ def _sure(change: Difference) -> str:
         return ""
     if math.isnan(change.spread):
         return "maybe"
-    spread = change.margin(amount).strip("()")
+    spread = change.margin(_give_or_take).strip("()")
     said = {"same": "no change", "unclear": "maybe"}.get(change.kind, "")
     return f"{said}, {spread}" if said else spread
+
+
+def _give_or_take(ratio: float) -> str:
+    """Half of the interval of a ratio, with no more decimals than that has."""
+    return f"{ratio:.2f}" if ratio >= 0.01 else format_number(ratio, figures=2)
 
 
 def _quartiles(row: ComparisonRow) -> str:

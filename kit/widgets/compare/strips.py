@@ -297,9 +297,11 @@ def _texts(timeline: Timeline, strip: _Strip) -> Columns:
         for i, (a, b) in enumerate(window.steps.tolist())
     ]
     for row in (r for r in strip.rows if r.label == "its steps"):
-        for i in np.flatnonzero(timeline.kind == _DEVICE_STEP):
+        spans = np.flatnonzero(timeline.kind == _DEVICE_STEP)
+        starts = [*timeline.start_ns[spans].tolist(), window.end]
+        for i, a, after in zip(spans, starts, starts[1:], strict=False):
             name = safe_label(timeline.names[timeline.name[i]], 40)
-            a, b = int(timeline.start_ns[i]), int(timeline.stop_ns[i])
+            b = min(int(timeline.stop_ns[i]), after)  # the next may begin before this one ends
             found.append((a, b, name, (row.top + row.bottom) / 2))
     columns: Columns = {"x": [], "y": [], "text": [], "room": [], "alpha": []}
     for a, b, text, y in found[: 4 * MAX_STEPS]:

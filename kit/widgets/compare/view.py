@@ -78,7 +78,7 @@ _IN_PARENTHESES = (
     "in parentheses the quartiles of the steps, and half of the 95% interval of the ratio after ±, "
     "else all of it"
 )
-_WIDTHS = (20, 10, 13, 9, 8, 9, 8, 8, 8, 7)
+_WIDTHS = (18, 10, 12, 9, 8, 9, 8, 8, 8, 10)
 _LEGEND_COLS = 3  # as many as fit beside each other on a phone
 _BAR_CARD = (("kind", "@kind"), ("busy", "@duration"), ("began at", "@start"), ("lane", "@lane"),
              ("run", "@run"))  # fmt: skip

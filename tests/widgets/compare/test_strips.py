@@ -1,0 +1,24 @@
+"""The strips of a comparison: the room that a text has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kit.trace import Span, Timeline
+from kit.widgets.compare.strips import comparison_columns
+from tests.factories import make_run
+
+
+def test_the_name_of_a_step_on_the_device_has_the_room_before_the_next_one():
+    spans = [
+        Span("host/main", "step 0", "step", 0, 100),
+        Span("steps on the device", "first", "device step", 10, 60),
+        Span("steps on the device", "second", "device step", 30, 90),
+    ]
+    run = replace(make_run(), timeline=Timeline.of(spans, (), "profiled"))
+    texts = comparison_columns([run])["texts"]
+    room = {text: 1e6 * ms for text, ms in zip(texts["text"], texts["room"], strict=True)}
+    assert room["first"] == pytest.approx(20)
+    assert room["second"] == pytest.approx(60)
