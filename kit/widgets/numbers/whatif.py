@@ -121,7 +121,8 @@ def modelled_run(run: Run, prediction: Prediction) -> Run:
 
 def whatif_figure(run: Run, prediction: Prediction) -> figure:
     """The measured timeline and, under it and pale, the modelled one; a new figure each time."""
-    plot = comparison_figure([run, modelled_run(run, prediction)])
+    predicted = replace(modelled_run(run, prediction), label="predicted")
+    plot = comparison_figure([replace(run, label=run.label or "measured"), predicted])
     plot.title.text = (
         f"measured ({run.timeline.origin}) and below it what was predicted "
         f"({prediction.timeline.origin}) - {safe_label(run.name, 24)}"
@@ -231,7 +232,9 @@ class WhatIfView(View):
         return base.replace(mode="bulked", bulk_forward=sizes[0], bulk_backward=sizes[1])
 
     def _drawn(self) -> Run:
-        return modelled_run(self.run, self.prediction)
+        """What the model says as a run; what it assumes stands above, in `text`."""
+        timeline = replace(self.prediction.timeline, notes=())
+        return replace(modelled_run(self.run, self.prediction), timeline=timeline)
 
     def _say(self) -> None:
         now = self.prediction

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import unescape
 
 import pytest
+from bokeh.models import LabelSet
 
 import kit
 from kit.errors import SettingsError
@@ -15,6 +17,7 @@ from kit.runs.settings import Settings
 from kit.runs.whatif.predict import predict
 from kit.trace import Timeline
 from kit.widgets.numbers.whatif import WhatIfView, modelled_run, whatif_figure, whatif_html
+from kit.widgets.timeline.payload import timeline_payload
 from tests.factories import make_run, native_run
 
 
@@ -86,6 +89,20 @@ def test_the_figure_says_measured_and_modelled():
     plot = whatif_figure(run, predict(run, Settings(mode="lazy")))
     assert "(profiled)" in plot.title.text
     assert "(modelled)" in plot.title.text
+
+
+def test_the_strips_are_called_measured_and_predicted():
+    run = measured()
+    titles = whatif_figure(run, predict(run)).select_one(LabelSet).source.data["text"]
+    heads = [text for text in titles if text[0] != " "]
+    assert [head.split(" · ")[0] for head in heads] == ["1  measured", "2  predicted"]
+
+
+def test_what_is_assumed_stands_once_in_the_view():
+    view = WhatIfView(measured())
+    assert all(text in unescape(view.text.value) for text in view.prediction.assumptions)
+    assert timeline_payload(view._drawn())["note"] == ""
+    view.close()
 
 
 def test_the_modelled_strip_is_paler_than_the_measured_one():
