@@ -49,7 +49,7 @@ def lanes_html(ranks: Ranks, attributes: list[str]) -> str:
     picture = _Picture(ranks)
     rows = "".join(
         f'<div role="row" '
-        f'style="display:grid;grid-template-columns:72px minmax(0,1fr);align-items:start">'
+        f'style="display:grid;grid-template-columns:88px minmax(0,1fr);align-items:start">'
         f'<div role="rowheader" {tab_stop(i == 0)} {attributes[i]} '
         f'style="padding:3px 4px;white-space:nowrap">rank {trace.rank}</div>'
         f'<div role="gridcell"><details>'
@@ -101,8 +101,8 @@ class _Picture:
                 )
         whole = format_ms((self.high - self.low) / 1e6)
         return (
-            f'<div style="display:grid;grid-template-columns:72px minmax(0,1fr);font-size:12px;'
-            f'color:{MUTED}"><span>{whole}</span><div style="position:relative;height:17px">'
+            f'<div style="display:grid;grid-template-columns:88px minmax(0,1fr);font-size:12px;'
+            f'color:{MUTED}"><span>{whole} wide</span><div style="position:relative;height:17px">'
             f"{''.join(names)}</div></div>"
         )
 

@@ -12,6 +12,8 @@ import {opsOf, pathOf, PHASE, Scene, Search} from "./scene.js";
 
 const MOST_BOXES = 2000; // glyphs at once: a frame of 2,000 took 50 ms
 const NARROW_PX = 600; // a figure in which the notes do not fit beside each other
+const BETWEEN = "  ·  "; // notes, as in payload.py
+const BOLD = 8; // pixels of a letter of the title
 const NEAR = 0.3; // of what is shown: boxes as far outside are drawn, too
 
 /** @typedef {{nodes: Set<number>, sites: Set<string>, label: string}} Selection */
@@ -141,13 +143,14 @@ export class KitGraph {
     const drawn = this.visible(placed), picture = this.picture(scene, placed, drawn);
     models.boxes.selected.setv({indices: []}, {sync: false});
     for (const [name, data] of Object.entries(columnsOf(picture))) models[name].setv({data}, {sync: false});
-    models.figure.title.setv({text: scene.title}, {sync: false});
     const bars = scene.hasTimes && scene.count ? "bar: device time" : "";
     const drawer = scene.count ? `laid out by ${this.engine || scene.drawnBy}` : "";
-    const notes = [scene.note, [bars, drawer].filter(Boolean).join("  ·  ")].filter(Boolean);
+    const notes = [scene.note, bars, drawer].filter(Boolean).join(BETWEEN);
     const width = models.figure.outer_width; // 0 until it is laid out
     const isNarrow = width > 0 && width < NARROW_PX;
-    models.note.setv({text: notes.join(isNarrow ? "\n" : "  ·  ")}, {sync: false});
+    const isLong = isNarrow && scene.title.length * BOLD > width;
+    models.figure.title.setv({text: isLong ? scene.title.replace(" - ", "\n") : scene.title}, {sync: false});
+    models.note.setv({text: isNarrow ? notes.replaceAll(BETWEEN, "\n") : notes}, {sync: false});
     const isCut = drawn.length === MOST_BOXES && placed.rects.size > MOST_BOXES;
     this.bar?.say(picture, isCut ? this.nearCount(placed) - MOST_BOXES : 0);
   }

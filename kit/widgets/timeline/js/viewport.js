@@ -60,7 +60,7 @@ export class Viewport {
   /** @param {number} width */
   resize(width) {
     this.width = width;
-    this.gutter = Math.min(170, Math.max(96, Math.round(width * 0.13)));
+    this.gutter = Math.min(170, Math.max(96, Math.round(width * 0.155)));
     this.height = Math.min(Math.max(this.lanesHeight, LOWEST), HIGHEST);
     this.scrollTo(this.scroll);
   }

@@ -53,9 +53,7 @@ export function paintLanes(ctx, {table, view, tones}) {
   }
   for (let i = 0; i < headings.text.length; i++) {
     const down = headings.top[i] + 9;
-    write(headings.text[i], 8, down, tones.ink, "600 11px");
-    ctx.fillStyle = tones.line;
-    ctx.fillRect(gutter, view.y(down), view.width, 1);
+    paintHeading(ctx, headings.text[i], view.y(down), view, tones);
   }
   const lefts = Array.from(lanes.label, (_, i) => (lanes.group[i] ? 18 : 8));
   const labels = clipApart(Array.from(lanes.label, String), lefts.map((x) => gutter - x - 4));
@@ -65,6 +63,20 @@ export function paintLanes(ctx, {table, view, tones}) {
   for (const {top} of table.idle) write("why idle", 18, top + 8, tones.muted);
   ctx.restore();
   paintScrollbar(ctx, view, tones.edge);
+}
+
+/** A long one goes on beyond the names of the lanes: beside it nothing is drawn but a line.
+ * @param {Context} ctx @param {string} heading @param {number} y @param {Picture["view"]} view
+ * @param {Picture["tones"]} tones */
+function paintHeading(ctx, heading, y, view, tones) {
+  ctx.font = `600 11px ${FONT}`;
+  const text = clipText(heading, view.right - 8), end = Math.max(view.gutter, 14 + ctx.measureText(text).width);
+  ctx.fillStyle = tones.ground;
+  ctx.fillRect(view.gutter, y - 7, end - view.gutter, 14);
+  ctx.fillStyle = tones.ink;
+  ctx.fillText(text, 8, y);
+  ctx.fillStyle = tones.line;
+  ctx.fillRect(end, y, view.width, 1);
 }
 
 /** @param {Context} ctx @param {string} label @param {number} y @param {number} width
