@@ -186,8 +186,16 @@ def smaller(png: bytes, colors: int, scale: float) -> bytes:
 
 
 def as_png(image: Image.Image, colors: int) -> bytes:
-    """A small file of few colours, which are far apart: so no kind of span loses its own."""
-    flat = image.quantize(colors, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    """A small file of few colours: those of large areas, and others that are far apart.
+
+    So no kind of span loses its own, and pale ones do not become the shade of another.
+    """
+    counted = sorted(image.getcolors(image.width * image.height) or [], reverse=True)
+    large = [rgb for _, rgb in counted[: colors // 2]]
+    rest = image.quantize(colors - len(large), method=Image.Quantize.MAXCOVERAGE)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for rgb in large for part in rgb] + (rest.getpalette() or []))
+    flat = image.quantize(palette=palette, dither=Image.Dither.NONE)
     found = io.BytesIO()
     flat.save(found, "PNG", optimize=True)
     return found.getvalue()
