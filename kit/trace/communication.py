@@ -23,12 +23,14 @@ from kit.trace.timeline import Timeline
 
 __all__ = [
     "BYTES_UNKNOWN",
+    "READS",
     "Channel",
     "Collective",
     "Copy",
     "CopyTotal",
     "Work",
     "calls_python",
+    "cause_of",
     "communicates",
     "copy_of",
     "copy_totals",
@@ -55,6 +57,7 @@ _LIBRARY = re.compile(
     re.DOTALL,
 )
 BYTES_UNKNOWN = -1
+READS = ("aten::item", "aten::_local_scalar_dense")  # ops that read one number
 _COPY = re.compile(r"Mem(cpy [A-Z]to[A-Z]|cpy[A-Z]2[A-Z]\b|set)")
 _MEMORY = re.compile(
     r"Mem(cpy|set)\b|Memcpy([A-Z](2|to)[A-Z]|Other)|memcpy|memset|CopyHostToDevice|CopyDeviceToHost"
@@ -101,6 +104,17 @@ def way_of(name: str) -> str:
         return "copy_to_device"
     down = ("DtoH", "DeviceToHost", "MemcpyD2H")
     return "copy_to_host" if any(word in name for word in down) else ""
+
+
+def cause_of(op: str, way: str) -> str:
+    """Why the host waits in an op of torch's.
+
+    Args:
+        way: where the op has copied to, by `way_of`; "" if that is not known.
+    """
+    if op in READS:
+        return "item"
+    return way or "copy" if op == "aten::copy_" else op.removeprefix("aten::")
 
 
 @lru_cache(maxsize=10_000)

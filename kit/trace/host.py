@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +21,18 @@ from kit.trace.intervals import Ints, Mask, distinct
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["AT_ONCE_NS", "LONG_NS", "NEARLY", "Host", "blocked", "busy_callers", "phases",
-           "waits_for_copy"]  # fmt: skip
+__all__ = ["AT_ONCE_NS", "ENGINE", "LONG_NS", "NEARLY", "Host", "blocked", "busy_callers",
+           "is_update", "phases", "waits_for_copy"]  # fmt: skip
 
 PART = 0.1  # of all launches: so much makes a thread a part of the host
 DEEP = 256  # launches on their way: CUDA's queue takes about 1,000
 NEARLY = 0.9  # of the most that were on their way; of a wait
 LONG_NS = 20_000  # a launch that does not wait takes 5 to 10 us
 AT_ONCE_NS = 10_000  # from a copy to the call after it that waits: 2 us in published traces
-
-Time = TypeVar("Time", int, float)  # in any unit
+ENGINE = "autograd::engine::evaluate_function"  # begins the name of each function of autograd's
+_UPDATE = "Optimizer.step"
+_NEVER = np.iinfo(np.int64).max
+_Ends = tuple[int, int]
 
 
 class Host:
@@ -119,10 +121,52 @@ def waits_for_copy(
     return is_of_host and call_ns[1] - call_ns[0] >= LONG_NS and 2 * call_ns[1] >= sum(copy_ns)
 
 
-def phases(
-    step: tuple[Time, Time], passes: Sequence[tuple[Time, Time]], updates: list[tuple[Time, Time]]
-) -> Iterator[tuple[str, Time, Time]]:
-    """(phase, its start, its stop) for each part of a step, without gaps.
+def is_update(name: str) -> bool:
+    """Is this an optimizer's step? To zero the gradients may come before a backward pass."""
+    return name.startswith(_UPDATE)
+
+
+def phases(steps: Ints, engine: Ints, ops: Ints, updates: Ints) -> Iterator[tuple[str, int, int]]:
+    """(phase, its start, its stop) for each part of each step, without gaps.
+
+    Shape:
+        steps, engine (runs of autograd's functions), updates (the optimizer's work): (n, 2);
+        ops, starts of ops that are no part of a backward pass: (n,)
+    Units:
+        nanoseconds
+    """
+    steps, engine, updates = (
+        x[np.argsort(x[:, 0], kind="stable")] for x in (steps, engine, updates)
+    )
+    ops = np.sort(ops)
+    ends = np.minimum(steps[:, 1], np.append(steps[1:, 0], _NEVER))  # where steps overlap
+    for begin, end in zip(steps[:, 0].tolist(), ends.tolist(), strict=True):
+        passes = _passes(_within(engine, begin, end), ops)
+        yield from _parts((begin, end), passes, _within(updates, begin, end))
+
+
+def _within(intervals: Ints, begin: int, end: int) -> list[_Ends]:
+    """Those that start in the step."""
+    low, high = np.searchsorted(intervals[:, 0], (begin, end)).tolist()
+    return [(start, stop) for start, stop in intervals[low:high].tolist()]
+
+
+def _passes(engine: Sequence[_Ends], ops: Ints) -> list[_Ends]:
+    """The backward passes: runs of the autograd engine with no other op between them."""
+    before = np.searchsorted(ops, [start for start, _ in engine]).tolist()
+    passes: list[_Ends] = []
+    for i, (start, stop) in enumerate(engine):
+        if i and before[i] == before[i - 1]:
+            passes[-1] = (passes[-1][0], max(passes[-1][1], stop))
+        else:
+            passes.append((start, stop))
+    return passes
+
+
+def _parts(
+    step: _Ends, passes: Sequence[_Ends], updates: Sequence[_Ends]
+) -> Iterator[tuple[str, int, int]]:
+    """The phases of one step.
 
     After a backward pass comes the update, if an optimizer's step ends before the next pass; else,
     as with accumulated gradients or in a closure, forward again.
@@ -132,7 +176,7 @@ def phases(
         updates: the steps of optimizers, in order of their start.
     """
     ended = sorted(stop for _, stop in updates)
-    marks: list[tuple[str, Time]] = [("forward", step[0])]
+    marks = [("forward", step[0])]
     if not passes and updates:
         marks.append(("update", updates[0][0]))
     for i, (start, stop) in enumerate(passes):

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
-from kit.formats.chrome.phases import outermost
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.devices import is_librarys
 from kit.trace.intervals import Ints
 
-__all__ = ["NONE", "Anchors", "Nesting", "Paths", "called", "nest", "regions"]
+__all__ = ["NONE", "Anchors", "Nesting", "Paths", "called", "inside", "nest", "outermost",
+           "regions"]  # fmt: skip
 
 NONE = -1
 _ROUNDING_NS = 1000  # older files have whole microseconds
@@ -201,6 +201,45 @@ def called(
     """
     wanted = [i for i, text in enumerate(names) if is_wanted(text)]
     return events[np.isin(name[events], wanted)]
+
+
+def inside(
+    events: NDArray[np.intp], around: NDArray[np.intp], times: tuple[Ints, Ints, Ints]
+) -> NDArray[np.bool_]:
+    """Which of some events began inside of the latest of some others, on its thread.
+
+    Args:
+        times: thread, start and stop of each event of the file.
+    """
+    thread, start, stop = times
+    if not len(around):
+        return np.zeros(len(events), np.bool_)
+    both = np.concatenate([around, events])
+    is_around = np.arange(len(both)) < len(around)
+    order = np.lexsort((~is_around, start[both], thread[both]))
+    latest = np.maximum.accumulate(np.where(is_around[order], np.arange(len(both)), -1))
+    one, other = both[order], both[order[latest]]
+    is_inside = (latest >= 0) & (thread[one] == thread[other])
+    found = np.zeros(len(both), np.bool_)
+    found[order] = is_inside & (start[one] < stop[other])
+    return found[len(around) :]
+
+
+def outermost(events: NDArray[np.intp], times: tuple[Ints, Ints, Ints]) -> NDArray[np.intp]:
+    """Those of some events that begin inside of no other one of them on its thread.
+
+    Args:
+        times: thread, start and stop of each event of the file.
+    """
+    thread, start, stop = (column[events] for column in times)
+    order = np.lexsort((-stop, start, thread))
+    kept: list[int] = []
+    of, latest = -1, 0
+    for i in order.tolist():
+        if thread[i] != of or start[i] >= latest:
+            of, latest = int(thread[i]), int(stop[i])
+            kept.append(i)
+    return events[kept]
 
 
 def regions(

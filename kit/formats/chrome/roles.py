@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from kit.trace.communication import READS
 from kit.trace.devices import is_free, is_runtimes, is_transfer, is_wait, sends_on_host
+from kit.trace.host import ENGINE
 from kit.trace.kinds import KINDS
 
 __all__ = [
@@ -99,7 +101,7 @@ def _role_of_call(name: str) -> int:
 
 def _role_of_host(name: str) -> int:
     if name.startswith("aten::"):
-        if name in ("aten::item", "aten::_local_scalar_dense"):
+        if name in READS:
             return Role.READ
         return Role.COPY if name == "aten::copy_" else Role.ATEN
     if sends_on_host(name):
@@ -116,7 +118,7 @@ _BY_START = (
     ("ProfilerStep#", Role.STEP),
     ("kit step ", Role.STEP),
     ("Optimizer.", Role.UPDATE),
-    ("autograd::engine::evaluate_function", Role.ENGINE),
+    (ENGINE, Role.ENGINE),
     ("enumerate(DataLoader)", Role.INPUT),
     ("kit finish", Role.FINISH),
 )

@@ -15,18 +15,18 @@ from itertools import pairwise
 import numpy as np
 
 from kit.errors import TraceFileError
+from kit.trace.host import is_update
 from kit.trace.imported import cut_name
 from kit.trace.intervals import Ints
 from kit.trace.syncs import RANGE, WHOLE
 
-__all__ = ["HOW", "Annotation", "Step", "StepsFound", "find_steps", "is_asked", "is_update"]
+__all__ = ["HOW", "Annotation", "Step", "StepsFound", "find_steps", "is_asked"]
 
 # Of the time from the first optimizer step to the last, or of all: else it is of something else.
 _MUCH = 0.5
 COVERED = 0.9  # of the time from the first to the last: an annotation with less is no whole step
 HOW = "torch marks steps only with profile(schedule=...), also where prof.step() is called"
 _RANGE = re.compile(r"(\d{1,12}(?:\.\d*)?)\.\.(\d{1,12}(?:\.\d*)?)")
-_UPDATE = "Optimizer.step"
 # What the numbered parts of one step are called: "block_3", "model.layers.3", "DecoderLayer 3"
 _PARTS = re.compile(
     r"(layer|block|stage|encoder|decoder|expert|micro.?batch|(^|[^a-z])h)(e?s)?\W*$", re.IGNORECASE
@@ -50,11 +50,6 @@ class StepsFound:
 
     steps: tuple[Step, ...]
     note: str
-
-
-def is_update(name: str) -> bool:
-    """Is this an optimizer's step? To zero the gradients may come before a backward pass."""
-    return name.startswith(_UPDATE)
 
 
 def is_frame(name: str) -> bool:

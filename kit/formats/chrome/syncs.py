@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.lanes import Lanes
-from kit.formats.chrome.roles import Role
 from kit.text import format_count
 from kit.trace.active import grouped
 from kit.trace.communication import way_of
@@ -21,7 +20,6 @@ from kit.trace.timeline import SyncPoint
 
 __all__ = [
     "Copies",
-    "cause_of",
     "frees",
     "joined",
     "of_steps",
@@ -184,17 +182,6 @@ def without_last(
     )
     kept: Chosen = waits[waits != last]
     return kept
-
-
-def cause_of(role: int, op: str, way: str) -> str:
-    """Why the host waited, by the op that asked: words of `kit.measure.native.events`.
-
-    Args:
-        way: where the op has copied to, if that is known.
-    """
-    if role == Role.READ:
-        return "item"
-    return way or "copy" if role == Role.COPY else op.removeprefix("aten::")
 
 
 def wait_spans(syncs: Sequence[tuple[SyncPoint, int]], name: Callable[[str], int]) -> Spans:

@@ -1,4 +1,4 @@
-"""What torch.profiler wrote, as a timeline: the rules of `kit.measure.native.events`, for a file.
+"""What torch.profiler wrote, as a timeline; `kit.measure.native.events` reads a live profile.
 
 Nesting is by time within a thread, as torch itself finds it. docs/design/trace_events.md says what
 becomes of each event.
@@ -19,13 +19,11 @@ from kit.formats.chrome.callers import find_callers, launch_numbers, memory_of
 from kit.formats.chrome.collectives import Message, named
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames, asleep
-from kit.formats.chrome.nesting import called, nest, regions
-from kit.formats.chrome.phases import inside, outermost, phases
+from kit.formats.chrome.nesting import called, inside, nest, outermost, regions
 from kit.formats.chrome.roles import LAUNCHES, OPS, RUNTIME, Role
-from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked, is_update
+from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.formats.chrome.syncs import (
     Copies,
-    cause_of,
     frees,
     joined,
     of_steps,
@@ -35,9 +33,9 @@ from kit.formats.chrome.syncs import (
 )
 from kit.formats.chrome.twins import MERGED, are_merged
 from kit.text import format_count
-from kit.trace.communication import Collective, Copy, copy_of, operation_of
+from kit.trace.communication import Collective, Copy, cause_of, copy_of, operation_of
 from kit.trace.devices import CPU_SENDS, TORCH_CPU, beside, is_collective, is_compiled, region_name
-from kit.trace.host import busy_callers
+from kit.trace.host import busy_callers, is_update, phases
 from kit.trace.imported import TOGETHER, Imported, MeasuredMemory, Member, Spans, own_name
 from kit.trace.intervals import Ints
 from kit.trace.syncs import UNMARKED
@@ -347,7 +345,7 @@ class _Trace:
                 if self.role[i] == Role.FREE:
                     cause = "free"
                 elif op >= 0:
-                    cause = cause_of(int(self.role[op]), self.names[name[op]], ways.get(op, ""))
+                    cause = cause_of(self.names[name[op]], ways.get(op, ""))
                 yield SyncPoint(at, wait, cause, site, via), int(self.thread[i])
 
     @cached_property

@@ -17,13 +17,13 @@ import numpy as np
 
 from kit.measure.base.loading import BATCH
 from kit.measure.native.places import Place, agreed, lines_of_reads, where
-from kit.runtime.profiling.elsewhere import Look, blocked_of, moved
+from kit.runtime.profiling.elsewhere import Look, blocked_of
 from kit.runtime.profiling.own_code import stretches
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
 from kit.text import format_number
-from kit.trace import Span, SyncPoint, Timeline, union_ns
-from kit.trace.communication import kind_on_device, way_of
+from kit.trace import COLUMNS, Span, SyncPoint, Timeline, union_ns
+from kit.trace.communication import cause_of, kind_on_device, way_of
 from kit.trace.devices import (
     COMPILED,
     CPU_SENDS,
@@ -36,15 +36,15 @@ from kit.trace.devices import (
     region_name,
     sends_on_host,
 )
-from kit.trace.host import AT_ONCE_NS, phases, waits_for_copy
+from kit.trace.host import AT_ONCE_NS, ENGINE, is_update, phases, waits_for_copy
 from kit.trace.intervals import Ints, elapsed, joined
 from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS
 
 __all__ = [
-    "ENGINE",
     "FINISH",
     "STEP",
     "ancestors",
+    "begins_in",
     "blocking_lines",
     "computed_ns",
     "is_outermost",
@@ -59,13 +59,11 @@ UNSEEN = (
     "system does not tell): a sleep, a file or a lock counts as recording"
 )
 CPU = "on a CPU a tensor is ready when the call that makes it returns"
-Nanoseconds = Callable[[float], int]
 
-ENGINE = "autograd::engine::evaluate_function"
+_MAIN = "host/main"
 _OF_ENGINE_NS = 100_000  # what is longer may be a hook's
 _LOADER = "enumerate(DataLoader)#"
 _OPTIMIZER = "Optimizer."  # torch names them Optimizer.step#SGD.step, Optimizer.zero_grad#...
-_UPDATE = "Optimizer.step"  # to zero the gradients often comes between a forward and its backward
 
 
 def timeline_of(
@@ -90,23 +88,19 @@ def timeline_of(
         notes: that stand before those of this timeline.
     """
     events = list(events)
-    host = [e for e in events if e.device_type.name == "CPU"]
-    steps = steps_of(host)
+    steps = steps_of(events)
     if not steps:
         return Timeline.of([], origin="profiled")
-    zero = min(e.time_range.start for e in steps)
-    events, host = ([e for e in found if e.time_range.end > zero] for found in (events, host))
-
-    def ns(us: float) -> int:
-        return max(0, round(float(us - zero) * 1000))
-
-    spans = [_span("host/main", e.name.removeprefix("kit "), "step", e, ns) for e in steps]
-    spans += _phases(host, steps, ns)
-    spans += [_span("host/main", name, "input", e, ns) for name, e in _batches(host, looks or ())]
+    zero = min(_start(e) for e in steps)
+    events = [e for e in events if _ends(e)[1] > zero]
+    host = [e for e in events if e.device_type.name == "CPU"]
+    spans = [_span(_MAIN, e.name.removeprefix("kit "), "step", e) for e in steps]
+    spans += [Span(_MAIN, name, "record", *ends) for name, *ends in _phases(host, steps)]
+    spans += [_span(_MAIN, name, "input", e) for name, e in _batches(host, looks or ())]
     notes = [*notes]
     syncs: list[SyncPoint] = []
     if device == "cpu":
-        spans += _on_cpu(host, ns, caller)
+        spans += _on_cpu(host, caller)
         if reads := _reads(host, len(steps), places):
             said = (
                 "1 read of a number a step"
@@ -116,18 +110,27 @@ def timeline_of(
             does = "waits" if reads == 1 else "wait"
             notes.append(f"{said} (.item(){where(places, reads)}) {does} for nothing: {CPU}")
     else:
-        kernels = list(_kernels(events, ns, caller))
+        kernels = list(_kernels(events, caller))
         if not kernels:
             notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
-        syncs = list(_syncs(_waits(events, host), steps, agreed(places), ns))
-        waits = [Span("host/main", s.cause, "wait", s.at_ns, s.at_ns + s.wait_ns) for s in syncs]
+        syncs = list(_syncs(_waits(events, host), steps, agreed(places)))
+        waits = [Span(_MAIN, s.cause, "wait", s.at_ns, s.at_ns + s.wait_ns) for s in syncs]
         spans += kernels + waits
     if looks is not None:
         known = _known(host, device)
         spans += _away(known, steps, looks)
-        spans += _own(known, steps, spans, looks)
+        spans += [own for _, own in stretches(known, spans, looks, is_native=True)]
         notes += [] if len(looks) > 1 and looks[0].queued_ns >= 0 else [UNSEEN]
-    return Timeline.of(spans, syncs, "profiled", notes)
+    return _since(zero, Timeline.of(spans, syncs, "profiled", notes))
+
+
+def _since(zero: int, timeline: Timeline) -> Timeline:
+    """The timeline on a clock that starts at `zero`; what came before is cut off."""
+    kept = (timeline.stop_ns > zero) | (timeline.start_ns >= zero)
+    columns = {name: getattr(timeline, name)[kept] for name in COLUMNS}
+    columns |= {name: (columns[name] - zero).clip(0) for name in ("start_ns", "stop_ns")}
+    syncs = tuple(replace(sync, at_ns=sync.at_ns - zero) for sync in timeline.syncs)
+    return replace(timeline, syncs=syncs, **columns)
 
 
 def steps_of(events: Iterable[Any]) -> list[Any]:
@@ -137,35 +140,38 @@ def steps_of(events: Iterable[Any]) -> list[Any]:
 
 def computed_ns(events: Iterable[Any]) -> int:
     """How long torch computed anything but batches; 0: nobody saw what the steps do."""
-    ops = [
-        _ends(e)
+    ops = (
+        e
         for e in events
         if (e.name.startswith(("aten::", COMPILED)) or e.device_type.name != "CPU")
         and not any(_is_input(a) for a in ancestors(e))
-    ]
-    return union_ns(np.array(ops, np.int64).reshape(-1, 2))
+    )
+    return union_ns(_times(ops))
 
 
 def blocking_lines(timeline: Timeline, looks: Sequence[Look]) -> list[Site]:
     """The lines at which the host waits elsewhere, or computes, with their whole paths."""
-    chosen = timeline.where(kind="elsewhere") | timeline.where(kind="own")
+    chosen = timeline.where(kind=("elsewhere", "own"))
     names = {timeline.names[i] for i in timeline.name[chosen].tolist()}
     return [site for site in dict.fromkeys(x.site for x in looks) if format_site(site) in names]
 
 
-def _span(lane: str, name: str, kind: str, event: Any, ns: Nanoseconds, caller: int = -1) -> Span:
-    start, stop = ns(event.time_range.start), ns(event.time_range.end)
-    return Span(lane, name, kind, start, stop, node=caller)
-
-
-def _range(event: Any) -> tuple[float, float]:
-    """In microseconds of the events' own clock."""
-    return event.time_range.start, event.time_range.end
+def _span(lane: str, name: str, kind: str, event: Any, caller: int = -1) -> Span:
+    return Span(lane, name, kind, *_ends(event), node=caller)
 
 
 def _ends(event: Any) -> tuple[int, int]:
     """In nanoseconds of the events' own clock."""
     return round(event.time_range.start * 1000), round(event.time_range.end * 1000)
+
+
+def _start(event: Any) -> int:
+    return _ends(event)[0]
+
+
+def _times(events: Iterable[Any]) -> Ints:
+    """Shape: (n, 2)."""
+    return np.array([_ends(e) for e in events], np.int64).reshape(-1, 2)
 
 
 def ancestors(event: Any) -> Iterator[Any]:
@@ -183,22 +189,19 @@ def is_outermost(event: Any) -> bool:
     return event.name.startswith("aten::") and not called
 
 
-def _on_cpu(host: Sequence[Any], ns: Nanoseconds, caller: Callable[[Any], int]) -> Iterator[Span]:
+def _on_cpu(host: Sequence[Any], caller: Callable[[Any], int]) -> Iterator[Span]:
     """The outermost ops of torch's, what computes beside those that it calls, and collectives."""
     ops = [e for e in host if is_outermost(e)]
     for e in ops:
-        yield _span(TORCH_CPU, e.name, "kernel", e, ns, caller(e))
-    regions = sorted(filter(_is_outermost_region, host), key=lambda e: e.time_range.start)
-    ends, known = (
-        np.array([(ns(e.time_range.start), ns(e.time_range.end)) for e in found], np.int64)
-        for found in (regions, [*ops, *(e for e in host if is_collective(e.name))])
-    )
-    pieces, of = beside(ends.reshape(-1, 2), known.reshape(-1, 2))
+        yield _span(TORCH_CPU, e.name, "kernel", e, caller(e))
+    regions = sorted(filter(_is_outermost_region, host), key=_start)
+    work = [*ops, *(e for e in host if is_collective(e.name))]
+    pieces, of = beside(_times(regions), _times(work))
     for (start, stop), i in zip(pieces.tolist(), of.tolist(), strict=True):
         yield Span(TORCH_CPU, region_name(regions[i].name), "kernel", start, stop)
     for e in host:
         if sends_on_host(e.name):
-            yield _span(CPU_SENDS, e.name, "communication", e, ns)
+            yield _span(CPU_SENDS, e.name, "communication", e)
 
 
 def _is_region(event: Any) -> bool:
@@ -251,28 +254,16 @@ def _is_busy(waits: Sequence[tuple[int, int]], looks: Sequence[Look]) -> bool:
 
 def _known(host: Sequence[Any], device: str) -> Ints:
     """When torch worked, or waited itself."""
-    known = [_ends(e) for e in host if _is_torchs(e, device)]
-    known += _between_nodes(host) if device == "cuda" else []
-    return np.array(known, np.int64).reshape(-1, 2)
+    known = _times(e for e in host if _is_torchs(e, device))
+    return np.concatenate([known, _between_nodes(host)]) if device == "cuda" else known
 
 
 def _away(known: Ints, steps: Sequence[Any], looks: Sequence[Look]) -> Iterator[Span]:
     """When the host was blocked, but not by what the events tell of."""
-    first = min(_ends(step)[0] for step in steps)
-    last = max(_ends(step)[1] for step in steps)
+    last = int(_times(steps)[:, 1].max())
     for away in blocked_of(looks, known):
-        start, stop = max(away.start_ns, first), min(away.stop_ns, last)
-        if start < stop:
-            yield replace(away, start_ns=start - first, stop_ns=stop - first).span
-
-
-def _own(
-    known: Ints, steps: Sequence[Any], spans: Sequence[Span], looks: Sequence[Look]
-) -> list[Span]:
-    """When the host computed at a line, with no op of torch's for a while."""
-    first = min(_ends(step)[0] for step in steps)
-    seen = [moved(look, -first) for look in looks]
-    return [own for _, own in stretches(known - first, spans, seen, is_native=True)]
+        if away.start_ns < last:
+            yield replace(away, stop_ns=min(away.stop_ns, last)).span
 
 
 def _is_torchs(event: Any, device: str) -> bool:
@@ -285,13 +276,13 @@ def _is_torchs(event: Any, device: str) -> bool:
     return bool(is_work) or _is_region(event)
 
 
-def _between_nodes(host: Iterable[Any]) -> Iterator[tuple[int, int]]:
+def _between_nodes(host: Iterable[Any]) -> Ints:
     """The engine's own time from node to node, of which a backward pass has thousands."""
     nodes = sorted(_ends(e) for e in host if e.name.startswith(ENGINE))
     latest = accumulate((stop for _, stop in nodes), max)
-    for stop, (start, _) in zip(latest, nodes[1:], strict=False):
-        if 0 < start - stop < _OF_ENGINE_NS:
-            yield stop, start
+    pairs = zip(latest, (start for start, _ in nodes[1:]), strict=False)
+    found = [(stop, start) for stop, start in pairs if 0 < start - stop < _OF_ENGINE_NS]
+    return np.array(found, np.int64).reshape(-1, 2)
 
 
 def _reads(
@@ -321,32 +312,29 @@ def _optimizer_began(event: Any) -> float | None:
     return next(around, None)
 
 
-def _kernels(
-    events: Iterable[Any], ns: Nanoseconds, caller: Callable[[Any], int]
-) -> Iterator[Span]:
+def _kernels(events: Iterable[Any], caller: Callable[[Any], int]) -> Iterator[Span]:
     """What ran on a GPU. The profiler draws the host's annotations there too: those did not run."""
     for e in events:
         if e.device_type.name != "CPU" and not e.is_user_annotation:
             lane = f"device/{e.device_index} stream {e.device_resource_id}"
-            yield _span(lane, e.name, kind_on_device(e.name), e, ns, caller(e))
+            yield _span(lane, e.name, kind_on_device(e.name), e, caller(e))
 
 
 def _syncs(
     waits: Sequence[tuple[Any, Any]],
     steps: Iterable[Any],
     places: Mapping[tuple[str, int], Sequence[Place]],
-    ns: Nanoseconds,
 ) -> Iterator[SyncPoint]:
     """One for each wait, by its cause and then in time."""
     for step in steps:
         by_cause: dict[str, list[tuple[Any, Any]]] = {}
         for first, last in waits:
-            if _inside(first, step):
+            if begins_in(first, step):
                 by_cause.setdefault(_cause(first), []).append((first, last))
         for cause, found in by_cause.items():
             known = places.get((cause, len(found)), [("", "")] * len(found))
             for (first, last), (site, via) in zip(found, known, strict=True):
-                start, stop = ns(first.time_range.start), ns(last.time_range.end)
+                start, stop = _start(first), _ends(last)[1]
                 yield SyncPoint(start, stop - start, cause, site, via)
 
 
@@ -365,7 +353,7 @@ def _waits(events: Iterable[Any], host: Iterable[Any]) -> list[tuple[Any, Any]]:
             found[-1] = found[-1][0], e
         else:
             found.append((e, e))
-    return sorted(found, key=lambda wait: wait[0].time_range.start)
+    return sorted(found, key=lambda wait: _start(wait[0]))
 
 
 def _is_waiting_copy(call: Any, copies: Mapping[int, Any]) -> bool:
@@ -377,49 +365,28 @@ def _is_waiting_copy(call: Any, copies: Mapping[int, Any]) -> bool:
 def _follows(wait: Any, copy: Any) -> bool:
     """Does a call that waits come at once after one that copies, in the same op?"""
     is_pair = is_wait(wait.name) and is_transfer(copy.name) and wait.cpu_parent is copy.cpu_parent
-    return is_pair and 0 <= _ends(wait)[0] - _ends(copy)[1] < AT_ONCE_NS
+    return is_pair and 0 <= _start(wait) - _ends(copy)[1] < AT_ONCE_NS
 
 
 def _cause(wait: Any) -> str:
     """Why CUDA was asked to wait, by the op that asked."""
-    for op in ancestors(wait):
-        if op.name == "aten::_local_scalar_dense":
-            return "item"
-        if op.name == "aten::copy_":
-            ways = {way_of(kernel.name) for kernel in op.kernels}
-            return ways.pop() if len(ways) == 1 and all(ways) else "copy"
-        if op.name.startswith("aten::"):
-            return str(op.name).removeprefix("aten::")
-    return "synchronize"
+    op = next((e for e in ancestors(wait) if e.name.startswith("aten::")), None)
+    if op is None:
+        return "synchronize"
+    ways = {way_of(kernel.name) for kernel in op.kernels}
+    return cause_of(op.name, ways.pop() if len(ways) == 1 else "")
 
 
-def _inside(event: Any, step: Any) -> bool:
-    start: float = event.time_range.start
-    return bool(step.time_range.start <= start <= step.time_range.end)
+def begins_in(event: Any, step: Any) -> bool:
+    """Does it begin in a step? What begins where one ends is of the next."""
+    ends = step.time_range
+    return bool(ends.start <= event.time_range.start < ends.end)
 
 
-def _phases(host: Iterable[Any], steps: Iterable[Any], ns: Nanoseconds) -> Iterator[Span]:
+def _phases(host: Sequence[Any], steps: Sequence[Any]) -> Iterator[tuple[str, int, int]]:
     """Each step cut into forward, backward and update, without gaps."""
-    host = sorted(host, key=lambda e: e.time_range.start)
-    for step in steps:
-        inside = [e for e in host if _inside(e, step)]
-        updates = [_range(e) for e in inside if e.name.startswith(_UPDATE)]
-        for name, start, stop in phases(_range(step), _passes(inside), updates):
-            yield Span("host/main", name, "record", ns(start), ns(stop))
-
-
-def _passes(inside: Iterable[Any]) -> list[tuple[float, float]]:
-    """The backward passes: runs of the autograd engine with no other op between them."""
-    passes: list[tuple[float, float]] = []
-    interrupted = True
-    for e in inside:
-        if e.name.startswith(ENGINE):
-            start, stop = _range(e)
-            if interrupted:
-                passes.append((start, stop))
-            else:
-                passes[-1] = (passes[-1][0], max(passes[-1][1], stop))
-            interrupted = False
-        elif is_outermost(e) or e.name.startswith(COMPILED):
-            interrupted = interrupted or not any(a.name.startswith(ENGINE) for a in ancestors(e))
-    return passes
+    tops = (e for e in host if is_outermost(e) or e.name.startswith(COMPILED))
+    ops = (e for e in tops if not any(a.name.startswith(ENGINE) for a in ancestors(e)))
+    engine = (e for e in host if e.name.startswith(ENGINE))
+    updates = (e for e in host if is_update(e.name))
+    return phases(_times(steps), _times(engine), _times(ops)[:, 0], _times(updates))

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
-from kit.measure.native.events import ENGINE, ancestors, is_outermost
+from kit.measure.native.events import ancestors, begins_in, is_outermost
 from kit.measure.native.lines import NOWHERE, Lines, SeenNode, SeenOp
 from kit.measure.native.match import FREE, match
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
 from kit.text import format_share
+from kit.trace.host import ENGINE
 from kit.trace.imported import MAX_CALLERS, NOT_AN_ARRAY, Caller
 
 __all__ = ["NOTHING", "Launches", "find_launches"]
@@ -70,7 +71,7 @@ def find_launches(
     tree, others, branched = _Tree(host), 0, False
     found: dict[int, tuple[Any, SeenOp]] = {}
     for step in steps:
-        inside = [e for e in host if _begins_in(e, step)]
+        inside = [e for e in host if begins_in(e, step)]
         forward = [e for e in inside if e.thread == step.thread and tree.engine(e) is None]
         alike, is_whole = _alike(forward, looks)
         others += not is_whole
@@ -297,11 +298,6 @@ def _is_call(event: Any) -> bool:
     """Of CUDA's or HIP's functions; ops and regions of the program are numbered otherwise."""
     is_own = event.is_user_annotation or "::" in event.name
     return not is_own and event.name.startswith(_OF_DEVICES)
-
-
-def _begins_in(event: Any, step: Any) -> bool:
-    begin, ends = event.time_range.start, step.time_range
-    return bool(ends.start <= begin < ends.end)
 
 
 def _outwards(event: Any) -> Iterator[Any]:

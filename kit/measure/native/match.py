@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from kit.measure.native.events import ENGINE
 from kit.measure.native.lines import SeenNode, SeenOp
+from kit.trace.host import ENGINE
 
 __all__ = ["FREE", "match"]
 

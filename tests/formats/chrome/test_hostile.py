@@ -20,10 +20,10 @@ from kit.formats.chrome import json as scanner
 from kit.formats.chrome.arguments import Arguments
 from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.phases import phases
 from kit.formats.chrome.read import read_chrome
 from kit.formats.chrome.steps import Annotation, find_steps
 from kit.trace.communication import BYTES_UNKNOWN
+from kit.trace.host import phases
 from kit.trace.imported import MAX_SPAN_NAME
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events
 

@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
-from kit.measure.native.events import ENGINE, timeline_of
+from kit.measure.native.events import timeline_of
 from kit.runs.analysis.advice import advise
 from kit.runs.run import Run
 from kit.runtime.profiling.elsewhere import Look
+from kit.trace.host import ENGINE
 from kit.trace.kinds import WORKERS_BEGIN, WORKERS_END
 from kit.trace.limits import limited_by
 from tests.measure.native.test_torch import Event, gpu_step
