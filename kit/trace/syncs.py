@@ -11,7 +11,7 @@ import numpy as np
 from kit.errors import TimelineError
 from kit.trace.active import Gaps, Kernels, Pieces, hull
 from kit.trace.intervals import Ints, common, without
-from kit.trace.timeline import SyncPoint, Timeline
+from kit.trace.timeline import Place, SyncPoint, Timeline
 
 __all__ = ["UNMARKED", "SyncRow", "after_waits", "from_first", "idle_after", "sync_table", "waits"]
 
@@ -31,6 +31,11 @@ class SyncRow:
     count_per_step: float
     wait_ms_per_step: float
     idle_ms_per_step: float = math.nan  # the device's, after the waits; nan if no kernel was seen
+
+    @property
+    def place(self) -> Place:
+        """As of each of its sync points."""
+        return self.site, self.via, self.cause
 
     @property
     def cost_ms_per_step(self) -> float:
@@ -61,9 +66,9 @@ def sync_table(
     Raises:
         TimelineError: there are sync points but no steps to average over.
     """
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    groups: dict[Place, list[int]] = {}
     for s in syncs:
-        groups.setdefault((s.site, s.via, s.cause), []).append(s.wait_ns)
+        groups.setdefault(s.place, []).append(s.wait_ns)
     if groups and steps < 1:
         raise TimelineError(f"waits per step need at least one step, not {steps}")
     idle = {} if timeline is None else _idle_by_place(timeline)
@@ -98,13 +103,13 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
     return tuple(lost.tolist())
 
 
-def _idle_by_place(timeline: Timeline) -> dict[tuple[str, str, str], float]:
+def _idle_by_place(timeline: Timeline) -> dict[Place, float]:
     """Mean idle time after a wait, by place; only if kernels were seen."""
     if not len(timeline.intervals(kind="kernel")):
         return {}
-    found: dict[tuple[str, str, str], list[int]] = {}
+    found: dict[Place, list[int]] = {}
     for sync, idle in zip(timeline.syncs, idle_after(timeline), strict=True):
-        found.setdefault((sync.site, sync.via, sync.cause), []).append(idle)
+        found.setdefault(sync.place, []).append(idle)
     return {place: float(np.mean(idle)) for place, idle in found.items()}
 
 
@@ -171,11 +176,7 @@ def _goes_around(syncs: Sequence[SyncPoint], step_of: Sequence[int], steps: int)
     before the trace has done so too.
     """
     last = syncs[-1]
-    same = {
-        step
-        for s, step in zip(syncs, step_of, strict=True)
-        if (s.site, s.via, s.cause) == (last.site, last.via, last.cause)
-    }
+    same = {step for s, step in zip(syncs, step_of, strict=True) if s.place == last.place}
     return same == set(range(1, steps + 1))
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "MAX_TEXT",
     "ORIGINS",
     "Pin",
+    "Place",
     "Span",
     "SyncPoint",
     "Timeline",
@@ -67,6 +68,9 @@ class Pin:
     text: str
 
 
+Place = tuple[str, str, str]  # line, library line and cause
+
+
 @dataclass(frozen=True, slots=True)
 class SyncPoint:
     """The host stopped at `at_ns` and waited `wait_ns` for the device."""
@@ -76,6 +80,11 @@ class SyncPoint:
     cause: str  # "item", "print", "copy to host", "unlowered op aten.nonzero", ...
     site: str = ""  # "train.py:41", the user's line
     via: str = ""  # "torch/amp/grad_scaler.py:371", the library line that did it, if not the user's
+
+    @property
+    def place(self) -> Place:
+        """What is one row of a table: the line, the library line and the cause."""
+        return self.site, self.via, self.cause
 
 
 @dataclass(frozen=True, eq=False)

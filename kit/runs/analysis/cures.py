@@ -84,8 +84,7 @@ def in_a_step(run: Run, ms: float) -> str:
 
 def _traced_wait_ms(row: SyncRow, run: Run) -> float:
     """What the waits of a place take in the traced steps, if each step has as many; in ms."""
-    place = row.site, row.via, row.cause
-    found = [s.wait_ns for s in run.timeline.syncs if (s.site, s.via, s.cause) == place]
+    found = [s.wait_ns for s in run.timeline.syncs if s.place == row.place]
     return row.count_per_step * sum(found) / max(len(found), 1) / 1e6
 
 

@@ -30,6 +30,7 @@ from kit.text import UNKNOWN, format_count, format_ms, format_number, format_per
 from kit.trace import Headline, SyncPoint, count_devices, each_step, headline
 from kit.trace.devices import TORCH_CPU
 from kit.trace.metrics import waits_of
+from kit.trace.timeline import Place
 
 __all__ = [
     "HEADLINE_WORDS",
@@ -53,7 +54,6 @@ HEADLINE_WORDS = {  # what each field of `Headline` is called wherever it is sho
 RERUN_POINTS = 0.03  # what a fraction of one differs by between reruns (standard deviation)
 _BLUR_POINTS = 0.10
 _REGULAR = 1.5  # times the shortest: the longest pause between reads at every n-th step
-_Place = tuple[str, str, str]  # line, library line and cause
 _FRACTIONS: dict[str, Callable[[Headline], float]] = {
     "device_busy_fraction": lambda h: h.device_busy_fraction,
     "overlap_fraction": lambda h: h.overlap_fraction,
@@ -173,7 +173,7 @@ class Headlines:
         return found
 
     @cached_property
-    def _rare(self) -> list[dict[_Place, tuple[int, int]]]:
+    def _rare(self) -> list[dict[Place, tuple[int, int]]]:
         return [_rare_in_a_step(run) for run in self._runs]
 
     def _counts(self, old: int, new: int) -> Difference:
@@ -236,10 +236,10 @@ def syncs_of_steps(run: Run) -> list[Sequence[SyncPoint]]:
     return list(found)
 
 
-def _by_place(syncs: Sequence[SyncPoint]) -> dict[_Place, list[SyncPoint]]:
-    at: dict[_Place, list[SyncPoint]] = defaultdict(list)
+def _by_place(syncs: Sequence[SyncPoint]) -> dict[Place, list[SyncPoint]]:
+    at: dict[Place, list[SyncPoint]] = defaultdict(list)
     for sync in sorted(syncs, key=lambda sync: sync.at_ns):
-        at[_place(sync)].append(sync)
+        at[sync.place].append(sync)
     return at
 
 
@@ -261,7 +261,7 @@ def _by_chance(bursts: Sequence[Sequence[SyncPoint]]) -> int:
     return 0 if is_regular else sum(map(len, bursts))
 
 
-def _rare_in_a_step(run: Run) -> dict[_Place, tuple[int, int]]:
+def _rare_in_a_step(run: Run) -> dict[Place, tuple[int, int]]:
     """How often a step waits at most at each place at which not all steps wait equally often, and
     how many of its waits come by chance.
 
@@ -271,7 +271,7 @@ def _rare_in_a_step(run: Run) -> dict[_Place, tuple[int, int]]:
     told, found = waits_of(run), {}
     at = _by_place(told.syncs)
     if told.is_traced:
-        steps = [Counter(map(_place, syncs)) for syncs in syncs_of_steps(run)]
+        steps = [Counter(sync.place for sync in syncs) for syncs in syncs_of_steps(run)]
         for place in at if steps else ():
             most = max(step[place] for step in steps)
             if any(step[place] < most for step in steps):
@@ -286,10 +286,6 @@ def _rare_in_a_step(run: Run) -> dict[_Place, tuple[int, int]]:
             most = min(int((until - np.arange(len(begins))).max()), max(map(len, bursts)))
             found[place] = most, _by_chance(bursts)
     return found
-
-
-def _place(sync: SyncPoint) -> _Place:
-    return sync.site, sync.via, sync.cause
 
 
 def _waits_ms(run: Run) -> list[float]:
