@@ -1,4 +1,4 @@
-"""What a model expects of settings that were not measured yet, as a run that a view can draw.
+"""What a model expects of settings that were not measured yet.
 
 `Foresight` asks the model on a thread of its own; the newest question wins.
 """
@@ -17,7 +17,7 @@ from kit.runs.whatif.predict import Model, Prediction, predict
 from kit.runs.whatif.question import Question, unlike
 from kit.widgets.explorer.rerun import Newest, RunStep
 
-__all__ = ["Foresight", "Models", "expected_run"]
+__all__ = ["Foresight", "Models"]
 
 _MODELS = 16  # kept, because a slider often moves back
 _MODEL_S = 5.0  # a run waits no longer for the model, which should not disturb its clock
@@ -127,18 +127,3 @@ class Models:
         while len(self._models) > _MODELS:
             del self._models[next(iter(self._models))]
         return model
-
-
-def expected_run(prediction: Prediction, of: Run) -> Run:
-    """A prediction as a run: its timeline, of origin "modelled", and the step time; no losses."""
-    steps = prediction.timeline.intervals(kind="step")
-    return Run(
-        settings=prediction.settings,
-        losses=(),
-        step_times_ns=tuple(int(b - a) for a, b in steps) or (round(prediction.step_ms * 1e6),),
-        timeline=prediction.timeline,
-        sync_points=prediction.timeline.syncs,
-        environment=of.environment,
-        name=of.name,
-        predicted_ms=prediction.step_ms,
-    )

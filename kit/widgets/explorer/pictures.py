@@ -12,9 +12,9 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction
 from kit.trace import Timeline
-from kit.widgets.explorer.foresight import expected_run
 from kit.widgets.explorer.linked import SelectionBar, link_selections
 from kit.widgets.numbers.headline import still_html
+from kit.widgets.numbers.whatif import modelled_run
 from kit.widgets.timeline.columns import end_ns
 from kit.widgets.views import TryChange, ViewRow
 
@@ -83,7 +83,7 @@ class Pictures:
 
     def show_model(self, prediction: Prediction, measured: Run) -> None:
         """Draw what a model expects, and mark which views show the model and which do not."""
-        modelled = expected_run(prediction, measured)
+        modelled = modelled_run(measured, prediction)
         self._mark(is_modelled=True)
         self._made["headline"].show(modelled, measured, prediction)
         self._draw_timeline(modelled, None, measured)

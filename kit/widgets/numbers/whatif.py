@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from kit.runs.whatif.predict import Model, Prediction
 from kit.runs.whatif.question import Question
 from kit.text import format_ms, format_percent, safe_html, safe_label, safe_terminal
 from kit.trace import SyncPoint
+from kit.trace.timeline import Place
 from kit.widgets.base import tables
 from kit.widgets.base.controls import bulk_slider, labelled, slider_grid
 from kit.widgets.base.errors import ErrorsIn
@@ -103,19 +103,18 @@ def _words(base: Settings, other: Settings) -> str:
 
 
 def modelled_run(run: Run, prediction: Prediction) -> Run:
-    """A prediction in the form of a run, for the views that draw runs: its one step is modelled."""
-    return replace(
-        run,
+    """A prediction in the form of a run, for the views that draw runs: its steps are modelled."""
+    steps = prediction.timeline.intervals(kind="step")
+    return Run(
         settings=prediction.settings,
         losses=(),
-        step_times_ns=(round(prediction.step_ms * 1e6),),
+        step_times_ns=tuple(int(b - a) for a, b in steps) or (round(prediction.step_ms * 1e6),),
         timeline=prediction.timeline,
         sync_points=prediction.timeline.syncs,
-        unlowered={},
-        compiles=(),
-        graphs=(),  # the bars are of the segments of another plan
-        segments=(),
-        fused=(),
+        environment=run.environment,
+        name=run.name,
+        predicted_ms=prediction.step_ms,
+        sources=run.sources,
     )
 
 
@@ -181,9 +180,9 @@ class WhatIfView(View):
         )  # fmt: skip
         for slider in (self.forward, self.backward):
             slider.disabled = self._model.native is not None
-        waits: dict[tuple[str, str, str], list[SyncPoint]] = defaultdict(list)
+        waits: dict[Place, list[SyncPoint]] = defaultdict(list)
         for sync in self._model.syncs:
-            waits[sync.site, sync.via, sync.cause].append(sync)
+            waits[sync.place].append(sync)
         places = sorted(waits.values(), key=lambda place: -sum(s.wait_ns for s in place))
         self._syncs, self._unasked = [place[0] for place in places[:MOST]], len(places[MOST:])
         self.without = tuple(map(_without_box, self._syncs))
