@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from kit.ir import RECURRENT, ROLES, Graph
+from kit.ir.names import short_op
 from kit.runs.analysis.memory import Holder, MemoryReport, memory
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.device.flops import runs_program
@@ -25,8 +26,7 @@ from kit.trace.intervals import joined
 from kit.widgets.base.theme import COLORS, HELD, MUTED, tint
 
 __all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "held_name",
-           "holder_groups", "mark_columns", "memory_payload", "short_op",
-           "unseen_inside"]  # fmt: skip
+           "holder_groups", "mark_columns", "memory_payload", "unseen_inside"]  # fmt: skip
 
 MAX_BARS = 1200  # of the area; more ops than that share one
 MAX_HOLDERS = 10
@@ -110,11 +110,6 @@ def _nothing(run: Run | None) -> dict[str, Any]:
 
 def _name(run: Run) -> str:
     return safe_label(", ".join(x for x in (run.name, f"mode {run.settings.mode}") if x), 80)
-
-
-def short_op(op: str) -> str:
-    """`aten.mm.default` -> `mm`, safe to draw."""
-    return safe_label(op.removeprefix("aten.").removesuffix(".default"), 40)
 
 
 def counted_text(run: Run) -> str:

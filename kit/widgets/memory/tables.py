@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import starmap
 
 from kit.ir import ROLES
+from kit.ir.names import short_op
 from kit.runs.analysis.memory import (
     MemoryReport,
     OpMemory,
@@ -43,7 +44,6 @@ from kit.widgets.memory.data import (
     held_name,
     holder_groups,
     memory_payload,
-    short_op,
     unseen_inside,
 )
 from kit.widgets.memory.measured import measured_html, measured_line
