@@ -24,7 +24,7 @@ from kit.files import as_path, is_no_users, open_plain
 from kit.text import format_bytes, format_count, format_share, safe_terminal, terminal_table
 from kit.trace.imported import cut_name, naming, whole
 
-__all__ = ["SNAPSHOT_SUFFIXES", "MeasuredMemory", "PeakHolder", "open_memory"]
+__all__ = ["SNAPSHOT_SUFFIXES", "MemorySnapshot", "PeakHolder", "open_memory"]
 
 SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
 MAX_BYTES = 1 << 28  # of a file; its values take several times as much
@@ -52,7 +52,7 @@ class PeakHolder:
 
 
 @dataclass(frozen=True)
-class MeasuredMemory:
+class MemorySnapshot:
     """The memory that torch's allocator gave out on each device, measured.
 
     Units:
@@ -99,10 +99,10 @@ class MeasuredMemory:
 
     def __repr__(self) -> str:
         peak = max(self.peak.values(), default=0)
-        return f"<kit.MeasuredMemory: peak {format_bytes(peak)} on one of {len(self.peak)}>"
+        return f"<kit.MemorySnapshot: peak {format_bytes(peak)} on one of {len(self.peak)}>"
 
 
-def open_memory(path: str | os.PathLike[str]) -> MeasuredMemory:
+def open_memory(path: str | os.PathLike[str]) -> MemorySnapshot:
     """The measured memory in a file of `torch.cuda.memory._dump_snapshot`.
 
     `print(kit.open_memory("snapshot.pickle").to_text())` says the peak of each device and which
@@ -160,7 +160,7 @@ def _check_places(content: mmap.mmap, size: int) -> None:
             raise TraceFileError("it is damaged: it numbers more values than it has bytes")
 
 
-def _memory_of(found: Any, name: str) -> MeasuredMemory:
+def _memory_of(found: Any, name: str) -> MemorySnapshot:
     if not isinstance(found, dict) or not isinstance(found.get("segments"), list):
         raise TraceFileError("it has no list of segments, as torch.cuda.memory._snapshot() has")
     traces = found.get("device_traces")
@@ -195,7 +195,7 @@ def _memory_of(found: Any, name: str) -> MeasuredMemory:
     ends = {d: sum(block.size for block in blocks[d].values()) for d in peaks}
     counts = {d: len(histories.get(d, ())) for d in peaks}
     of_devices = {d: reserved[d] for d in peaks}
-    return MeasuredMemory(name, peaks, ends, of_devices, counts, tuple(holders), tuple(notes))
+    return MemorySnapshot(name, peaks, ends, of_devices, counts, tuple(holders), tuple(notes))
 
 
 def _of_before(holders: Iterable[PeakHolder]) -> Iterator[str]:
