@@ -7,7 +7,7 @@ brings them to what the untraced steps took.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.runs.analysis.segments import SegmentCost, segment_costs
-from kit.runs.whatif.waits import is_guessed, waits_of
+from kit.runs.whatif.waits import is_guessed, waits_by_segment
 from kit.text import format_ns
 from kit.trace import Timeline
 from kit.trace.active import LOADER
@@ -120,7 +120,7 @@ def costs_of(run: Run) -> Costs:
         )
     timeline, graph = run.timeline, run.graphs[0]
     sync = _handover(run)
-    guesses = run.settings.step_mode == "speculate" and is_guessed(run, waits_of(run))
+    guesses = run.settings.step_mode == "speculate" and is_guessed(run, waits_by_segment(run))
     wake = max(_WAKE * run.metrics.get("overhead.sync_ns", 0.0) - _CUT * sync, 0.0)
     rows = segment_costs(run)
     launch, value = _launches(run, rows, sync)
@@ -226,10 +226,7 @@ def _recording(run: Run, cut: float, wake: float, launch: float, value: float) -
     found = {}
     for phase in ops:
         spans = timeline.intervals(kind="record", lane="host/main", name=phase)
-        least = min(
-            _without(spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)], away)
-            for begin, end in timeline.intervals(kind="step")
-        )
+        least = min(_without(inside, away) for inside in _by_step(timeline, spans))
         rest = least - others[phase]
         # A cut costs as much more as was recorded before it, up to `wake`; see `Costs.cut_after`.
         rest = max(rest / 2, rest - wake * cuts[phase])
@@ -256,8 +253,8 @@ def _away(run: Run) -> dict[str, float]:
         spans = timeline.intervals(kind="record", lane="host/main", name=phase)
         in_steps = [
             (_without(inside, loading), _without(inside, both))
-            for begin, end in timeline.intervals(kind="step")
-            if len(inside := spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)])
+            for inside in _by_step(timeline, spans)
+            if len(inside)
         ]
         found[phase] = _asleep(in_steps) / ops[phase]
     return found
@@ -291,23 +288,28 @@ def _without(spans: NDArray[np.int64], away: NDArray[np.int64]) -> float:
     return float(union_ns(without(spans, away)))
 
 
+def _by_step(timeline: Timeline, spans: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Those of some spans that lie in each step."""
+    for begin, end in timeline.intervals(kind="step"):
+        yield spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
+
+
 def _batch(run: Run) -> tuple[float, float]:
     """What a step's batch takes: of Python, and asleep, which neither a trace nor a lock changes.
 
     By the step that had least of each (see `_asleep`), or by the loader's thread. While a worker
     prepares a launch it has Python's lock, so that the host loads nothing then.
     """
-    timeline, steps = run.timeline, run.timeline.intervals(kind="step")
+    timeline = run.timeline
     if run.settings.prefetch:
         python, asleep = _loaded_beside(timeline)
-        return python / len(steps), asleep / len(steps)
+        return python / timeline.steps, asleep / timeline.steps
     spans = timeline.intervals(kind="input", lane="host/main")
     away = timeline.intervals(kind="elsewhere", lane="host/main")
     no_python = np.concatenate([away, timeline.intervals(kind="kernel")])
     launches = np.concatenate([no_python, timeline.intervals(kind="dispatch")])
     found, pythons = [], []
-    for begin, end in steps:
-        inside = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
+    for inside in _by_step(timeline, spans):
         whole, awake = float(union_ns(inside)), _without(inside, away)
         of_others = _without(inside, no_python) - _without(inside, launches)
         found.append((whole, awake))

@@ -24,17 +24,12 @@ from kit.trace.devices import TORCH_CPU
 from kit.trace.kinds import OF_WORKERS
 from kit.trace.simulate import Work, simulate
 
-__all__ = ["NativeModel", "is_native"]
+__all__ = ["NativeModel"]
 
 STEPS, SHOWN = 5, 2  # simulated, and drawn: the first ones fill the loader
 _HOST, _DEVICE = "host/main", "device/0 modelled"
 # What an instant counts as, where several kinds go on: the ops of a batch's loading are loading.
 _FIRST = ("input", "elsewhere", "kernel", "record")
-
-
-def is_native(run: Run) -> bool:
-    """Was it recorded without kit's runtime? Then there are no segments to cut again."""
-    return run.settings.mode == "torch"
 
 
 @dataclass(frozen=True, slots=True)

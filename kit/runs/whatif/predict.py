@@ -26,7 +26,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import Costs, between, costs_of, on_loading, with_overheads
 from kit.runs.whatif.errors import doubts, interval_ms
-from kit.runs.whatif.native import NativeModel, is_native
+from kit.runs.whatif.native import NativeModel
 from kit.runs.whatif.question import Question, unlike
 from kit.runs.whatif.steps import Shape, accumulated, device_times, forward_size, modelled, step_ns
 from kit.runs.whatif.waits import (
@@ -36,7 +36,7 @@ from kit.runs.whatif.waits import (
     by_op,
     is_guessed,
     on_guessing,
-    waits_of,
+    waits_by_segment,
     without_scalers,
     without_wished,
 )
@@ -145,7 +145,7 @@ class Model:
     def __init__(self, run: Run, *others: Run) -> None:
         self._was_recorded = _was_recorded(run)
         self.run = run = _as_it_ran(run)
-        self.native = NativeModel(run) if is_native(run) else None
+        self.native = NativeModel(run) if run.settings.mode == "torch" else None
         self._others = [*map(_as_it_ran, others)]
         self._costs = None if self.native else calibrated(run)
 
@@ -175,7 +175,7 @@ class Model:
     @property
     def syncs(self) -> tuple[SyncPoint, ...]:
         """The sync points of a step that can be taken away."""
-        return tuple(sync for syncs in waits_of(self.run).values() for sync in syncs)
+        return tuple(sync for syncs in waits_by_segment(self.run).values() for sync in syncs)
 
 
 def _native(run: Run, model: NativeModel, asked: Question) -> Prediction:
@@ -254,7 +254,7 @@ def calibrated(run: Run) -> Costs:
 
 
 def _replayed_ns(run: Run, costs: Costs) -> float:
-    waits, segments = waits_of(run), run.segments
+    waits, segments = waits_by_segment(run), run.segments
     device = device_times(run.graphs[0], segments, segments, costs)
     ns = step_ns(_drawn(run, run.settings, run.graphs[0], segments, device, waits), costs)
     return max(ns, 1.0)
@@ -316,7 +316,7 @@ def _shape(
             "a replayed run has recorded nothing, so what recording costs cannot be known from it; "
             "predict from a run with step_mode='retrace'"
         )
-    own = waits_of(run)
+    own = waits_by_segment(run)
     kept = without_scalers(run, without_wished(own, without), wanted)
     removed = own.keys() - kept.keys()
     graph, segments, sources = run.graphs[0], run.segments, None

@@ -23,7 +23,7 @@ __all__ = [
     "by_op",
     "is_guessed",
     "on_guessing",
-    "waits_of",
+    "waits_by_segment",
     "without_scalers",
     "without_wished",
 ]
@@ -61,7 +61,7 @@ def on_guessing(run: Run, waits: Waits) -> str:
     )
 
 
-def waits_of(run: Run) -> Waits:
+def waits_by_segment(run: Run) -> Waits:
     """The sync points of the first traced step, by the segment that was cut last before each ends.
 
     A read of what was issued before cuts no segment of its own: so it is in mode "imperative", and
@@ -120,7 +120,7 @@ def without_wished(own: Waits, without: Sequence[str | SyncRow | SyncPoint]) -> 
 def _matches(sync: SyncPoint, wish: str | SyncRow | SyncPoint) -> bool:
     if isinstance(wish, str):
         return bool(wish) and (wish in sync.site or wish in sync.via)
-    return (sync.site, sync.via, sync.cause) == (wish.site, wish.via, wish.cause)
+    return sync.place == wish.place
 
 
 def without_scalers(run: Run, own: Waits, wanted: Settings) -> Waits:
