@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -248,13 +248,8 @@ def worth_showing(notes: Sequence[Compile]) -> list[int]:
 
 def storms(notes: Sequence[Compile]) -> list[str]:
     """Places that were compiled again and again for one reason, in words, the worst first."""
-    groups: dict[tuple[str, str, int], list[Compile]] = defaultdict(list)
-    for note in notes:
-        if note.kind != "first":
-            groups[note.kind, note.site, note.segment].append(note)
-    found = [group for group in groups.values() if len(group) >= STORM]
-    found.sort(key=len, reverse=True)
-    return [_storm(group) for group in found]
+    found = _alike(notes, lambda note: (note.kind, note.site, note.segment))
+    return [_storm(group) for group in sorted(found, key=len, reverse=True)]
 
 
 def dearest(notes: Sequence[Compile]) -> str:
@@ -263,11 +258,7 @@ def dearest(notes: Sequence[Compile]) -> str:
     In one step, too: a loop in it whose shapes grow compiles at each turn, each time for another
     segment. "" where no line was compiled for repeatedly, and for one reason.
     """
-    groups: dict[tuple[str, str], list[Compile]] = defaultdict(list)
-    for note in notes:
-        if note.kind != "first" and note.site:
-            groups[note.kind, note.site].append(note)
-    found = [group for group in groups.values() if len(group) >= STORM]
+    found = _alike((note for note in notes if note.site), lambda note: (note.kind, note.site))
     if not found:
         return ""
     worst = max(found, key=_ms)
@@ -275,6 +266,15 @@ def dearest(notes: Sequence[Compile]) -> str:
         f"{len(worst)} of them, {format_ms(_ms(worst))}, were for {worst[0].site}, "
         f"{_cause(worst)}; {_cure(worst)}"
     )
+
+
+def _alike(notes: Iterable[Compile], key: Callable[[Compile], Hashable]) -> list[list[Compile]]:
+    """The recompiles with one key, where there are so many that they make a storm."""
+    groups: dict[Hashable, list[Compile]] = defaultdict(list)
+    for note in notes:
+        if note.kind != "first":
+            groups[key(note)].append(note)
+    return [group for group in groups.values() if len(group) >= STORM]
 
 
 def _storm(group: Sequence[Compile]) -> str:

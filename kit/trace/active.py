@@ -15,7 +15,7 @@ from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
 __all__ = ["LOADER", "Active", "Gaps", "Kernels", "Pieces", "by_segment", "grouped", "hull",
-           "launches", "named", "steps_of"]  # fmt: skip
+           "launches", "named", "paired", "steps_of"]  # fmt: skip
 
 LOADER = "host/loader"  # its work is ahead of the step, which does not wait for it
 NONE = -1
@@ -153,6 +153,19 @@ def launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
         span = np.where(is_one, last, span)
     span = np.where(kernels >= 0, span, NONE)
     return np.where(span >= 0, timeline.start_ns[span], NONE), span
+
+
+def paired(timeline: Timeline, kernels: Ints, calls: Ints | None = None) -> tuple[Ints, Ints]:
+    """Those of some kernels for which the file numbers what launched them, and the call of each.
+
+    Args:
+        calls: those that may be; by default all that have a number.
+    """
+    if calls is None:
+        calls = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < NONE))
+    numbers, first = np.unique(timeline.segment[calls], return_index=True)
+    known = kernels[np.isin(timeline.segment[kernels], numbers)]
+    return known, calls[first[np.searchsorted(numbers, timeline.segment[known])]]
 
 
 def _in_order(timeline: Timeline) -> Ints:

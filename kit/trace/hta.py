@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kit.trace.active import NONE, Gaps, Kernels, launches, named
+from kit.trace.active import NONE, Gaps, Kernels, launches, named, paired
 from kit.trace.intervals import Ints
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import union_ns
@@ -150,13 +150,7 @@ def hta_launches(timeline: Timeline, *, every: bool = False) -> HtaLaunches:
 
 def _pairs(timeline: Timeline, names: re.Pattern[str]) -> tuple[Ints, Ints]:
     """The call and the kernel of each launch; of none that launches a graph of CUDA's."""
-    call = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < NONE))
-    call = call[named(timeline, names.match)[call]]
-    kernel = np.flatnonzero(timeline.where(kind=ON_DEVICE) & (timeline.segment < NONE))
-    call = call[np.argsort(timeline.segment[call], kind="stable")]
-    numbers = timeline.segment[call]
-    at = np.searchsorted(numbers, timeline.segment[kernel]).clip(max=max(len(call) - 1, 0))
-    if not len(call):
-        return call, call
-    known = numbers[at] == timeline.segment[kernel]
-    return call[at[known]], kernel[known]
+    is_call = timeline.where(kind="dispatch") & (timeline.segment < NONE)
+    calls = np.flatnonzero(is_call & named(timeline, names.match))
+    kernel, call = paired(timeline, np.flatnonzero(timeline.where(kind=ON_DEVICE)), calls)
+    return call, kernel

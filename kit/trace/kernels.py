@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.text import format_count, format_ms
-from kit.trace.active import launches
+from kit.trace.active import launches, paired
 from kit.trace.communication import way_of
 from kit.trace.devices import CPU_SENDS, TORCH_CPU
 from kit.trace.host import AT_ONCE_NS
@@ -217,7 +217,7 @@ def wrong_times(timeline: Timeline) -> WrongTimes:
 
 def _early_ns(timeline: Timeline, kernels: NDArray[np.intp]) -> Ints:
     """How long each kernel whose launch is known begins before it; below 0: after it."""
-    known, call = _calls(timeline, kernels)
+    known, call = paired(timeline, kernels)
     early: Ints = timeline.start_ns[call] - timeline.start_ns[known]
     return early
 
@@ -231,7 +231,7 @@ def _late_ns(timeline: Timeline, kernels: NDArray[np.intp]) -> Ints:
     """
     waits = np.flatnonzero(timeline.where(kind="wait"))
     down = [i for i, name in enumerate(timeline.names) if way_of(name) == "copy_to_host"]
-    copies, call = _calls(timeline, kernels[np.isin(timeline.name[kernels], down)])
+    copies, call = paired(timeline, kernels[np.isin(timeline.name[kernels], down)])
     if not len(waits) or not len(copies):
         return np.zeros(0, np.int64)
     # Side by side on one axis, the waits of one thread follow those of another.
@@ -249,16 +249,6 @@ def _late_ns(timeline: Timeline, kernels: NDArray[np.intp]) -> Ints:
     return late
 
 
-def _calls(
-    timeline: Timeline, kernels: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Those of some kernels whose launch is known, and its call."""
-    calls = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < -1))
-    numbers, first = np.unique(timeline.segment[calls], return_index=True)
-    known = kernels[np.isin(timeline.segment[kernels], numbers)]
-    return known, calls[first[np.searchsorted(numbers, timeline.segment[known])]]
-
-
 def _mistaken_ns(timeline: Timeline, kernels: NDArray[np.intp], late_ns: int) -> int:
     """For how long, at most, gaps have a wrong cause, if the device's clock is late by so much.
 
@@ -267,7 +257,7 @@ def _mistaken_ns(timeline: Timeline, kernels: NDArray[np.intp], late_ns: int) ->
     """
     busy = joined(timeline.times(kernels))
     begin, end = busy[:-1, 1], busy[1:, 0]
-    known, call = _calls(timeline, kernels)
+    known, call = paired(timeline, kernels)
     order = np.argsort(timeline.start_ns[known], kind="stable")
     known, call = known[order], call[order]
     at = np.searchsorted(timeline.start_ns[known], end).clip(max=len(known) - 1)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kit.runs.run import Run
-from kit.trace import Timeline
 from kit.trace.kernels import charged_ns, communication, distinct_kernels, in_steps
 from kit.trace.kinds import ON_DEVICE
 
@@ -45,15 +43,11 @@ def node_ns(run: Run) -> dict[int, float]:
 def node_kernels(run: Run) -> dict[int, list[tuple[str, int]]]:
     """The kernels that compute each node: their names, and how many nodes each computes."""
     t = run.timeline
-    kernels, _ = distinct_kernels(t, _known(t))
+    known = t.where(kind=ON_DEVICE) & ((t.node >= 0) | (t.segment >= 0))
+    kernels, _ = distinct_kernels(t, np.flatnonzero(known))
     found: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for segment, name, node in kernels.tolist():
         nodes = run.nodes_of(segment, t.names[name], node)
         for i in nodes:
             found[i].append((t.names[name], len(nodes)))
     return dict(found)
-
-
-def _known(t: Timeline) -> NDArray[np.intp]:
-    """The kernels that name a node or a segment."""
-    return np.flatnonzero(t.where(kind=ON_DEVICE) & ((t.node >= 0) | (t.segment >= 0)))
