@@ -65,6 +65,11 @@ def shown(browser: Browser) -> dict[str, Any]:
     return found
 
 
+def row_of(graph: str, key: str) -> str:
+    """The number of a box, in JavaScript."""
+    return f"{graph}.scene.rows.key.indexOf({graph}.scene.strings.indexOf('{key}'))"
+
+
 def click(browser: Browser, key: str, *, shift: bool = False) -> None:
     page = browser.page
     page.wait_for_timeout(400)  # two clicks within 300 ms are a double click to bokeh
@@ -227,7 +232,7 @@ def test_thousands_of_open_boxes_are_drawn_as_far_as_they_can_be_seen(
     whole = shown(offline)
     assert len(whole["keys"]) == 2_000
     assert "small boxes; zoom in" in whole["line"]
-    offline.page.evaluate("graph.center(graph.scene.rowByKey('forward/part3')); graph.draw()")
+    offline.page.evaluate(f"graph.center({row_of('graph', 'forward/part3')}); graph.draw()")
     near = shown(offline)
     assert len(near["keys"]) < 2_000
     assert "not drawn" not in near["line"]
@@ -299,7 +304,7 @@ def test_what_is_done_in_one_copy_of_a_view_is_done_in_the_other(lab: Lab, brows
     key = "forward/layers.0"
     opened = f"(copies[0].open.has('{key}') || copies[0].setOpen(['{key}']))"
     until(browser, f"{now} && ({opened}, copies[1].open.has('{key}'))")
-    picked = f"(copies[1].chosen.size || copies[1].pick(copies[1].scene.rowByKey('{key}')))"
+    picked = f"(copies[1].chosen.size || copies[1].pick({row_of('copies[1]', key)}))"
     until(browser, f"{now} && ({picked}, copies[0].chosen.size > 0)")
     sizes = browser.page.evaluate("copies.map((copy) => [copy.open.size, copy.chosen.size])")
     assert sizes[0] == sizes[1]

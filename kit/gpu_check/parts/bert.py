@@ -31,7 +31,7 @@ def _cells() -> Iterator[Cell]:
         yield from _native_cells(batch)
         yield _cell("base", batch, "kit lazy, replay", ON_DEVICE, step_mode="replay", **LAZY)
         yield _lazy(batch, HOST_CHECK)
-    yield from _other_cells(8)  # each of these compiles much
+    yield from _other_cells()  # each of these compiles much
     for batch in (16, 32):
         yield from _native_cells(batch)
         for scaling in (NONE, HOST_CHECK, ON_DEVICE):
@@ -53,8 +53,9 @@ def _lazy(batch: int, scaling: str) -> Cell:
     return _cell("base", batch, "kit lazy", scaling, keep=keep, **LAZY)
 
 
-def _other_cells(batch: int) -> Iterator[Cell]:
+def _other_cells() -> Iterator[Cell]:
     """What one batch size is measured with: torch.compile, guessed steps, late checks, bulks."""
+    batch = 8
     yield _cell("base", batch, "kit lazy, speculate", HOST_CHECK, step_mode="speculate", **LAZY)
     compiled = {"mode": "torch", "backend": "inductor"}
     yield _cell("base", batch, "torch.compile (inductor)", NONE, **compiled)

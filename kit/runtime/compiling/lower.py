@@ -130,7 +130,6 @@ class Executable:
     compile_ns: tuple[int, int]
     ops: Sequence[Op] = ()  # kept, so that their ids in its key stay theirs
     places: Sequence[tuple[int, int]] = ()  # of its source
-    calls: int = 0
     checks: Checks = NO_CHECKS
     asked: Sequence[Asked] = ()  # its probes
     moved: Mapping[int, int] = field(default_factory=dict)  # `moved_by` of its ops

@@ -132,7 +132,6 @@ class Compiler:
 
     def _hit(self, executable: Executable) -> Executable:
         self._counts["cache.hits"] += 1
-        executable.calls += 1
         return executable
 
     def _find(

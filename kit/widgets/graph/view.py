@@ -9,7 +9,7 @@ stay inside their boxes at any zoom.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import traitlets
@@ -89,15 +89,13 @@ def graph_wasm() -> str:
 
 def graph_model(
     payload: Mapping[str, Any],
-    *,
-    expanded: Iterable[str] = (),
 ) -> tuple[figure, dict[str, ColumnDataSource]]:
     """The figure of a payload, and its sources by name: `boxes`, `edges`, `scene`, ..."""
     sources = {
         name: ColumnDataSource({column: [] for column in columns})
         for name, columns in _EMPTY.items()
     }
-    sources["state"].tags = [json.dumps({"from": "kit", "open": sorted(expanded)})]
+    sources["state"].tags = [json.dumps({"from": "kit", "open": []})]
     plot = graph_figure(sources)
     apply_graph(payload, plot, sources)
     return plot, sources

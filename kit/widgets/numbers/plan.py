@@ -1,6 +1,6 @@
 """The planner: the op stream and where it would be cut, drawn before anything runs.
 
-`plan_payload` is plain data, `plan_figure` draws it. Each op is a cell; cells read like text, left
+`plan_payload` is plain data, `PlanView` draws it. Each op is a cell; cells read like text, left
 to right and row by row. Neighbouring segments differ in colour, the band under a cell is its
 phase, and a line ends a segment: dark where the sizes say so, red where the program forces it. The
 reason stands at the line, and the number of ops in the segment, where there is room.
@@ -39,7 +39,7 @@ from kit.widgets.base.theme import (
     tint,
 )
 
-__all__ = ["CYCLE", "PlanView", "plan_figure", "plan_payload", "plan_text"]
+__all__ = ["CYCLE", "PlanView", "plan_payload", "plan_text"]
 
 ROW = 100  # ops in a row
 MAX_OPS = 10_000  # drawn; glyphs beyond that make the browser slow
@@ -178,16 +178,6 @@ def plan_text(stream: OpStream, segments: Sequence[Segment]) -> str:
         else ""
     )
     return f"{text}.{also}"
-
-
-def plan_figure(stream: OpStream, forward: int, backward: int, *, lazy: bool = False) -> figure:
-    """The op stream, cut by these sizes.
-
-    Raises:
-        SettingsError: a size is not a whole number of at least 1.
-    """
-    payload = plan_payload(stream, plan(stream, forward, backward, lazy=lazy))
-    return _model(payload)[0]
 
 
 def _model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSource]]:

@@ -153,8 +153,8 @@ def cell_of(cell: str, gates: str) -> Callable[..., Arrays]:
     return partial(_lstm if cell == "lstm" else _gru, SPLITS[gates])
 
 
-def predict(params: Any, x: Any, *, cell: str, gates: str, unroll: int = 1) -> Any:
-    """The last layer's output at each time; `unroll` is that of `lax.scan`.
+def predict(params: Any, x: Any, *, cell: str, gates: str) -> Any:
+    """The last layer's output at each time.
 
     Shape:
         (batch, time, inputs) to (time, batch, hidden)
@@ -171,12 +171,12 @@ def predict(params: Any, x: Any, *, cell: str, gates: str, unroll: int = 1) -> A
                 state = run(given, state[0] @ layer["w_hidden"] + layer["b_hidden"], state)
                 return state, state[0]
 
-            _, sequence = jax.lax.scan(at_a_time, state, sequence, unroll=unroll)
+            _, sequence = jax.lax.scan(at_a_time, state, sequence)
     return sequence
 
 
 def build(
-    ctx: Context, *, cell: str, gates: str, layers: int, hidden: int, length: int, unroll: int = 1
+    ctx: Context, *, cell: str, gates: str, layers: int, hidden: int, length: int
 ) -> Callable[[], Any]:
     """The step: loss and gradients in one call, SGD in another."""
     random = np.random.default_rng(ctx.seed)
@@ -197,7 +197,7 @@ def build(
 
     def mean_loss(params: Any, x: Any, y: Any) -> Any:
         cast = partial(jax.tree.map, lambda a: a.astype(dtype))
-        last = predict(cast(params), cast(x), cell=cell, gates=gates, unroll=unroll)[-1]
+        last = predict(cast(params), cast(x), cell=cell, gates=gates)[-1]
         return jnp.mean(jnp.square(last.astype(jnp.float32) - y)) / ctx.accumulate
 
     @jax_step

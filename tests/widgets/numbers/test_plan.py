@@ -23,7 +23,6 @@ from kit.widgets.numbers.plan import (
     MAX_OPS,
     ROW,
     PlanView,
-    plan_figure,
     plan_payload,
     plan_text,
 )
@@ -74,7 +73,6 @@ def test_what_a_strangers_program_is_called_stays_text() -> None:
     view = PlanView(OpStream(stream.graph, stream.calls, notes=(HOSTILE,)))
     assert "<script>" not in view.text.value
     assert "\ud800" not in json.dumps(view.sources["ops"].data["op"], ensure_ascii=False)
-    plan_figure(stream, 3, 3)
 
 
 def test_the_sentence_counts_segments_by_phase_and_reason() -> None:
@@ -140,7 +138,7 @@ def test_nothing_one_op_and_very_many_are_drawn() -> None:
         view = PlanView(stream)
         assert view.error.value == ""
         assert len(view.sources["ops"].data["op"]) == min(len(stream.graph.ops), MAX_OPS)
-        assert len(file_html(plan_figure(stream, 15, 15), INLINE)) > 0
+        assert len(file_html(view.figure, INLINE)) > 0
     assert f"The first {MAX_OPS:,} ops are drawn" in view.text.value
 
 

@@ -50,12 +50,6 @@ export class Scene {
     return this.strings[this.rows[column][row]];
   }
 
-  /** @param {string} key @returns {number} -1 if there is none */
-  rowByKey(key) {
-    for (let i = 0; i < this.count; i += 1) if (this.rows.key[i] && this.key(i) === key) return i;
-    return -1;
-  }
-
   /** @param {number} row @returns {number[]} */
   opsIn(row) {
     const found = [];
