@@ -14,6 +14,7 @@ from kit.notebook import notebook_shell
 from kit.runtime.recording.bulk import Site
 
 __all__ = [
+    "KIT",
     "callers",
     "format_site",
     "here",
@@ -29,8 +30,9 @@ __all__ = [
     "passes_on",
 ]
 
-_KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-_WORKLOADS = _KIT + "workloads" + os.sep
+# The folder of kit itself.
+KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_WORKLOADS = KIT + "workloads" + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # Python's own modules
 _SEPARATOR = re.compile(r"[/\\]")
 _FRAMEWORK = re.compile(r"[/\\](torch|jax)[/\\]")
@@ -129,7 +131,7 @@ def is_standard(path: str) -> bool:
 
 def is_kits(path: str) -> bool:
     """True for a file of kit itself; the shipped steps count as the user's code."""
-    return path.startswith(_KIT) and not path.startswith(_WORKLOADS)
+    return path.startswith(KIT) and not path.startswith(_WORKLOADS)
 
 
 def is_shipped_step(path: str) -> bool:

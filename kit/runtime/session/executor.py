@@ -399,7 +399,7 @@ def _explained(task: Task, error: BaseException, culprit: int | None = None) -> 
     if isinstance(error, KitError):
         return error
     bulk = task.cut.bulk
-    ops = f"{len(bulk.ops)} op{'s' if len(bulk.ops) != 1 else ''}"
+    ops = format_count(len(bulk.ops), "op")
     if culprit is not None:
         site = format_site(bulk.frames[culprit][0]) or "an unknown line"
         what = f"{bulk.ops[culprit].name}, recorded at {site}, failed in segment {task.index} "

@@ -33,14 +33,13 @@ from weakref import ref
 
 from kit.errors import SessionError
 from kit.runtime.engine.operations import IN_BETWEEN
-from kit.runtime.recording.sites import callers
+from kit.runtime.recording.sites import KIT, callers
 
 __all__ = ["Interrupts", "give_back_all", "no_session", "postponed", "refuse_in_handler"]
 
 QUIET_S = 0.05  # without an op recorded: then no op is under way
 RETRY_S = 0.02  # between two looks at an interrupt that is kept
-_KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-_RECORDERS = tuple(f"{_KIT}{folder}{os.sep}" for folder in ("runtime", "torch", "jax"))
+_RECORDERS = tuple(f"{KIT}{folder}{os.sep}" for folder in ("runtime", "torch", "jax"))
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = (
     *{_PATHS[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
@@ -280,7 +279,7 @@ def refuse_in_handler(frame: FrameType | None) -> None:
     """
     while frame is not None and (frame := frame.f_back) is not None:
         code = frame.f_code
-        if code.co_filename.startswith(_KIT):
+        if code.co_filename.startswith(KIT):
             if code.co_qualname in _HOLD:
                 return  # nothing came between
         elif _is_called_in_between(frame):
@@ -315,7 +314,7 @@ def _is_waiting(frame: FrameType | None) -> bool:
     if frame is None:
         return False
     if frame.f_code.co_filename != threading.__file__:
-        return frame.f_code.co_qualname in _WAITS and frame.f_code.co_filename.startswith(_KIT)
+        return frame.f_code.co_qualname in _WAITS and frame.f_code.co_filename.startswith(KIT)
     while frame is not None and frame.f_code.co_filename == threading.__file__:
         if frame.f_code.co_name == "start":
             return False  # a thread that has started must be known to whoever starts it

@@ -13,7 +13,7 @@ from numbers import Number
 from typing import Any, NamedTuple
 from weakref import ref
 
-from kit.runtime.recording.bulk import Cell, Op, Task, Value
+from kit.runtime.recording.bulk import Bulk, Cell, Op, Task, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.steps.look import Batch
 from kit.text import format_count
@@ -35,6 +35,7 @@ __all__ = [
     "is_held",
     "is_read",
     "leaf_of",
+    "made_at",
     "numbers_in",
     "reads_of",
     "source_of",
@@ -264,7 +265,7 @@ def difference(last: Recording, now: Recording, *, replay: bool) -> str:
         value = holder()
         if value is not None and value.cell is not None and id(value.cell.task) in last.numbers:
             task = last.tasks[number]
-            site, _ = _origin(task, task.cut.wanted[i], lambda op: len(op.outputs))
+            site = made_at(task.cut.bulk, task.cut.wanted[i])
             return (
                 f"the step keeps a tensor of each step, made at {site}; if its loss does, by its "
                 "graph, return loss.detach(), and what it returns in an object, in a dict or a list"
@@ -289,7 +290,7 @@ def _task_difference(old: Task, new: Task) -> str:
         return f"the graph is another one ({bulk.phase}, {format_count(len(bulk.ops), 'op')})"
     for i, (a, b) in enumerate(zip(old.scalars, new.scalars, strict=True)):
         if a != b and not (a.__class__ is Draw and b.__class__ is Draw) and (a == a or b == b):
-            site, name = _origin(new, i, lambda op: op.scalars)
+            site, name = _origin(new.cut.bulk, i, lambda op: op.scalars)
             where = f"{site} ({name})" if name else site
             return (
                 f"a Python number changes from step to step at {where}{_SUCH_AS}from {a:g} to {b:g}"
@@ -297,9 +298,14 @@ def _task_difference(old: Task, new: Task) -> str:
     return ""
 
 
-def _origin(task: Task, number: int, count: Callable[[Op], int]) -> tuple[str, str]:
+def made_at(bulk: Bulk, slot: int) -> str:
+    """The line that makes what is in a slot."""
+    return _origin(bulk, slot, lambda op: len(op.outputs))[0]
+
+
+def _origin(bulk: Bulk, number: int, count: Callable[[Op], int]) -> tuple[str, str]:
     """The line and the name of the op that a thing belongs to, of which each op has `count`."""
-    for op, frame in zip(task.cut.bulk.ops, task.cut.bulk.frames, strict=True):
+    for op, frame in zip(bulk.ops, bulk.frames, strict=True):
         number -= count(op)
         if number < 0:
             return format_site(frame[0]) or "an unknown line", op.name

@@ -16,7 +16,7 @@ from kit.runtime.recording.bulk import LISTED_REFERENCES, Bulk, Op, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE
 from kit.runtime.steps.functions import KnownFunction
-from kit.runtime.steps.recording import Draw
+from kit.runtime.steps.recording import Draw, made_at
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, View
 
@@ -174,7 +174,7 @@ def _kept_elsewhere(bulk: Bulk, reached: set[int], writes: list[Buffer]) -> str:
         return f"it writes a tensor of {buffer.spec.aval} that is no argument"
     writes.clear()  # they hold values
     if (value := _held(bulk.values, reached)) is not None:
-        return f"it keeps what it made at {_site_of(bulk, value.slot)} elsewhere"
+        return f"it keeps what it made at {made_at(bulk, value.slot)} elsewhere"
     return ""
 
 
@@ -337,11 +337,3 @@ def _first_use(bulk: Bulk, leaf: Value) -> str:
         if -1 - number in refs:
             return f", at {format_site(frame[0])}"
     return ""
-
-
-def _site_of(bulk: Bulk, slot: int) -> str:
-    for op, frame in zip(bulk.ops, bulk.frames, strict=True):
-        slot -= len(op.outputs)
-        if slot < 0:
-            return format_site(frame[0]) or "an unknown line"
-    return "an unknown line"

@@ -65,7 +65,7 @@ def test_a_shipped_step_is_the_users_wherever_kit_is_installed(
 ) -> None:
     installed = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "kit", "")
     step = os.path.join(installed, "workloads", "")
-    monkeypatch.setattr("kit.runtime.recording.sites._KIT", installed)
+    monkeypatch.setattr("kit.runtime.recording.sites.KIT", installed)
     monkeypatch.setattr("kit.runtime.recording.sites._WORKLOADS", step)
     assert is_users(step + "mlp.py")
     assert not is_users(installed + "api.py")
