@@ -71,6 +71,9 @@ def interval_ms(
     Returns:
         least, most and the words; nan, nan where nobody has measured such predictions.
     """
+    if run.doubt and run.doubt != run.measured.unlike_text:  # that one widens it, below
+        why = "how wrong predictions are was measured on runs that nothing disturbed"
+        return math.nan, math.nan, f"how far off this is, is not known: {why}"
     unmeasured = [name for name in _changed(run, asked) if _known(name) is None]
     low, high = told_interval(run, of_rerun=False)  # beside which `KNOWN_ERRORS` were measured
     if differ := sorts_of_steps(run.timeline, run.sorts):

@@ -104,6 +104,7 @@ def test_what_is_predicted_of_a_disturbed_run_says_so_first() -> None:
         said = f"the run may be off, and what is made of it: {disturbed.doubt}"
         found = predict(disturbed)
         assert found.assumptions[0] == found.timeline.notes[0] == said
+        assert found.step_text.endswith("(± unknown)")
         assert not any("may be off" in text for text in predict(run).assumptions)
 
 
@@ -112,6 +113,7 @@ def test_a_second_run_that_was_disturbed_is_told_too() -> None:
     other = replace(other, conditions=Conditions(cores=2, others=1.0))
     found = predict([run, other], run.settings.replace(batch_size=12))
     assert other.doubt in found.assumptions[0]
+    assert found.step_text.endswith("(± unknown)")
 
 
 def test_steps_that_a_damaged_file_says_took_weeks_are_predicted_at_once() -> None:
