@@ -23,7 +23,9 @@ from kit.runtime.recording.bulk import Value
 from kit.runtime.session.session import Session, current_session, session_for
 from kit.torch.scaling.fused import (
     counted_on_device,
+    has_new_hooks,
     make_fused,
+    note_good_step,
     stepped,
     stepped_whatever_found,
 )
@@ -46,7 +48,8 @@ class DeferredScaler(CheckedScaler):
     The scale itself follows on the device, so it is never late. An optimizer that counts its steps
     in a Python number is refused: the number could not be taken back.
 
-    One number is read, once, where an optimizer that does not start from zeros makes its state.
+    One number is read, once, where an optimizer that does not start from zeros makes its state, and
+    until a hook has run in a good step.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -102,7 +105,14 @@ class DeferredScaler(CheckedScaler):
         bad = _any_of(list(optimizer_state["found_inf_per_device"].values()))
         if _makes_unknown_state(optimizer):
             with counted_on_device(optimizer):
-                return None if bool(bad) else optimizer.step(*args, **kwargs)
+                if bool(bad):
+                    return None
+                note_good_step(optimizer)
+                return optimizer.step(*args, **kwargs)
+        if has_new_hooks(optimizer):
+            if bool(bad):
+                return None
+            note_good_step(optimizer)
         if self._last == (session, session.step):  # the program never calls mark_step: look now
             session.flush("check")
             session.redo.close()

@@ -23,8 +23,10 @@ __all__ = [
     "HOOKS_OF_ALL",
     "counted_on_device",
     "has_hooks",
+    "has_new_hooks",
     "hooks_of",
     "make_fused",
+    "note_good_step",
     "prefer_fused",
     "stepped",
     "stepped_whatever_found",
@@ -35,6 +37,7 @@ HOOKS_OF_ALL: list[dict[int, Any]] = [  # of optimizers
     private("torch.optim.optimizer._global_optimizer_post_hooks"),
 ]
 _BY_KIT = "_made_fused_by_kit"  # the attribute of such an optimizer
+_KNOWN_HOOKS = "_hooks_known_to_kit"  # its attribute: numbers of those that ran in a good step
 _SUPPORTS = "_step_supports_amp_scaling"  # torch's, of one that gets `found_inf` itself
 
 
@@ -90,10 +93,30 @@ def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
 
 def hooks_of(optimizer: torch.optim.Optimizer) -> list[Any]:
     """The hooks of the program's that its step calls."""
+    return [*_hooks_by_id(optimizer).values()]
+
+
+def has_new_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Has it hooks that have run in no good step yet?
+
+    In its first one a hook may make what it keeps, as an average of the weights: what that was
+    before is known to nobody, so that a bad step is skipped as a whole.
+    """
+    return not _hooks_by_id(optimizer).keys() <= {*getattr(optimizer, _KNOWN_HOOKS, ())}
+
+
+def note_good_step(optimizer: torch.optim.Optimizer) -> None:
+    """Its hooks run in a good step now."""
+    setattr(optimizer, _KNOWN_HOOKS, tuple(_hooks_by_id(optimizer)))
+
+
+def _hooks_by_id(optimizer: torch.optim.Optimizer) -> dict[int, Any]:
+    """By the number that torch has given each, and gives to no other."""
     tables = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # none in some wrappers
-    own = [hook for x in tables for hook in (getattr(optimizer, x, None) or {}).values()]
-    of_all = [hook for hooks in HOOKS_OF_ALL for hook in list(hooks.values())]
-    return [*own, *(hook for hook in of_all if not _is_kits(hook))]
+    own = [getattr(optimizer, x, None) or {} for x in tables]
+    of_all = {i: hook for table in HOOKS_OF_ALL for i, hook in list(table.items())}
+    found = {i: hook for table in own for i, hook in table.items()}
+    return found | {i: hook for i, hook in of_all.items() if not _is_kits(hook)}
 
 
 def _is_kits(hook: Any) -> bool:

@@ -25,7 +25,9 @@ from kit.errors import ScalerError, SettingsError
 from kit.torch.scaling.fused import (
     counted_on_device,
     has_hooks,
+    has_new_hooks,
     make_fused,
+    note_good_step,
     stepped,
     stepped_whatever_found,
 )
@@ -213,7 +215,8 @@ class OnDeviceScaler(CheckedScaler):
     the host cannot do that, and is refused.
 
     One number is read, once, where an optimizer not in `_STARTS_FROM_ZERO` makes its state: what
-    that state was before a skipped first step is known to the optimizer only.
+    that state was before a skipped first step is known to the optimizer only. And until a hook has
+    run in a good step, see `has_new_hooks`.
     """
 
     def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
@@ -228,6 +231,10 @@ class OnDeviceScaler(CheckedScaler):
         **kwargs: Any,
     ) -> Any:
         found = list(optimizer_state["found_inf_per_device"].values())
+        if has_new_hooks(optimizer):
+            if any(map(bool, found)):
+                return None
+            note_good_step(optimizer)
         params = stepped(optimizer)
         weights = [p.detach().clone() for p in params]
         states = [_copied(optimizer.state.get(p, {})) for p in params]

@@ -156,3 +156,32 @@ def test_an_average_that_a_hook_replaces_in_a_global_is_taken_back(mode: str) ->
         for i in range(6):
             task.step(i == 3)
         assert torch.isfinite(AVERAGE.pop("weight").cpu()).all()
+
+
+@pytest.mark.parametrize("way", ["lazy", "replay"])
+@pytest.mark.parametrize("mode", DYNAMIC[1:])
+def test_an_average_that_a_hook_makes_first_in_a_bad_step_is_that_of_the_first_good_one(
+    mode: str, way: str
+) -> None:
+    """It was made of infinite weights, and stayed nan. The first steps of a run overflow often."""
+
+    def run(mode: str, device: str) -> Any:
+        task, averages = Task(mode, device, torch.optim.SGD, {"lr": 0.1}), dict[str, Any]()
+
+        @torch.no_grad()
+        def average(*_: Any) -> None:
+            for name, p in task.model.named_parameters():
+                if name in averages:
+                    averages[name].mul_(0.9).add_(p, alpha=0.1)
+                else:
+                    averages[name] = p.detach().clone()
+
+        for i in range(8):
+            if i == 3:  # as where averages begin after some epochs
+                task.optimizer.register_step_post_hook(average)
+            task.step(i in (3, 4, 6))
+        return [*task.weights(), *(x.cpu() for x in averages.values())]
+
+    expected = run("dynamic, host check", "cpu")
+    with open_session(WAYS[way], cache=CACHE):
+        torch.testing.assert_close(run(mode, "kit"), expected, rtol=1e-4, atol=1e-5)
