@@ -28,6 +28,7 @@ __all__ = [
     "is_collective",
     "is_compiled",
     "is_free",
+    "is_launch",
     "is_librarys",
     "is_runtimes",
     "is_transfer",
@@ -66,6 +67,8 @@ _FREES = frozenset({
     "hipFreeHost",
 })  # fmt: skip
 _RUNTIMES = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
+_LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "hipLaunch",
+             "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch", "hipGraphLaunch")  # fmt: skip
 _TRANSFERS = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset", "hipMemcpy", "hipMemset")
 
 
@@ -114,6 +117,11 @@ def is_wait(call: str) -> bool:
 def is_free(call: str) -> bool:
     """Does a function of CUDA's or HIP's give memory back, and first wait for the device?"""
     return call.partition("_")[0] in _FREES
+
+
+def is_launch(call: str) -> bool:
+    """Is it a function of CUDA's or HIP's that launches a kernel, or a graph of them?"""
+    return call.startswith(_LAUNCHES)
 
 
 def is_runtimes(call: str) -> bool:

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from kit.trace.active import NONE, Active
 from kit.trace.communication import way_of
-from kit.trace.intervals import Ints, Mask, distinct
+from kit.trace.intervals import Ints, Mask, distinct, joined
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
 __all__ = ["AT_ONCE_NS", "ENGINE", "LONG_NS", "NEARLY", "Host", "blocked", "busy_callers",
-           "is_update", "phases", "waits_for_copy"]  # fmt: skip
+           "idle_in", "is_update", "phases", "waits_for_copy"]  # fmt: skip
 
 PART = 0.1  # of all launches: so much makes a thread a part of the host
 DEEP = 256  # launches on their way: CUDA's queue takes about 1,000
@@ -99,6 +99,24 @@ def busy_callers(calls: NDArray[Any]) -> list[Any]:
     threads, count = np.unique(calls, return_counts=True)
     found: list[Any] = threads[count >= PART * count.sum()].tolist()
     return found
+
+
+def idle_in(calls: Ints, work: Ints) -> Ints:
+    """When a device had done its work, of each call that seems to wait for that; else its start.
+
+    The work ends within the call, or soon after: the clocks of device and host differ. No other
+    follows at once, as of kernels that had been launched before: the host launches none meanwhile.
+
+    Shape:
+        calls, work (n, 2): starts and stops
+    """
+    busy = joined(np.stack([work[:, 0], work[:, 1] + AT_ONCE_NS], axis=1))
+    begin, end = calls.T
+    at = np.searchsorted(busy[:, 0], end) - 1
+    last = busy[at.clip(0), 1] - AT_ONCE_NS if len(busy) else begin
+    waits = (at >= 0) & (last - begin >= LONG_NS) & (end - begin >= NEARLY * (last - begin))
+    done: Ints = np.where(waits, np.minimum(last, end), begin)
+    return done
 
 
 def waits_for_copy(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kit.trace.communication import READS
-from kit.trace.devices import is_free, is_runtimes, is_transfer, is_wait, sends_on_host
+from kit.trace.devices import is_free, is_launch, is_runtimes, is_transfer, is_wait, sends_on_host
 from kit.trace.host import ENGINE
 from kit.trace.kinds import KINDS
 
@@ -22,8 +22,6 @@ __all__ = [
 ]
 
 EXPORTED = "kit."  # categories of our own files: "kit.kernel", "kit.sync"
-_LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "hipLaunch",
-             "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch", "hipGraphLaunch")  # fmt: skip
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
 HOST = frozenset({"cpu_op", "operator", "user_annotation"})
@@ -90,7 +88,7 @@ def _role_of_call(name: str) -> int:
     """By the name of a function of CUDA's or HIP's."""
     if is_wait(name):
         return Role.WAIT
-    if name.startswith(_LAUNCHES):
+    if is_launch(name):
         return Role.LAUNCH
     if is_transfer(name):
         return Role.TRANSFER

@@ -12,10 +12,9 @@ from kit.formats.chrome.lanes import Lanes
 from kit.text import format_count
 from kit.trace.active import grouped
 from kit.trace.communication import way_of
-from kit.trace.host import AT_ONCE_NS, LONG_NS, NEARLY, waits_for_copy
+from kit.trace.host import AT_ONCE_NS, idle_in, waits_for_copy
 from kit.trace.imported import Spans
 from kit.trace.intervals import Ints, Mask
-from kit.trace.intervals import joined as union
 from kit.trace.timeline import SyncPoint
 
 __all__ = [
@@ -104,6 +103,10 @@ def frees(
     """
     thread, start, stop = times
     done = start[calls]
+
+    def ends(some: Chosen) -> Ints:
+        return np.stack([start[some], stop[some]], axis=1)
+
     if not len(calls) or not len(work):
         return calls[:0], done[:0]
     owner = lanes.owners()[thread]
@@ -112,22 +115,10 @@ def frees(
         numbers = launched[mine][launched[mine] < -1]
         users = owner[launches[np.isin(launched[launches], numbers)]]
         is_users = np.isin(owner[calls], users) | (not len(users))
-        done = np.where(is_users, np.maximum(done, _idle_in(calls, mine, start, stop)), done)
+        idle = idle_in(ends(calls), ends(mine))
+        done = np.where(is_users, np.maximum(done, idle), done)
     waits = done > start[calls]
     return calls[waits], done[waits]
-
-
-def _idle_in(calls: Chosen, work: Chosen, start: Ints, stop: Ints) -> Ints:
-    """When one device had done its work, of each call that seems to wait for that; else its start.
-
-    The work ends within the call, or soon after: the clocks of device and host differ. No other
-    follows at once, as of kernels that had been launched before: the host launches none meanwhile.
-    """
-    busy = union(np.stack([start[work], stop[work] + AT_ONCE_NS], axis=1))
-    at = np.searchsorted(busy[:, 0], stop[calls]) - 1
-    begin, end, last = start[calls], stop[calls], busy[at.clip(0), 1] - AT_ONCE_NS
-    waits = (at >= 0) & (last - begin >= LONG_NS) & (end - begin >= NEARLY * (last - begin))
-    return np.where(waits, np.minimum(last, end), begin)
 
 
 def of_threads(

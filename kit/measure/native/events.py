@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from kit.measure.base.loading import BATCH
+from kit.measure.native.calls import is_other_call, spent_in_calls
 from kit.measure.native.places import Place, agreed, lines_of_reads, where
 from kit.runtime.profiling.elsewhere import Look, blocked_of
 from kit.runtime.profiling.own_code import stretches
@@ -114,8 +115,11 @@ def timeline_of(
         if not kernels:
             notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
         syncs = list(_syncs(_waits(events, host), steps, agreed(places)))
+        calls = [e for e in host if is_other_call(e.name) and _is_of_steps(e, steps)]
+        given, freed = spent_in_calls([e.name for e in calls], _times(calls), kernels)
+        syncs += freed
         waits = [Span(_MAIN, s.cause, "wait", s.at_ns, s.at_ns + s.wait_ns) for s in syncs]
-        spans += kernels + waits
+        spans += kernels + waits + given
     if looks is not None:
         known = _known(host, device)
         spans += _away(known, steps, looks)
@@ -375,6 +379,12 @@ def _cause(wait: Any) -> str:
         return "synchronize"
     ways = {way_of(kernel.name) for kernel in op.kernels}
     return cause_of(op.name, ways.pop() if len(ways) == 1 else "")
+
+
+def _is_of_steps(call: Any, steps: Iterable[Any]) -> bool:
+    """Is it made in a step, by its thread or by the engine's, for which that one waits?"""
+    is_theirs = any(a.name.startswith((STEP, ENGINE)) for a in ancestors(call))
+    return is_theirs and any(begins_in(call, step) for step in steps)
 
 
 def begins_in(event: Any, step: Any) -> bool:
