@@ -23,9 +23,14 @@ class LaterSteps:
     """The steps after a recording: how many, and how long they and what came after them took.
 
     In a loop of phases (to play games, then to train on them) the recorded steps are of one phase.
+    Where none came after it, the time before it is all that tells of the others.
+
+    Args:
+        asked_ns: when the recording was asked for, whose first step begins now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked_ns: int | None = None) -> None:
+        self._before_ns = 0 if asked_ns is None else perf_counter_ns() - asked_ns
         self._count = 0
         self._began_ns = self._ended_ns = self._over_ns = -1
 
@@ -56,6 +61,13 @@ class LaterSteps:
             said.append(
                 f"after the loop's last step the program went on for {format_ms(after_ms)}: what "
                 "it did there, as to validate or to save, is in no step"
+            )
+        before_ms = self._before_ns / 1e6
+        if not self._count and before_ms > max(own_ms.sum(), _LONG_MS):
+            said.append(
+                f"the first recorded step began {format_ms(before_ms)} after the watch: what the "
+                "program did before it, as to load data or to play games, is in no step, and no "
+                "later step says whether it comes again"
             )
         notes = (*run.timeline.notes, *filter(None, said))
         return replace(run, timeline=replace(run.timeline, notes=notes))

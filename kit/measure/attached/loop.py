@@ -368,7 +368,7 @@ class LoopWatch(OptimizerWatch):
             name = self._name or format_site(site).rpartition(":")[0] or "a loop"
             ends_at = ", ".join(filter(None, (boundary, format_site(site))))
             recorded = Recorded(name, ends_at, site, notes=notes_of_left_out(self._left_out))
-            self._later = LaterSteps()
+            self._later = LaterSteps(request.asked_ns)
             self._recording = Recording(recorded, recorder, request, self.strangers)
             if self._is_closed:  # by another thread, which has not seen this recording
                 self._end("the watch was closed")

@@ -29,13 +29,13 @@ LEAST = 2  # measured steps that a recording is worth asking for
 
 
 class Wanted:
-    """What `start` asks for."""
+    """What `start` asks for, and when."""
 
     def __init__(self, steps: int, skip: int | None) -> None:
         for what, number, least in (("steps", steps, 1), ("skip", skip, 0)):
             if number is not None:
                 check_whole_number(SettingsError, f"{what} of a watch", number, at_least=least)
-        self.steps, self.skip = steps, skip
+        self.steps, self.skip, self.asked_ns = steps, skip, time.perf_counter_ns()
         if skip is None and ranks_of_job() > 1:
             self.skip = MOST_WARMUP  # that all ranks record the same steps
 

@@ -202,6 +202,24 @@ def test_what_takes_long_after_the_last_step_or_in_a_few_later_ones_is_said(
     assert note.startswith("after the loop's last step the program went on for 1 s")
 
 
+def test_what_took_long_before_the_only_phase_that_was_seen_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with --stop, before games are played again: 2 s of them, and 0.1 s of steps were told."""
+    now = [0]
+    monkeypatch.setattr(later, "perf_counter_ns", lambda: now[0])
+    run = replace(make_run(), step_times_ns=(5 * 10**6,) * 20)
+    for before_ms, later_steps, is_said in ((2000, 0, True), (2000, 1, False), (400, 0, False)):
+        now[0] = before_ms * 10**6
+        steps = later.LaterSteps(asked_ns=0)
+        steps.begin()
+        for _ in range(later_steps):
+            steps.end_step()
+        notes = set(steps.noted(run).timeline.notes) - set(run.timeline.notes)
+        assert bool(notes) == is_said
+        assert all(note.startswith("the first recorded step began 2 s after") for note in notes)
+
+
 def test_another_optimizer_that_steps_several_times_in_each_step_is_named() -> None:
     """A step of 34 ms stood beside tqdm's 7 ms an iteration."""
     rare, often = _sgd(), _sgd()
