@@ -12,15 +12,15 @@ from types import MappingProxyType
 
 from kit.ir.graph import Graph
 
-__all__ = ["ROLES", "roles"]
+__all__ = ["PARAMETER", "ROLES", "roles"]
 
-_HOST, _NUMBER, _PARAMETER, _OPTIMIZER, _OLDER = (
+_HOST, _NUMBER, PARAMETER, _OPTIMIZER, _OLDER = (
     "from the host", "number", "parameter", "optimizer state", "made before the step",
 )  # fmt: skip
 # A role -> what is known of the values that have it.
 ROLES = MappingProxyType(
     {
-        _PARAMETER: "the update reads it, and so does forward or backward",
+        PARAMETER: "the update reads it, and so does forward or backward",
         _OPTIMIZER: "only the update reads it",
         _OLDER: "of an earlier step; the update does not read it",
         _HOST: "a batch, or what no step has changed",
@@ -48,4 +48,4 @@ def _role(graph: Graph, i: int, phases: set[str]) -> str:
         return _NUMBER
     if "update" not in phases:
         return _OLDER
-    return _OPTIMIZER if phases == {"update"} else _PARAMETER
+    return _OPTIMIZER if phases == {"update"} else PARAMETER

@@ -27,6 +27,7 @@ from kit.runs.analysis.cures import (
     sync_cure,
 )
 from kit.runs.analysis.lines import away_by_line, seldom_at_line
+from kit.runs.analysis.wide import float64_advice
 from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.gradients import comes_last
 from kit.runs.labels import is_native, is_of_jax, is_of_strangers, is_on_cpu, is_on_gpu
@@ -425,6 +426,9 @@ ADVICE_RULES = (
     AdviceRule(("cores",), _cores, ("recording", "dispatch")),
     AdviceRule(("small segments",), _segments, ("dispatch",)),
     AdviceRule(("unrolled cells",), _unrolled, ("recording", "compile")),
+    AdviceRule(
+        ("float64",), lambda run, seen: float64_advice(run, SHARE * seen.step_ms), ("device",)
+    ),
 )
 RULES = tuple(name for rule in ADVICE_RULES for name in rule.names)
 
