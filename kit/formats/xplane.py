@@ -43,7 +43,7 @@ from kit.trace.imported import (
     own_name,
 )
 from kit.trace.planes import HOST_PLANE, TPU_PLANE, device_events, quiet_about_types
-from kit.trace.syncs import WHOLE
+from kit.trace.syncs import READ_OR_READY, WHOLE
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "planes_imported", "read_xplane"]
 
@@ -58,6 +58,10 @@ _MISSING = {
     "kernel": "no device kernels are in the profile: it has no plane of a device, and no hlo_op on "
     "the host's",
 }
+_NAMELESS = (
+    "no function of Python's is known around some waits, or any (python_tracer_level=1): at which "
+    "line they are, and whether a value was read there or only waited for, is not known"
+)
 _NO_PROFILE = (
     "it is no XSpace, or was cut off: write or copy it again. A Chrome trace is read by its "
     "suffix, .json or .json.gz"
@@ -195,6 +199,7 @@ class _Profile:
         self.environment: dict[str, str] = {"imported from": "jax profile"}
         self._step_names: frozenset[str] = frozenset()  # of those that are marked
         self._is_asked_in_vain = False  # is there nothing that `step_by` names?
+        self._has_nameless_waits = False  # of which no function of Python's is known
         self._is_waiting_in_calls = False  # no event of a buffer's wait: the Python call stands in
         self._kernels(planes)
         for plane in planes:
@@ -233,6 +238,7 @@ class _Profile:
         for what, missing in _MISSING.items():
             if not (kind[near] == KINDS.index(what)).any():
                 self.notes.append(missing)
+        self.notes += [_NAMELESS] * self._has_nameless_waits
         syncs = [
             SyncPoint(s.at_ns - zero, s.wait_ns, s.cause, s.site, s.via)
             for s in map(self.syncs.get, self.spans)
@@ -402,12 +408,16 @@ class _Profile:
         self.spans = [s for s, w in zip(self.spans, whys, strict=True) if not w]
 
     def _sync(self, event: HostEvent, around: Sequence[str]) -> SyncPoint:
-        """What was read, by the Python function that read it; the profiler gives lines, too."""
+        """What was read, by the Python function that read it; the profiler gives lines, too.
+
+        Without functions of Python's only a copy is told from other waits.
+        """
         called = {name.rpartition(" ")[2] for name in around if name.startswith("$")}
+        self._has_nameless_waits |= not called
         cause = "item" if called & _READS else "copy to host"
         is_copy = event.name.startswith("np.") or bool(called & _COPIES)
         if "block_until_ready" in called or not is_copy:
-            cause = cause if called & _READS else "block_until_ready"
+            cause = cause if called & _READS else "block_until_ready" if called else READ_OR_READY
         wait_ns = event.stop_ns - event.start_ns
         return SyncPoint(event.start_ns, wait_ns, cause, *self._places(around))
 

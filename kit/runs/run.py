@@ -127,8 +127,9 @@ class Run:
         no hook tells what a program reads of an array of jax. A foreign trace may have no host.
         """
         is_jit = self.environment.get(BASELINE) == JIT
-        seen = self.sees_waits_untraced or self.sync_points or (not is_jit and self.timeline.steps)
-        return bool(seen) and says_host(self.timeline)
+        is_traced = self.timeline.steps > 0 and not is_jit
+        seen = is_traced or (len(self.sync_points) > 0 and len(self.step_times_ns) > 0)
+        return (seen or self.sees_waits_untraced) and says_host(self.timeline)
 
     @property
     def sees_waits_untraced(self) -> bool:

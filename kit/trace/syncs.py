@@ -13,11 +13,21 @@ from kit.trace.active import Gaps, Kernels, Pieces, hull
 from kit.trace.intervals import Ints, common, without
 from kit.trace.timeline import Place, SyncPoint, Timeline
 
-__all__ = ["UNMARKED", "SyncRow", "after_waits", "from_first", "idle_after", "sync_table", "waits"]
+__all__ = [
+    "READ_OR_READY",
+    "UNMARKED",
+    "SyncRow",
+    "after_waits",
+    "from_first",
+    "idle_after",
+    "sync_table",
+    "waits",
+]
 
 _END = np.iinfo(np.int64).max
 # The names of the step of a foreign trace in which none repeats: all of it, and what was asked for.
 UNMARKED = WHOLE, RANGE = "whole trace", "the chosen range"
+READ_OR_READY = "a read, or block_until_ready"  # cause of a wait of which no call is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from kit.errors import TraceFileError
 from kit.formats.host_events import HostEvent, with_waits
 from kit.formats.python_lines import places
 from kit.runs.analysis.summary import summary
+from kit.widgets.base.tables import sync_table_html
 from tests.formats.test_xplane import _names as names_of
 from tests.formats.test_xplane import field, opened, space
 
@@ -110,6 +111,23 @@ def test_a_call_that_waits_for_an_array_on_several_devices_is_a_wait():
     found = [e.kind for e in with_waits(events, are_calls=False)]
     assert found == ["wait", "", "", "wait"]
     assert [e.kind for e in with_waits(events, are_calls=True)] == ["wait", "wait", "", "wait"]
+
+
+def test_of_waits_without_steps_it_is_not_known_how_many_a_step_has(tmp_path: Path):
+    """Nothing was said of them, as if there were none."""
+    events = field(4, field(1, 1) + field(2, 5000) + field(3, 1000)) + field(
+        4, field(1, 2) + field(2, 20_000) + field(3, 9_000)
+    )
+    line = field(3, field(2, "main") + field(3, 1000) + events)
+    host = field(1, field(2, "/host:CPU") + line
+                 + names_of(4, "PjitFunction(f)", "np.asarray(jax.Array)"))  # fmt: skip
+    t = opened(tmp_path, space([(10, 50, "dot")], steps=False) + host)
+    assert [s.cause for s in t.syncs] == ["copy to host"]
+    run = kit.open_trace(tmp_path / "gpu.xplane.pb")
+    unknown = "nknown: the file marks no steps, and waits are those of steps"
+    assert unknown in summary(run)
+    assert unknown in run.to_markdown()
+    assert unknown in sync_table_html(run)
 
 
 def test_where_waits_cannot_be_seen_it_is_not_said_that_there_were_none(tmp_path: Path):

@@ -17,6 +17,7 @@ from kit.trace import SyncRow, union_ns
 from kit.trace.devices import is_runtimes
 from kit.trace.intervals import common
 from kit.trace.kinds import BESIDE_WORKERS, COPY, OF_WORKERS, WORKERS_BEGIN, WORKERS_END
+from kit.trace.syncs import READ_OR_READY
 
 __all__ = [
     "SYNC_CURES",
@@ -300,7 +301,7 @@ SYNC_CURES = (
     ),
     SyncCure(
         "wait for the device",
-        lambda cause, via: cause in ("synchronize", "copy", "block_until_ready"),
+        lambda cause, via: cause in ("synchronize", "copy", "block_until_ready", READ_OR_READY),
         "the host stops there until the device is done ({cause}). Leave the call out or make it "
         "less often{copies}.",
     ),
