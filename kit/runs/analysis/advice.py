@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from kit.runs.analysis.cures import (
     sleeps_in_input,
     sync_cure,
 )
-from kit.runs.analysis.lines import away_by_line, seldom_at_line
+from kit.runs.analysis.lines import away_by_line, recorded_before_copies, seldom_at_line
 from kit.runs.analysis.wide import float64_advice
 from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.gradients import comes_last
@@ -100,6 +101,12 @@ class _Seen:
         # A trace slows some parts of a step more than the whole: as often again, it is taken to be.
         self._faster = min(self.measured_ms / self.step_ms, 1.0) ** 2 if self.rows else 1.0
 
+    @cached_property
+    def copies_only(self) -> bool:
+        """Is what the step itself copies all of its input?"""
+        names = input_names(self._run, lane="host/main")
+        return bool(names) and all(name.startswith(COPY) for name in names)
+
     def most_ms(self, spares: Sequence[str]) -> float:
         """The most that a step can lose if the host is spared this work.
 
@@ -121,6 +128,8 @@ class _Seen:
         rest = self.together_ms(*(name for name in HOST_WORK if name not in spares))
         if spares == ("input",) and not self._run.settings.prefetch and self._run.devices == 1:
             rest = self.together_ms(*HOST_WORK) - self.together_ms("input")  # and its sleeps
+        if "input" in spares and self.copies_only:
+            rest -= recorded_before_copies(self._run)
         return max(rest, self.together_ms("device busy"))
 
     def beside_ms(self, traced_ms: float) -> float:
@@ -165,9 +174,8 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
     waits = ms if is_seen else whole
     is_jaxs = is_of_jax(run)  # whose ctx.loader takes no DataLoader
     processes = "a pool of your own" if is_jaxs else "a DataLoader of your own with num_workers"
-    names = input_names(run, lane="host/main")
-    if names and all(name.startswith(COPY) for name in names):
-        yield copies_cure(run, whole)
+    if seen.copies_only:
+        yield copies_cure(run, whole, recorded_before_copies(run))
     elif is_of_strangers(run):
         yield replace(loader_cure(run, waits, asleep), site=site, ms=whole)
     elif run.settings.prefetch == 0:

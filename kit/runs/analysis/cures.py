@@ -120,16 +120,17 @@ def _how_often(row: SyncRow) -> str:
     return f"once in {round(1 / row.count_per_step)} steps"
 
 
-def copies_cure(run: Run, ms: float) -> Advice:
-    """What a step is told that copies arrays itself."""
+def copies_cure(run: Run, ms: float, calls_ms: float) -> Advice:
+    """What a step is told that copies arrays itself, and records for so long to call for that."""
     loader = "a loader" if is_of_strangers(run) else "ctx.loader"
     site = mostly_copied_at(run)
+    calls = f", and calls that take {format_ms(calls_ms)} more" if calls_ms >= APART * ms else ""
     text = (
-        f"{site or 'the step'} copies arrays of the host to the device, {in_a_step(run, ms)}, and "
-        f"no batch of {loader} is among them. Put them there once, before the steps "
+        f"{site or 'the step'} copies arrays of the host to the device, {in_a_step(run, ms)}"
+        f"{calls}; no batch of {loader} is among them. Put them there once, before the steps "
         f"({placing(run)}), or take batches from {loader}."
     )
-    return Advice("input", text, site, ms)
+    return Advice("input", text, site, ms + calls_ms)
 
 
 def placing(run: Run) -> str:

@@ -32,6 +32,7 @@ __all__ = [
     "dearest_lines",
     "line_costs",
     "place_of",
+    "recorded_before_copies",
     "seldom_at_line",
     "work_of_steps",
 ]
@@ -269,6 +270,26 @@ def _timed(run: Run, sites: _Sites) -> Floats:
             spent = np.diff(elapsed(intervals, edges))
             found[sort, k] = np.bincount(line, spent, len(sites.names))
     return found
+
+
+def recorded_before_copies(run: Run) -> float:
+    """What the first traced step recorded just before each copy to the device, from the op or the
+    copy before it on: the calls that copy, and the Python between them.
+
+    Units:
+        milliseconds
+    """
+    t, steps = run.timeline, run.timeline.intervals(kind="step")
+    if not len(steps) or not run.graphs:
+        return 0.0
+    begin, end = steps[0].tolist()
+    copies = t.intervals(kind="input", lane="host/main")
+    copies = copies[(copies[:, 0] >= begin) & (copies[:, 0] < end)]
+    ops = np.array(run.recorded_ns[: len(run.graphs[0])], np.int64)
+    known = np.sort(np.concatenate([[begin], ops[ops >= begin], copies[:, 1]]))
+    before = known[np.searchsorted(known, copies[:, 0], "right") - 1]
+    recording = joined(np.concatenate([_of_phase(t, phase) for phase in PHASES]))
+    return int(within(recording, np.stack([before, copies[:, 0]], axis=1)).sum()) / 1e6
 
 
 def _counted(sites: _Sites) -> Floats:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
+from kit.ir import Graph, Node
 from kit.reports.markdown import report_markdown
 from kit.runs.analysis import advice as advice_rules
 from kit.runs.analysis import cures
@@ -68,6 +69,19 @@ def test_a_large_array_that_is_copied_is_named_by_its_line() -> None:
     assert (watched.site, "ctx" in watched.text) == ("a.py:3", False)
     (beside,) = synthetic([*copied, host("input", 5, 6, "next batch")]).advice()
     assert "Most of it is a copy at a.py:3: if that is no batch" in beside.text
+
+
+def test_the_calls_that_copy_small_arrays_are_saved_with_the_copies() -> None:
+    """Of 280 copies a step 8.8 ms could be saved, it said; without them it was 16.7 ms shorter."""
+    spans = [host("record", 0, 10, "forward")]
+    spans += [host("input", at, at + 1, COPY) for at in (2, 5, 8)]
+    run = synthetic([*spans, busy(9, 10)])
+    nodes = (Node("aten.mul", (), (), ()), Node("aten.add", (), (), ()))
+    run = replace(run, graphs=(Graph(nodes),), recorded_ns=(4 * MS, 6 * MS))
+    (advice,) = [a for a in run.advice() if a.rule == "input"]
+    # before the first one 2 ms, after the first op 1 ms, after the second one 2 ms
+    assert advice.ms == 3 + 2 + 1 + 2
+    assert "3 ms a step, and calls that take 5 ms more" in advice.text
 
 
 def test_a_run_of_jax_is_told_nothing_of_torchs() -> None:
