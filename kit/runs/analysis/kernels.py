@@ -25,7 +25,9 @@ from kit.trace.kinds import ON_DEVICE
 __all__ = ["KernelCost", "kernel_table"]
 
 Value = tuple[int, int]
+Moved = tuple[float, float, float]  # bytes read, bytes written, arithmetic
 _OTHER_DTYPES = frozenset({"bfloat16", "float16", "float64", "complex64", "complex128", "int8"})
+_UNKNOWN = (math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
             part = math.nan  # what of the body it computes, and how often, is not known
         read, written = (part * size for size in values.moved(members))
         flops = sum(values.flops(i) * _part(row.charged_ms, named[i]) for i in members)
-        moved = (read, written, flops)
+        moved = (read, written, flops) if members else _UNKNOWN
         found.append(_cost(row, members, values.graph, moved, steps, devices, ceilings))
     return KernelRows(found).with_note(run.doubt)
 
@@ -161,21 +163,26 @@ class _Values:
         return sum(self.graph.nodes[i].avals[k].size_bytes for i, k in values)
 
 
-def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
-          moved: tuple[float, float, float], steps: int, devices: int,
-          ceilings: Ceilings | None) -> KernelCost:  # fmt: skip
-    read, written, flops = moved if members else (math.nan,) * 3
+def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph, moved: Moved,
+          steps: int, devices: int, ceilings: Ceilings | None) -> KernelCost:  # fmt: skip
+    flops = moved[-1]
     times = devices * steps if _is_repeated(row, steps, devices) else row.count
-    ns = _took_ns(row, devices) / times
-    gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
     nodes = [graph.nodes[i] for i in sorted(members)]
     avals = (aval for node in nodes for aval in node.avals)
     is_held = not flops or (flops > 0 and _are_float32(avals))  # as the ceilings are
-    share, limit = _of_ceiling(gb_s, gflop_s, ceilings if is_held and members else None)
-    ops, sites, scopes = (_once(getattr(n, name) for n in nodes) for name in _TEXTS)
-    return KernelCost(
-        row, members, ops, sites, scopes, read, written, flops, gb_s, gflop_s, share, limit
-    )
+    texts = ([node.op for node in nodes], [n.site for n in nodes], [n.scope for n in nodes])
+    ns = _took_ns(row, devices) / times
+    return _rated(row, members, texts, moved, ns, ceilings if is_held else None)
+
+
+def _rated(row: KernelRow, nodes: tuple[int, ...], texts: tuple[Iterable[str], ...], moved: Moved,
+           ns: float, ceilings: Ceilings | None) -> KernelCost:  # fmt: skip
+    """`texts` are ops, sites and scopes; `ns` is the time in which it moved and computed that."""
+    read, written, flops = moved
+    gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
+    ops, sites, scopes = (tuple(dict.fromkeys(filter(None, each))) for each in texts)
+    share, limit = _of_ceiling(gb_s, gflop_s, ceilings)
+    return KernelCost(row, nodes, ops, sites, scopes, *moved, gb_s, gflop_s, share, limit)
 
 
 def _is_repeated(row: KernelRow, steps: int, devices: int) -> bool:
@@ -217,39 +224,24 @@ def _launched(
         launches = by_name[row.name]
         nodes = tuple(node for node, _ in launches if run.caller(node) is not None)
         callers = [run.callers[node] for node in nodes]
-        read, written, flops = (
-            x / steps for x in _moved_by(callers, [n for _, n in launches], row.count)
-        )
-        ns = _took_ns(row, devices) / steps
-        gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
+        read, written, flops = _moved_by(callers, [n for _, n in launches], row.count)
+        moved = (read / steps, written / steps, flops / steps)
         avals = (aval for caller in callers for aval in caller.inputs)
         is_held = not flops > 0 or _are_float32(avals)  # nan: of ops of which the bytes count alone
-        yield KernelCost(
-            row,
-            nodes,
-            _once(caller.op for caller in callers),
-            _once(caller.site for caller in callers),
-            _once("/".join(caller.module) for caller in callers),
-            *(read, written, flops, gb_s, gflop_s),
-            *_of_ceiling(gb_s, gflop_s, ceilings if is_held else None),
-        )
+        modules = ["/".join(caller.module) for caller in callers]
+        texts = ([caller.op for caller in callers], [c.site for c in callers], modules)
+        ns = _took_ns(row, devices) / steps
+        yield _rated(row, nodes, texts, moved, ns, ceilings if is_held else None)
 
 
-def _moved_by(callers: list[Caller], counts: list[int], whole: int) -> tuple[float, float, float]:
+def _moved_by(callers: list[Caller], counts: list[int], whole: int) -> Moved:
     """Bytes read, bytes written and arithmetic of all runs of a kernel; nan if of one it is not."""
     is_known = len(callers) == len(counts) and sum(counts) == whole
     if not is_known or any(caller.calls != caller.kernels for caller in callers):
-        return math.nan, math.nan, math.nan
+        return _UNKNOWN
     costs = [call_cost(caller) for caller in callers]
     read, written, flops = (
         sum(getattr(cost, what) * count for cost, count in zip(costs, counts, strict=True))
         for what in ("bytes_read", "bytes_written", "flops")
     )
     return read, written, flops
-
-
-_TEXTS = ("op", "site", "scope")
-
-
-def _once(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(text for text in texts if text))

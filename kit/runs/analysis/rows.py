@@ -46,7 +46,7 @@ class Change:
         """By more than the spread; see docs/measuring.md."""
         return self.difference is not None and self.difference.is_changed
 
-    def why_untold(self, known_doubt: str = "") -> str:
+    def why_untold(self, known_doubt: str) -> str:
         """Why it is not called changed, in words that follow `3 rows`.
 
         Args:

@@ -183,7 +183,7 @@ def step_ns(shape: Shape, costs: Costs) -> float:
     return float(ends[-1] - ends[-1 - SHOWN]) / SHOWN
 
 
-def modelled(shape: Shape, costs: Costs, notes: Sequence[str] = ()) -> tuple[float, Timeline]:
+def modelled(shape: Shape, costs: Costs, notes: Sequence[str]) -> tuple[float, Timeline]:
     """What `step_ns` gives, and the last steps as a timeline of origin "modelled"."""
     spans, marks = _simulated(shape, costs)
     ends = _ends(spans, marks)[-1 - SHOWN :]
