@@ -23,7 +23,7 @@ from kit.formats.chrome.arguments import parts
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import MODULE, Frames
 from kit.formats.chrome.memory import Around, measured_memory
-from kit.formats.chrome.nesting import NONE, Nesting
+from kit.formats.chrome.nesting import NONE, Nesting, Places
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.imported import MAX_CALLERS, Caller, MeasuredMemory, cut_name
 from kit.trace.intervals import Ints
@@ -94,7 +94,7 @@ def _place(caller: Caller) -> tuple[Any, ...]:
 
 def _rows(events: Events, nesting: Nesting, kernels: NDArray[np.intp]) -> Ints:
     """The row of anchors that launched each kernel; -1: none is known."""
-    anchors = nesting.anchors.column("event")
+    anchors = nesting.anchors["event"]
     if not len(anchors) or not len(kernels):
         return np.full(len(kernels), NONE, np.int64)
     role, link = events.column("role"), events.column("link").astype(np.int64)
@@ -121,19 +121,17 @@ def _keys(
 ) -> tuple[list[NDArray[Any]], Ints]:
     """What tells one caller from another, columns with a row for each kernel; and its call."""
     anchors, name, node = nesting.anchors, events.column("name"), events.column("node")
-    event, call, engine = (anchors.column(x)[row] for x in ("event", "call", "engine"))
-    module, line, annotation = (anchors.column(x)[row] for x in ("module", "line", "annotation"))
+    event, call, engine = (anchors[x][row] for x in ("event", "call", "engine"))
+    module, line, annotation = (anchors[x][row] for x in ("module", "line", "annotation"))
     forward = np.where(engine >= 0, _forward(events, nesting)[row], NONE)
     has_forward = forward >= 0
     own = (module >= 0) | (line >= 0)  # ops that are computed again during the backward pass
     taken = has_forward & ~own
-    module = np.where(taken, anchors.column("module")[forward], module)
-    line = np.where(taken, anchors.column("line")[forward], line)
-    frame = np.array(nesting.frame, np.int64)[
-        np.where(taken, anchors.column("event")[forward], event)
-    ]
+    module = np.where(taken, anchors["module"][forward], module)
+    line = np.where(taken, anchors["line"][forward], line)
+    frame = nesting.frame[np.where(taken, anchors["event"][forward], event)]
     line = np.where((line < 0) & (frame >= 0), _outside(name, nesting, frames, frame), line)
-    written = np.where(has_forward, anchors.column("call")[forward], call)
+    written = np.where(has_forward, anchors["call"][forward], call)
     line = np.where((line < 0) & (written >= 0), parts(node[written])[1], line)
     graphs = [i for i, text in enumerate(events.names) if text.startswith(_GRAPH_LAUNCHES)]
     is_graph = np.isin(name[event], graphs)  # the op around it has not computed what it replays
@@ -145,7 +143,7 @@ def _keys(
     return columns, np.where(call >= 0, call, event)
 
 
-def _outside(name: NDArray[Any], nesting: Nesting, frames: Frames, frame: Ints) -> Ints:
+def _outside(name: NDArray[Any], nesting: Nesting, frames: Frames, frame: Places) -> Ints:
     """The names of the user's functions around these; a function itself where there is none."""
     found, of = np.unique(frame, return_inverse=True)
     names = []
@@ -169,7 +167,7 @@ def _groups(columns: Sequence[NDArray[Any]]) -> tuple[Ints, NDArray[np.intp]]:
 def _forward(events: Events, nesting: Nesting) -> Ints:
     """Of each anchor inside of the autograd engine the row of the forward op; -1: not known."""
     anchors = nesting.anchors
-    event, engine = anchors.column("event"), anchors.column("engine")
+    event, engine = anchors["event"], anchors["engine"]
     link = events.column("link").astype(np.int64)
     role, thread = events.column("role"), events.column("thread").astype(np.int64)
     found = np.full(len(event), NONE, np.int64)

@@ -50,7 +50,7 @@ class Frames:
             self._places[name] = _place(self._names[name])
         return self._places[name]
 
-    def around(self, frame: int, names: Sequence[int], frames: Sequence[int]) -> tuple[str, str]:
+    def around(self, frame: int, names: Sequence[int], frames: NDArray[Any]) -> tuple[str, str]:
         """The user's function of a frame and those around, and the library's that it called.
 
         Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ _COLUMNS = ("device", "thread", "time_us", "bytes", "address", "total")
 _CPU = 0  # torch's number of the type
 Place = tuple[str, str]  # the op, the line
 Where = Callable[[int, int], Place]  # of a thread's number and a time
-Kind = tuple[Sequence[int], Mask]
+Kind = tuple[NDArray[np.int32], Mask]
 
 
 class Allocations:

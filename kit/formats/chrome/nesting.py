@@ -7,9 +7,8 @@ kernel.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from struct import Struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,21 +18,20 @@ from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.devices import is_librarys
-from kit.trace.intervals import Ints
+from kit.trace.intervals import Ints, Mask
 
-__all__ = ["NONE", "Anchors", "Nesting", "Paths", "called", "inside", "nest", "outermost",
+__all__ = ["NONE", "Nesting", "Paths", "Places", "called", "inside", "nest", "outermost",
            "regions"]  # fmt: skip
+
+Places = NDArray[np.int32]
 
 NONE = -1
 _ROUNDING_NS = 1000  # older files have whole microseconds
 _MAX_PATHS = 100_000
 _MODULE, _USERS = 1, 2  # Python functions
 _DEEPEST = 200  # modules, or annotations, in each other
-_NOWHERE = (NONE, NONE, NONE, NONE)  # op, path of modules, path of annotations, the user's frame
-# Of an anchor: its event; the innermost op around, or itself; paths of modules and annotations;
-# the name of the user's frame; the function of autograd's.
-_COLUMNS = ("event", "call", "module", "annotation", "line", "engine")
-_pack = Struct("=6i").pack
+_STEP = Role.STEP  # begins and ends inside of calls of prof.step: nothing is inside of it
+_PART = 1 << 16  # events that are looked at together
 _LAUNCHING = frozenset({Role.LAUNCH, Role.TRANSFER, Role.WAIT})
 _ANNOTATING = frozenset({Role.ANNOTATION, Role.UPDATE})
 # What a `with` of Python may begin: inside of a function that has ended while it goes on.
@@ -70,122 +68,184 @@ class Paths:
         return found[::-1]
 
 
-class Anchors:
-    """Where something is launched, and ops whose gradients are computed later: a row for each."""
-
-    def __init__(self) -> None:
-        self._rows = bytearray()
-
-    def add(self, event: int, around: tuple[int, int, int, int], engine: int) -> None:
-        """One more row."""
-        self._rows += _pack(event, *around, engine)
-
-    def column(self, name: str) -> Ints:
-        """One of `_COLUMNS`."""
-        rows = np.frombuffer(self._rows, np.int32).reshape(-1, len(_COLUMNS))
-        return rows[:, _COLUMNS.index(name)].astype(np.int64)
-
-
 @dataclass
 class Nesting:
     """Of each event; indices of events, -1 for none."""
 
-    op: array[int]  # the nearest aten op around
-    frame: array[int]  # the nearest python function around
-    engine: array[int]  # the nearest function of the autograd engine around
-    is_finish: bytearray  # the end of kit's own native run is around
-    anchors: Anchors = field(default_factory=Anchors)
-    paths: Paths = field(default_factory=Paths)
-    crossing: int = 0  # events that end after what they began in
+    op: Places  # the nearest aten op around
+    frame: Places  # the nearest python function around
+    engine: Places  # the nearest function of the autograd engine around
+    is_finish: Mask  # the end of kit's own native run is around
+    anchors: Mapping[str, Ints]  # where something is launched, or has a gradient: see `_Host`
+    paths: Paths  # that anchors name
+    crossing: int  # events that end after what they began in
 
 
 def nest(
     events: Events, times: tuple[Ints, Ints], kept: NDArray[np.intp], frames: Frames,
     is_gpu: bool,
 ) -> Nesting:  # fmt: skip
-    """One pass over each thread's events in time, with a stack of the open events.
+    """What each event of each thread is inside of, by its time.
 
     Args:
         times: starts and stops of all events.
         kept: indices of those that have a usable time.
         is_gpu: what a GPU ran is launched; else the ops that no other op called are the work.
     """
-    role = events.column("role")
-    columns = (events.column("thread"), *times, role, events.column("name"), events.column("link"))
-    none = array("i", [NONE]) * len(role)
-    found = Nesting(none, none[:], none[:], bytearray(len(role)))
-    wanted = (role < Role.KERNEL) | np.isin(role, (Role.ANNOTATION, Role.CALL, Role.FREE))
-    host = kept[wanted[kept]]
-    host = host[np.lexsort((host, -times[1][host], times[0][host], columns[0][host]))]
-    if len(host):
-        _pass(
-            found, [host.tolist(), *(c[host].tolist() for c in columns)], times[1], frames, is_gpu
+    start, stop = times
+    role, thread = events.column("role"), events.column("thread")
+    is_hosts = role < Role.KERNEL
+    for one in (Role.ANNOTATION, Role.CALL, Role.FREE):
+        is_hosts |= role == one
+    chosen = kept[is_hosts[kept]]
+    chosen = chosen[np.lexsort((-stop[chosen], start[chosen], thread[chosen]))]
+    around = _around(thread[chosen], start[chosen], stop[chosen], role[chosen])
+    return _Host(events, chosen, around, frames).nesting(stop, is_gpu)
+
+
+def _around(thread: Places, start: Ints, stop: Ints, role: NDArray[np.int8]) -> Places:
+    """The event around each of some events, by its place among them; -1: none. It comes before.
+
+    Args:
+        thread, start, stop, role: of the events, in order of thread and time.
+    """
+    found = array("i")
+    ends: list[int] = []  # of the events that go on, the innermost last
+    open_: list[int] = []  # their places
+    lasting, last, place = _LASTING, NONE, 0
+    for low in range(0, len(start), _PART):
+        part = (column[low : low + _PART].tolist() for column in (thread, start, stop, role))
+        for of, begin, end, kind in zip(*part, strict=True):
+            if of != last:
+                last = of
+                ends.clear()
+                open_.clear()
+            while ends and ends[-1] <= begin:
+                ends.pop()
+                open_.pop()
+            base = len(ends)
+            if kind in lasting:
+                while base and ends[base - 1] + _ROUNDING_NS < end:
+                    base -= 1
+            found.append(open_[base - 1] if base else NONE)
+            if kind != _STEP:
+                ends.insert(base, end)
+                open_.insert(base, place)
+            place += 1
+    return np.frombuffer(found, np.int32)
+
+
+class _Host:
+    """The events of threads in order, and what is around each.
+
+    Args:
+        chosen: the events of threads, in order of thread and time.
+        around: of each, the place among them of the one around, which comes before it; -1: none.
+    """
+
+    def __init__(
+        self, events: Events, chosen: NDArray[np.intp], around: Places, frames: Frames
+    ) -> None:
+        self._chosen, self._around, self._frames = chosen, around, frames
+        self._count = len(events.role)
+        self._role, self._name = (events.column(x)[chosen] for x in ("role", "name"))
+        self._link = events.column("link")[chosen]
+
+    def nesting(self, stop: Ints, is_gpu: bool) -> Nesting:
+        """What the events are inside of."""
+        aten, engines = self._is(*ATEN_OPS), self._is(Role.ENGINE)
+        op, engine = self._nearest(aten), self._nearest(engines)
+        of, ends = np.flatnonzero(aten & (op >= 0)), stop[self._chosen]
+        crossing = int((ends[of] > ends[op[of]] + _ROUNDING_NS).sum())
+        ops = self._is(*OPS) & ~engines
+        paths = Paths()
+        return Nesting(
+            self._of_events(op),
+            self._of_events(self._nearest(self._is(Role.PYTHON))),
+            self._of_events(engine),
+            self._of_events(self._nearest(self._is(Role.FINISH))) >= 0,
+            self._anchors(self._launching(ops, op, is_gpu), ops, engine, paths),
+            paths,
+            crossing,
         )
-    return found
+
+    def _is(self, *roles: int) -> Mask:
+        found: Mask = np.isin(self._role, roles)
+        return found
+
+    def _nearest(self, is_one: Mask) -> Places:
+        """Of each event the nearest one around it that is one; -1: none."""
+        found = self._around.copy()
+        if not is_one.any():
+            found[:] = NONE
+        left = np.flatnonzero(found >= 0)
+        left = left[~is_one[found[left]]]
+        while len(left):  # what is around something that is none has the same around it
+            further = found[found[left]]
+            found[left] = further
+            left = left[further >= 0]
+            left = left[~is_one[found[left]]]
+        return found
+
+    def _of_events(self, places: Places) -> Places:
+        """The same of all events of the file, by their indices there."""
+        found = np.full(self._count, NONE, np.int32)
+        found[self._chosen] = np.where(places >= 0, self._chosen[places], NONE)
+        return found
+
+    def _launching(self, ops: Mask, op: Places, is_gpu: bool) -> NDArray[np.intp]:
+        """Where something is launched, and ops whose gradients are computed later."""
+        found = ops & (self._link >= 0) | self._is(*_LAUNCHING) & (self._link > 0)
+        return np.flatnonzero(found if is_gpu else found | ops & (op < 0))
+
+    def _anchors(
+        self, chosen: NDArray[np.intp], ops: Mask, engine: Places, paths: Paths
+    ) -> dict[str, Ints]:
+        """A row for each of some events.
+
+        Returns:
+            event: it; call: the innermost op around, or itself; module, annotation: numbers in
+            `paths`; line: the name of the user's function around; engine: the function of
+            autograd's. What Python has called the engine from is no place of an op in it.
+        """
+        kinds = _kinds(self._frames, self._name, self._is(Role.PYTHON))
+        engines = self._is(Role.ENGINE)
+        call = np.where(ops[chosen], chosen, self._nearest(ops)[chosen])
+        user = self._nearest(engines | (kinds == _USERS))[chosen]
+        is_line = (user >= 0) & (kinds[user] == _USERS)
+        found: dict[str, NDArray[Any]] = {
+            "event": self._index(chosen),
+            "call": self._index(call),
+            "module": self._paths(paths, kinds == _MODULE, engines)[chosen],
+            "annotation": self._paths(paths, self._is(*_ANNOTATING))[chosen],
+            "line": np.where(is_line, self._name[user], NONE),
+            "engine": self._index(engine[chosen]),
+        }
+        return {name: column.astype(np.int64) for name, column in found.items()}
+
+    def _index(self, places: NDArray[Any]) -> Ints:
+        return np.where(places >= 0, self._chosen[places], NONE)
+
+    def _paths(self, paths: Paths, is_one: Mask, ends: Mask | None = None) -> Places:
+        """Of each event the path of those around it that are one, up to one that ends paths."""
+        stops = is_one if ends is None else is_one | ends
+        nearest = self._nearest(stops)
+        within = np.full(len(stops) + 1, NONE, np.int32)  # the last is of -1
+        ones = np.flatnonzero(is_one)
+        names = self._name[ones].tolist()
+        for place, around, name in zip(ones.tolist(), nearest[ones].tolist(), names, strict=True):
+            within[place] = paths.inside(int(within[around]), name)
+        found: Places = within[nearest]
+        return found
 
 
-def _pass(
-    found: Nesting, columns: Sequence[list[int]], ends: Ints, frames: Frames, is_gpu: bool
-) -> None:
-    """Fill what is found, by events in order of thread and time."""
-    # of each open event: its stop; op, frame, engine, finish and more that what is in it has around
-    stack: list[tuple[int, int, int, int, int, tuple[int, int, int, int]]] = []
-    thread, add, inside = NONE, found.anchors.add, found.paths.inside
-    ops, lasting, python, engines, steps = OPS, _LASTING, Role.PYTHON, Role.ENGINE, Role.STEP
-    frame_kinds = _FrameKinds(frames)
-    for i, of, start, stop, role, name, link in zip(*columns, strict=True):
-        if of != thread:
-            thread, stack = of, []
-        while stack and stack[-1][0] <= start:
-            stack.pop()
-        base = len(stack)
-        if role in lasting:
-            while base and stack[base - 1][0] + _ROUNDING_NS < stop:
-                base -= 1
-        _, op, frame, engine, finish, around = stack[base - 1] if base else _OUTSIDE
-        found.op[i], found.frame[i], found.engine[i] = op, frame, engine
-        found.is_finish[i] = finish
-        if role == python:
-            frame, (call, modules, notes, line) = i, around
-            kind = frame_kinds[name]
-            if kind == _MODULE:
-                around = (call, inside(modules, name), notes, line)
-            elif kind == _USERS:
-                around = (call, modules, notes, name)
-        elif role == engines:
-            # what Python has called the engine from is no place of the op whose gradient it is
-            engine, around = i, (around[0], NONE, around[2], NONE)
-        elif role in ops:
-            around = (i, *around[1:])
-            if link >= 0 or (op < 0 and not is_gpu):
-                add(i, around, engine)
-            if role in ATEN_OPS:
-                found.crossing += op >= 0 and stop > ends[op] + _ROUNDING_NS
-                op = i
-        elif role in _LAUNCHING:
-            if link > 0:
-                add(i, around, engine)
-        elif role in _ANNOTATING:
-            around = (around[0], around[1], inside(around[2], name), around[3])
-        elif role == Role.FINISH:
-            finish = 1
-        if role != steps:  # begins and ends inside of calls of prof.step
-            stack.insert(base, (stop, op, frame, engine, finish, around))
-
-
-class _FrameKinds(dict[int, int]):
-    """Of the name of a Python function: is it a module, the user's own, or neither?"""
-
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
-
-    def __missing__(self, name: int) -> int:
-        is_users = _USERS if self._frames.place(name)[1] else 0
-        kind = self[name] = _MODULE if self._frames.is_module(name) else is_users
-        return kind
-
-
-_OUTSIDE = (0, NONE, NONE, NONE, 0, _NOWHERE)
+def _kinds(frames: Frames, names: Places, is_python: Mask) -> NDArray[np.int8]:
+    """Of each event: is it a call of a module, a function of the user's, or neither?"""
+    found = np.zeros(int(names.max(initial=0)) + 1, np.int8)
+    for name in np.unique(names[is_python]).tolist():
+        is_users = _USERS if frames.place(name)[1] else 0
+        found[name] = _MODULE if frames.is_module(name) else is_users
+    return np.where(is_python, found[names], 0)
 
 
 def called(
@@ -245,7 +305,7 @@ def outermost(events: NDArray[np.intp], times: tuple[Ints, Ints, Ints]) -> NDArr
 def regions(
     calls: NDArray[np.intp],
     code: NDArray[np.intp],
-    known: tuple[NDArray[Any], Sequence[str], Sequence[int]],
+    known: tuple[NDArray[Any], Sequence[str], Places],
     times: tuple[Ints, Ints, Ints],
 ) -> NDArray[np.intp]:
     """What computes beside the aten ops that it calls, the outermost of it, in order of time.
@@ -258,6 +318,6 @@ def regions(
     """
     (name, names, op), (_, start, stop) = known, times
     found = np.append(called(calls, name, names, is_librarys), code)
-    found = found[np.asarray(op, np.int64)[found] < 0]
+    found = found[op[found] < 0]
     found = outermost(found, times)
     return found[np.lexsort((-stop[found], start[found]))]

@@ -44,9 +44,9 @@ class Copies:
         copies = [i for i in kernels.tolist() if self._link[i] > 0 and ways[self._name[i]]]
         self._copy = {int(self._link[i]): i for i in copies}
 
-    def ways(self, calls: Chosen, op: Sequence[int]) -> dict[int, str]:
+    def ways(self, calls: Chosen, op: NDArray[np.int32]) -> dict[int, str]:
         """Where each op has copied to, as far as the file says which copy it has called."""
-        return {op[i]: way_of(self._names[self._name[k]]) for i, k in self._pairs(calls)}
+        return {int(op[i]): way_of(self._names[self._name[k]]) for i, k in self._pairs(calls)}
 
     def waiting(self, calls: Chosen) -> Chosen:
         """The calls that return no earlier than their copy is done."""
@@ -67,7 +67,9 @@ class Copies:
         return int(self._start[event]), int(self._stop[event])
 
 
-def joined(waits: Chosen, copies: Chosen, times: Times, op: Sequence[int]) -> tuple[Chosen, Ints]:
+def joined(
+    waits: Chosen, copies: Chosen, times: Times, op: NDArray[np.int32]
+) -> tuple[Chosen, Ints]:
     """Each wait once, in order of thread and time, and the ends of all events.
 
     A copy that waits, and the synchronize call after it in the same op, are one wait.
@@ -79,7 +81,7 @@ def joined(waits: Chosen, copies: Chosen, times: Times, op: Sequence[int]) -> tu
     thread, start, stop = times
     found = np.concatenate([waits, copies])
     found = found[np.lexsort((start[found], thread[found]))]
-    around, is_copy = np.asarray(op, np.int64)[found], np.isin(found, copies)
+    around, is_copy = op[found], np.isin(found, copies)
     before, after = found[:-1], found[1:]
     follows: Mask = is_copy[:-1] & ~is_copy[1:] & (thread[before] == thread[after])
     follows &= (around[:-1] == around[1:]) & (start[after] - stop[before] < AT_ONCE_NS)

@@ -235,7 +235,7 @@ class _Trace:
         chosen = self.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
         chosen = chosen[self.thread[chosen] == self.main]
         if not step_by:  # no optimizer's step in a backward pass: it is that of one parameter
-            is_part = (self.role == Role.UPDATE) & (np.array(self.nesting.engine) >= 0)
+            is_part = (self.role == Role.UPDATE) & (self.nesting.engine >= 0)
             chosen = chosen[~(is_part | (self.role == Role.PYTHON))[chosen]]
         is_beside = np.isin(self.role, RUNTIME) & (self.thread != self.main)
         is_beside |= np.isin(self.role, (Role.OTHER, Role.CALL))
@@ -297,7 +297,7 @@ class _Trace:
 
     def _top_ops(self) -> NDArray[np.intp]:
         ops = self.of(Role.ATEN, Role.COPY, Role.READ)
-        ops = ops[np.array(self.nesting.op, np.int32)[ops] < 0]
+        ops = ops[self.nesting.op[ops] < 0]
         return ops if self.is_gpu else _outside(self, ops)
 
     def _phases(self) -> Iterator[tuple[str, int, int]]:
@@ -310,7 +310,7 @@ class _Trace:
         if not has_work or (self.is_gpu and not len(calls)):
             return
         if len(tops):
-            tops = tops[np.frombuffer(self.nesting.engine, np.int32)[tops] < 0]
+            tops = tops[self.nesting.engine[tops] < 0]
             workers = np.setdiff1d(self.thread[engine], [self.main])  # the engine's own threads
             tops = tops[~np.isin(self.thread[tops], workers)]
 
@@ -417,7 +417,7 @@ def _of_main(trace: _Trace) -> Iterator[tuple[NDArray[np.intp], Ints | None]]:
     times = trace.thread, trace.start, trace.stop
     notes = outermost(trace.of(Role.ANNOTATION, Role.UPDATE), times)
     tops = np.append(trace.tops, _code(trace))
-    own = [x[np.array(trace.nesting.engine)[x] < 0] for x in (updates, tops)]
+    own = [x[trace.nesting.engine[x] < 0] for x in (updates, tops)]
     for found in (*own, tops, notes):
         for chosen in (found[np.isin(trace.thread[found], callers)], found):
             yield chosen, (trace.stop - trace.start)[chosen]
