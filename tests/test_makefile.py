@@ -171,7 +171,7 @@ def test_ci_installs_what_a_fresh_machine_lacks_and_then_runs_make_test(machine:
         f"make {target} with CI=true" for target in (".venv/.installed-test", "test")
     ]
     asked = set((machine / "asked").read_text().split())
-    assert {"graphviz", "chromium", "npm", "python3-venv"} <= asked
+    assert {"graphviz", "chromium-headless-shell", "npm", "python3-venv"} <= asked
 
 
 def test_ci_fails_where_a_package_cannot_be_installed(machine: Path):

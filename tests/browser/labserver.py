@@ -96,8 +96,12 @@ CANVASES = """() => {
 
 
 def chromium() -> str:
-    """Path of a Chromium: $CHROMIUM, or the first one on the PATH."""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    """Path of a Chromium: $CHROMIUM, or the first one on the PATH.
+
+    The headless shell, as Playwright has it, draws no window and takes two thirds of the processor.
+    """
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome",
+             "google-chrome-stable")  # fmt: skip
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
     if found is None:
         raise RuntimeError(
