@@ -1,13 +1,15 @@
 """`lab`: a private JupyterLab. `browser`: a Chromium page that is held to this machine.
 
-One server serves all tests of a process, and one Chromium those of a file: to start them took more
-of the processor than most tests. Each test has a folder, kernels and browser profile of its own.
+One server serves all tests of a process, and one Chromium those of a file, with one page for all
+that use JupyterLab: to start and load them took more of the processor than most tests. Each test
+has a folder and kernels of its own, and a browser profile where it does not use JupyterLab.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 
 import pytest
@@ -47,10 +49,24 @@ def chrome() -> Iterator[Process]:
         yield process
 
 
+@pytest.fixture(scope="module")
+def lab_page(chrome: Process) -> Iterator[Browser]:
+    """The page in which the tests of a file use JupyterLab, one after the other."""
+    with open_page(chrome) as opened:
+        yield opened
+
+
 @pytest.fixture
-def opening(chrome: Process) -> Opener:
+def opening(chrome: Process, request: pytest.FixtureRequest) -> Opener:
     """Opens a page: `with opening(offline=True, width=700) as browser: ...`."""
-    return partial(open_page, chrome)
+    if "lab" not in request.fixturenames:
+        return partial(open_page, chrome)
+    shared: Browser = request.getfixturevalue("lab_page")
+
+    def opened(*, offline: bool = False, **size: int) -> AbstractContextManager[Browser]:
+        return open_page(chrome, offline=True, **size) if offline else shared.used(**size)
+
+    return opened
 
 
 @pytest.fixture

@@ -69,13 +69,18 @@ ERRORS = """() => {
               .map(o => `${o.ename}: ${o.evalue}`);
 }"""
 
-# Canvases with at least one pixel drawn, those inside bokeh's shadow roots included.
+# Without a question whether to save: closes all documents, and forgets what bokeh knows of them.
+CLOSE_ALL = """() => {
+  for (const one of [...(window.jupyterapp?.shell.widgets('main') ?? [])]) one.dispose();
+  window.Bokeh?.documents.splice(0);
+}"""
 AXE = Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"
 # Of each serious finding: the rule, and the element with what is wrong with it.
 BARRIERS = """async (within) => (await axe.run(within, {resultTypes: ["violations"]})).violations
   .filter(found => ["serious", "critical"].includes(found.impact))
   .flatMap(found => found.nodes.map(
     node => `${found.id}: ${node.html.slice(0, 160)}: ${node.failureSummary}`))"""
+# Canvases with at least one pixel drawn, those inside bokeh's shadow roots included.
 CANVASES = """() => {
   const drawn = (c) => {
     if (!c.width || !c.height) return false;
@@ -118,6 +123,16 @@ class Browser:
     page: Page
     outside: list[str] = field(default_factory=list)  # URLs that were refused
     console: list[str] = field(default_factory=list)  # "error: ...", "warning: ...", "log: ..."
+
+    @contextlib.contextmanager
+    def used(self, *, width: int = 1400, height: int = 1000) -> Iterator[Browser]:
+        """Be as a new page of JupyterLab is, and close in the end what was opened."""
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.set_default_timeout(30_000)  # Playwright's own
+        self.outside.clear()
+        self.console.clear()
+        yield self
+        self.page.evaluate(CLOSE_ALL)
 
     def errors(self) -> list[str]:
         """Console errors and uncaught exceptions; JupyterLab 4.6 by itself makes none."""
@@ -176,8 +191,9 @@ class Lab:
         """Open a notebook of `root`, run all its cells, and give back the errors they raised."""
         page = browser.page
         page.set_default_timeout(seconds * 1000)
-        page.goto(f"{self.url}/lab?reset", wait_until="domcontentloaded")
-        page.wait_for_function("window.jupyterapp && window.jupyterapp.restored")
+        if not page.evaluate("'jupyterapp' in window"):
+            page.goto(f"{self.url}/lab?reset", wait_until="domcontentloaded")
+            page.wait_for_function("window.jupyterapp && window.jupyterapp.restored")
         page.evaluate(RUN_ALL, f"{self.folder}{notebook}")
         return list(page.evaluate(ERRORS))
 
