@@ -2,12 +2,14 @@
 
 Torch goes through its tables of hooks in each thread that steps, and the program's step fails where
 a hook comes or goes meanwhile. So the kit puts in one before and one after a step, once a process,
-and never takes them out.
+and never takes them out. No hook tells of a step that a `GradScaler` skips, so its `step` does.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -36,10 +38,16 @@ class OptimizerWatch:
         """A step begins; what this raises, the program's step does."""
 
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """A step has ended; not called where it raises."""
+        """A step has ended, or a scaler has skipped it; not called where it raises."""
 
     def leave_behind(self) -> None:
         """This is a forked child of the process whose steps are followed."""
+
+
+class _Count(threading.local):
+    """How many steps that were followed have ended in this thread."""
+
+    ended = 0
 
 
 class OptimizerSteps:
@@ -53,8 +61,11 @@ class OptimizerSteps:
         # Changed only by a dict's own methods, which are atomic.
         self._watches: dict[int, OptimizerWatch] = {}
         self._of_begins: dict[int, OptimizerWatch] = {}  # those of them that have something to do
+        self._count = _Count()
         register_optimizer_step_pre_hook(self._begun)
         register_optimizer_step_post_hook(self._ended)
+        scaler: Any = torch.amp.GradScaler
+        scaler.step = self._or_skipped(scaler.step)
         in_forked_children(self._leave_behind)
 
     def __len__(self) -> int:
@@ -79,6 +90,21 @@ class OptimizerSteps:
         if self._watches:
             self._after(optimizer, args, kwargs)
 
+    def _or_skipped(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """A scaler's `step`, after which watches know of the optimizer's, whether taken or not."""
+
+        @functools.wraps(step)
+        def scaled(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (self._watches and isinstance(optimizer, torch.optim.Optimizer)):
+                return step(scaler, optimizer, *args, **kwargs)
+            before = self._count.ended
+            result = step(scaler, optimizer, *args, **kwargs)
+            if self._count.ended == before:
+                self._ended(optimizer, args, kwargs)
+            return result
+
+        return scaled
+
     @_no_dynamo
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         for watch in list(self._of_begins.values()):
@@ -86,6 +112,7 @@ class OptimizerSteps:
 
     @_no_dynamo
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._count.ended += 1
         for watch in list(self._watches.values()):
             watch.after_optimizer(optimizer, args, kwargs)
 

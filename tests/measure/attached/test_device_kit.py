@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -73,6 +75,28 @@ def test_the_loops_steps_are_the_sessions_once_each_and_after_the_recording_too(
             session.mark_step()  # the program's own, which ends each step already
         assert 10 <= session.step <= 12
     assert watch.run.losses == pytest.approx(loop.losses[1:3])
+
+
+@pytest.mark.parametrize("device", ["kit", "cpu"])
+def test_a_step_that_a_scaler_skips_ends_one_of_the_loop(device: str) -> None:
+    """Two rounds of the loop were one step, with two reads and twice the time."""
+    session: Any = kit.Session(kit.Settings(mode="lazy")) if device == "kit" else nullcontext()
+    with session, kit.watch(steps=4, skip=0) as watch:
+        loop = Loop(device)
+        scaler = torch.amp.GradScaler(device, init_scale=2.0**8)
+        for count in range(14):
+            loss = loop.net(loop.points.to(device)).square().mean()
+            loop.optimizer.zero_grad()
+            scaler.scale(loss * (float("inf") if count % 2 else 1.0)).backward()
+            scaler.step(loop.optimizer)
+            scaler.update()
+    run = watch.run
+    phases = [s.name for s in run.timeline.spans if s.kind == "record"]
+    assert phases.count("backward") == TRACED_STEPS
+    assert run.environment["a step ends at"].startswith("SGD.step(), test_device_kit.py:")
+    if device == "kit":
+        assert session.step == 14
+        assert [sync.via for sync in run.sync_points] == [run.sync_points[0].via] * 4
 
 
 def test_a_loop_goes_on_as_before_once_its_watch_is_closed() -> None:
