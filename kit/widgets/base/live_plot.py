@@ -3,7 +3,8 @@
 `jupyter_bokeh.BokehModel` draws from a snapshot taken when it was made and sends later changes as
 patches. A patch that comes before the view is there is lost, and one that comes while it is being
 built reaches some glyphs and not others (seen with jupyter_bokeh 4.1, bokeh 3.9 and "run all
-cells"). `LivePlot` takes a new snapshot in these two cases, and only in these.
+cells"). `LivePlot` takes a new snapshot in these two cases, and only in these. A kernel
+that is busy with the next cell hears of a view late: who displays one calls `catch_up` before.
 """
 
 from __future__ import annotations
@@ -47,27 +48,28 @@ class LivePlot(BokehModel):
         if self.comm is not None:
             super().close()
 
+    def catch_up(self) -> None:
+        """Take a new snapshot, if the figure has changed since the last one."""
+        if self._is_stale:
+            self._is_stale = False
+            self.update_from_model(self._model)
+
     @traitlets.observe("_view_count")
     def _shown(self, change: dict[str, Any]) -> None:
         if (change["new"] or 0) > (change["old"] or 0):
             self._is_ready = False
-            self._catch_up()
+            self.catch_up()
 
     def _laid_out(self, attr: str, old: int, new: int) -> None:
         if not self._is_ready:
             self._is_ready = not self._is_stale
-            self._catch_up()
+            self.catch_up()
 
     def _sync_model(self, _model: Any, content: dict[str, Any], _buffers: list[Any]) -> None:
         model = content.get("model")
         is_echo = isinstance(model, dict) and model.get("id") in self._written
         if not (is_echo and content.get("attr") in ("data", "tags")):
             super()._sync_model(_model, content, _buffers)
-
-    def _catch_up(self) -> None:
-        if self._is_stale:
-            self._is_stale = False
-            self.update_from_model(self._model)
 
     def _document_patched(self, event: Any) -> None:
         if event.setter is not self:

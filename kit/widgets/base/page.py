@@ -255,6 +255,7 @@ class View(VBox):
     said: str = ""  # what stands for it where nothing is drawn; its `repr`, if empty
     _root: VBox | None = None  # what a cell shows: the view, and BokehJS before it
     _follower: Follower | None = None  # if a cell has an output that follows
+    _lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()  # while it is read
 
     def __init__(self, children: Iterable[Widget] = (), **traits: Any) -> None:
         super().__init__(children, **traits)
@@ -290,7 +291,8 @@ class View(VBox):
         return f"{type(self).__name__}({run!r})" if run is not None else f"{type(self).__name__}()"
 
     def _page(self, *, in_notebook: bool) -> str:
-        return static_page(self, repr(self), in_notebook=in_notebook)
+        with self._lock:
+            return static_page(self, repr(self), in_notebook=in_notebook)
 
     def _ipython_display_(self) -> None:
         if not in_kernel():
@@ -306,6 +308,8 @@ class View(VBox):
 
     def _live(self) -> dict[str, Any]:
         """The widget for a page with a kernel, BokehJS before it."""
+        with self._lock:
+            _catch_up(self)
         root: Any = self
         if _plots(self):
             bokehjs().keep()
@@ -342,6 +346,14 @@ def _plots(view: Widget) -> list[Plot]:
     found: list[Plot] = []
     _static(view, found)
     return found
+
+
+def _catch_up(widget: Widget) -> None:
+    """Figures that changed before they are displayed are drawn at once as they are now."""
+    if isinstance(widget, LivePlot):
+        widget.catch_up()
+    for child in getattr(widget, "children", ()):
+        _catch_up(child)
 
 
 def _live_class(view: Widget) -> str:

@@ -248,11 +248,6 @@ class Explorer(View):
     def __repr__(self) -> str:
         return f"Explorer({self.run!r})" if self.run is not None else "Explorer(no run yet)"
 
-    def _page(self, *, in_notebook: bool) -> str:
-        """The run that is shown as one HTML document; `save` writes all runs, with sliders."""
-        with self._lock:
-            return super()._page(in_notebook=in_notebook)
-
     def store(self) -> None:
         """Have the notebook keep what is shown now; while something runs, when that has ended."""
         if not self._reruns.is_busy:

@@ -64,6 +64,14 @@ def test_a_second_view_of_a_changed_figure_gets_a_new_snapshot():
     assert _title(live) == 1
 
 
+def test_what_a_view_shows_when_it_is_displayed_is_drawn_though_the_kernel_is_busy_by_then():
+    view = GraphView()
+    live = next(child for child in view.children if isinstance(child, LivePlot))
+    view.run = make_run()
+    view._live()
+    assert "no run yet" not in str(live.render_bundle["docs_json"])
+
+
 def test_what_the_front_end_opens_is_heard_once():
     view, heard = GraphView(make_run()), []
     view.observe(lambda change: heard.append(change["new"]), "expanded")
