@@ -221,12 +221,15 @@ def _change(runs: Sequence[Run], headlines: Headlines, old: int, new: int) -> di
     if old == new:
         return {}
     if len(runs) ** 2 > MOST_PAIRS:
-        return {"said": headlines.steps.text(old, new), "cards": {}}
+        step = headlines.steps.difference(old, new)
+        return {"said": headlines.steps.text(old, new), "told": step.is_changed, "cards": {}}
     found = headlines.differences(old, new)
     by_sample = has_other_samples(runs[old], runs[new])
     unit = "sample" if by_sample else "step"
     said = change_sentence(found, unit=unit, known_doubt=runs[new].doubt)
-    return {"said": said, "cards": headline_changes(found, is_by_sample=by_sample)}
+    told = any(difference.is_changed for difference in found.values())  # the page has it bold
+    cards = headline_changes(found, is_by_sample=by_sample)
+    return {"said": said, "told": told, "cards": cards}
 
 
 def _figure_block(

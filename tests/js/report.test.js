@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {missingText, movedText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
-import {apart, lookOf, reasons, spreads, textsIn, ticksIn} from "../../kit/reports/js/sweep.js";
+import {apart, lookOf, reasons, spreads, sweptAxes, textsIn, ticksIn} from "../../kit/reports/js/sweep.js";
 import {readAddress, writeAddress} from "../../kit/reports/js/link.js";
 import {readLooked, writeLooked} from "../../kit/widgets/base/js/link.js";
 import {numbersIn} from "../../kit/widgets/base/js/listing.js";
@@ -38,6 +38,15 @@ test("a sweep has a line for each mode, and leaves out what was not measured", (
     [[{place: 0, ms: 5, low: 5, high: 5, doubt: ""}]]);
   const busy = cells.map((cell) => ({...cell, doubt: "a busy machine"}));
   assert.deepEqual(sweepLines({...index, cells: busy}, 0, -1, [0, 1]), [[point(0, 20, "a busy machine")]]);
+});
+
+test("an axis along which one run alone was measured has no chart", () => {
+  const number = {name: "prefetch", label: "prefetch", number: true, values: ["0", "2"]};
+  const more = cells.map((cell) => ({...cell, at: [...cell.at, cell.at[0] === 2 ? 1 : 0]}));
+  const index = {axes: [...axes, number], cells: more, first: 0, parts: [], models: {}};
+  const names = (/** @type {number} */ i) => sweptAxes(index, more[i]).map(({axis}) => axis.name);
+  assert.deepEqual(names(0), ["batch"]);
+  assert.deepEqual(names(2), []);
 });
 
 test("a band lies between neighbours of known spread only", () => {

@@ -177,6 +177,7 @@ def test_a_page_says_of_each_run_how_it_differs_from_each_other():
     assert found[1]["changes"][0]["said"].startswith("nothing that can be told from noise; ")
     slower = "a step takes 3.11 ms instead of 1.55 ms (100% ± 8% slower)"
     assert found[2]["changes"][0]["said"] == slower
+    assert [change.get("told") for change in found[0]["changes"]] == [None, False, True]
     assert "100% worse" in found[2]["changes"][0]["cards"]["step_ms"]
     assert found[0]["changes"][2]["said"].endswith("(50% ± 2% faster)")
     assert found[0]["changes"][0] == {}

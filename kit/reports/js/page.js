@@ -176,7 +176,8 @@ class Report {
 
   /** What changed since the run beside it: in a sentence, and on each card of the headline.
    * @param {number} i the run that is shown now
-   * @param {{said?: string, cards?: Record<string, string>}[]} changes since each other run */
+   * @param {{said?: string, told?: boolean, cards?: Record<string, string>}[]} changes since each other run;
+   *   told: something is told from noise */
   sayStatus(i, changes) {
     const {index: {axes, cells, first, beside: best}, beside} = this;
     const missing = missingText(axes, cells[i], this.wanted);
@@ -189,7 +190,7 @@ class Report {
     const head = isOpening ? `Beside ${this.index.besideName} (${settingsAt(axes, cells[Math.max(beside, 0)].at)}): `
       : `${where || "Since the run before"}: `;
     byId("status").replaceChildren(...(missing ? [element("span", {class: "missing"}, missing)] : []),
-      ...(change.said ? [head, element("b", {}, change.said), "."] : []),
+      ...(change.said ? [head, element(change.told ? "b" : "span", {}, change.said), "."] : []),
       ...(isOpening && change.said ? [" ", this.showButton(beside)] : []));
   }
 

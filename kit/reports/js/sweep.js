@@ -13,20 +13,29 @@ const NARROW = 360;
 export const WIDE = [{page: "(min-width: 800px)", width: 800}, {page: "(min-width: 1100px)", width: 560}];
 
 /**
- * A chart for each axis of numbers, a line in it for each mode of loss scaling.
+ * The axes of numbers along which runs beside the shown one were measured, each with its lines: one for
+ * each value of `split`, the modes of loss scaling or another axis of words; -1 for none.
+ * @param {import("./grid.js").Index} index
+ * @param {import("./grid.js").Cell} shown the run that the page shows
+ */
+export function sweptAxes(index, shown) {
+  const {axes} = index;
+  const modes = axes.findIndex((axis) => !axis.number && axis.name === "loss_scaling");
+  const split = modes >= 0 ? modes : axes.findIndex((axis) => !axis.number);
+  return axes.map((axis, k) => ({axis, k, split, lines: axis.number ? sweepLines(index, k, split, shown.at) : []}))
+    .filter(({lines}) => lines.some((line) => line.length > 1)); // a dot alone shows no course
+}
+
+/**
+ * A chart for each of these axes.
  * @param {import("./grid.js").Index} index
  * @param {import("./grid.js").Cell} shown the run that the page shows
  */
 export function sweepCharts(index, shown) {
-  const {axes} = index;
-  const modes = axes.findIndex((axis) => !axis.number && axis.name === "loss_scaling");
-  const split = modes >= 0 ? modes : axes.findIndex((axis) => !axis.number);
-  const others = axes.filter((axis) => axis.number).length - 1;
-  const wide = WIDE[others], width = wide && matchMedia(wide.page).matches ? wide.width : NARROW;
-  return axes.flatMap((axis, k) => {
-    if (!axis.number) return [];
+  const {axes} = index, swept = sweptAxes(index, shown);
+  const wide = WIDE[swept.length - 1], width = wide && matchMedia(wide.page).matches ? wide.width : NARROW;
+  return swept.map(({axis, k, split, lines}) => {
     const caption = element("figcaption", {}, `step time by ${axis.label}; band: what a rerun may take`);
-    const lines = sweepLines(index, k, split, shown.at);
     const parts = [caption, chart(axis, lines, shown, {k, width})];
     if (split >= 0) parts.push(key(axes[split].values, lines, shown.at[k]));
     const known = lines.flat().every(({low, high, doubt}) => doubt || low < high);
@@ -37,7 +46,7 @@ export function sweepCharts(index, shown) {
         element("summary", {}, "\u00d7 a disturbed run: it may have taken longer than its settings do. Why?"),
         ...why.map((text) => element("div", {}, text))));
     }
-    return [element("figure", {}, ...parts)];
+    return element("figure", {}, ...parts);
   });
 }
 
