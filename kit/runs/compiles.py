@@ -13,7 +13,7 @@ from statistics import median
 
 from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
-from kit.text import format_count, format_ms, format_percent
+from kit.text import format_count, format_ms, format_percent, safe_terminal
 from kit.trace import Timeline
 from kit.trace.intervals import joined, within
 
@@ -73,6 +73,12 @@ class Compile:
     def ms(self) -> float:
         """How long it took."""
         return self.lower_ms + self.compile_ms
+
+    def __repr__(self) -> str:
+        size = f"{format_count(self.ops, 'op')}, {format_ms(self.ms)}"
+        disk = " from disk" * self.is_from_disk
+        said = safe_terminal(f"step {self.step}, {self.phase}, {size}{disk}: {self.sentence}", 400)
+        return f"Compile({said})"
 
 
 @dataclass(frozen=True)
