@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from kit.runs.knob import knobs_of
-from kit.runs.run import Run
+from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.settings import GPUS
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "has_other_samples",
     "is_native",
     "is_of_jax",
+    "is_of_jit",
     "is_of_strangers",
     "is_on_cpu",
     "is_on_gpu",
@@ -53,6 +54,11 @@ def is_of_jax(run: Run) -> bool:
     """Is its program written in jax? A watched loop may be, which is not known."""
     had = run.environment
     return had.get(IMPORTED) == "jax profile" or ("jax" in had and "torch" not in had)
+
+
+def is_of_jit(run: Run) -> bool:
+    """Did jax run its steps by itself, compiled by jax.jit? Nobody sees what reads its arrays."""
+    return run.environment.get(BASELINE) == JIT
 
 
 def is_native(run: Run) -> bool:

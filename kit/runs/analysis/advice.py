@@ -31,8 +31,8 @@ from kit.runs.analysis.lines import away_by_line, recorded_before_copies, seldom
 from kit.runs.analysis.wide import float64_advice
 from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.gradients import comes_last
-from kit.runs.labels import is_native, is_of_jax, is_of_strangers, is_on_cpu, is_on_gpu
-from kit.runs.run import BASELINE, JIT, Run
+from kit.runs.labels import is_native, is_of_jax, is_of_jit, is_of_strangers, is_on_cpu, is_on_gpu
+from kit.runs.run import Run
 from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import count_devices, sync_table, union_ns
 from kit.trace.devices import is_runtimes
@@ -210,7 +210,7 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
     batch = _LOADER[is_of_jax(run)] if is_of_strangers(run) else "prefetch=2"
     keep = "" if is_of_jax(run) else " (in torch, no empty_cache())"
     what = "for something else than the device (it sleeps, reads a file or takes a lock)"
-    if run.environment.get(BASELINE) == JIT:
+    if is_of_jit(run):
         what = (
             "(it sleeps, reads a file or takes a lock; np.asarray(x) and x.block_until_ready(), "
             "which wait for the device, look like a lock here)"

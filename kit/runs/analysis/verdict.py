@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice, in_a_step
 from kit.runs.conditions import IN_TURNS, LATER, OUTSIDE, doubt, is_throttled, unseen
-from kit.runs.labels import IMPORTED, is_native, is_on_cpu
-from kit.runs.run import BASELINE, JIT, Run
+from kit.runs.labels import IMPORTED, is_native, is_of_jit, is_on_cpu
+from kit.runs.run import Run
 from kit.runs.steady import sorts_of_steps, unequal_text
 from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, Timeline, count_devices
@@ -208,8 +208,7 @@ def verdict(run: Run) -> Verdict | None:
     if limit.doubt:
         return Verdict(limit, _WITHHELD, (), _next_of(run))
     advice = run.advice()
-    is_jit = run.environment.get(BASELINE) == JIT
-    row = (_OF_JIT if is_jit else LIMIT_ROWS).get(limit.what, LIMIT_ROWS[limit.what])
+    row = (_OF_JIT if is_of_jit(run) else LIMIT_ROWS).get(limit.what, LIMIT_ROWS[limit.what])
     step_ms = run.traced_ms
     said = _of_device(run, limit) if limit.what == "device" else row.said
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"
@@ -303,7 +302,7 @@ def why_no_waits(run: Run) -> str:
 
 def why_waits_unknown(run: Run) -> str:
     """Why nothing is known of the waits of measured steps, as a clause."""
-    if run.environment.get(BASELINE) == JIT:
+    if is_of_jit(run):
         return "what a program reads of jax.jit's arrays is not seen"
     if not says_host(run.timeline):
         return "no call of the host was read from the file"

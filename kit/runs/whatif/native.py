@@ -14,7 +14,8 @@ from itertools import groupby, pairwise
 
 from kit.errors import SettingsError
 from kit.runs.knob import knobs_of
-from kit.runs.run import BASELINE, JIT, Run
+from kit.runs.labels import is_of_jit
+from kit.runs.run import Run
 from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import last_steps
 from kit.text import format_ms
@@ -51,7 +52,7 @@ class NativeModel:
     def __init__(self, run: Run) -> None:
         if run.timeline.origin == "imported":
             raise SettingsError("a prediction needs a measured run, not an imported trace")
-        if run.environment.get(BASELINE) == JIT:
+        if is_of_jit(run):
             raise SettingsError(
                 "of a step of jax.jit's it is not known what waits for what. Predict from a run of "
                 "it on device kit"
