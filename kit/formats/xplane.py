@@ -59,8 +59,8 @@ _MISSING = {
     "the host's",
 }
 _NAMELESS = (
-    "no function of Python's is known around some waits, or any (python_tracer_level=1): at which "
-    "line they are, and whether a value was read there or only waited for, is not known"
+    "of some waits the profile has no function of Python's (python_tracer_level=1 records them): "
+    "whether a value was read there or only waited for is not known"
 )
 _NO_PROFILE = (
     "it is no XSpace, or was cut off: write or copy it again. A Chrome trace is read by its "
@@ -199,7 +199,6 @@ class _Profile:
         self.environment: dict[str, str] = {"imported from": "jax profile"}
         self._step_names: frozenset[str] = frozenset()  # of those that are marked
         self._is_asked_in_vain = False  # is there nothing that `step_by` names?
-        self._has_nameless_waits = False  # of which no function of Python's is known
         self._is_waiting_in_calls = False  # no event of a buffer's wait: the Python call stands in
         self._kernels(planes)
         for plane in planes:
@@ -238,12 +237,13 @@ class _Profile:
         for what, missing in _MISSING.items():
             if not (kind[near] == KINDS.index(what)).any():
                 self.notes.append(missing)
-        self.notes += [_NAMELESS] * self._has_nameless_waits
         syncs = [
             SyncPoint(s.at_ns - zero, s.wait_ns, s.cause, s.site, s.via)
             for s in map(self.syncs.get, self.spans)
             if s and 0 <= s.at_ns - zero < 2 * DAY_NS and s.wait_ns < DAY_NS
         ]
+        if any(s.cause == READ_OR_READY for s in syncs):
+            self.notes.append(_NAMELESS)
         part = Spans(lane[near], kind[near], name[near], begin, end)
         timeline = Spans.timeline([part], lanes, names, syncs, self.notes)
         return Imported(timeline, "jax profile", self.environment)
@@ -413,7 +413,6 @@ class _Profile:
         Without functions of Python's only a copy is told from other waits.
         """
         called = {name.rpartition(" ")[2] for name in around if name.startswith("$")}
-        self._has_nameless_waits |= not called
         cause = "item" if called & _READS else "copy to host"
         is_copy = event.name.startswith("np.") or bool(called & _COPIES)
         if "block_until_ready" in called or not is_copy:

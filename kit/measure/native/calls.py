@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from kit.trace import Span, SyncPoint
-from kit.trace.devices import is_free, is_launch, is_runtimes, is_transfer, is_wait
+from kit.trace.devices import device_of, is_free, is_launch, is_runtimes, is_transfer, is_wait
 from kit.trace.host import LONG_NS, idle_in
 from kit.trace.intervals import Ints
 
@@ -36,15 +36,18 @@ def spent_in_calls(
     Shape:
         times (calls, 2)
     """
-    work = np.array([(s.start_ns, s.stop_ns) for s in kernels], np.int64).reshape(-1, 2)
-    done = np.where([is_free(name) for name in names], idle_in(times, work), times[:, 0])
+    work: dict[str, list[tuple[int, int]]] = {}
+    for s in kernels:
+        work.setdefault(device_of(s.lane), []).append((s.start_ns, s.stop_ns))
+    idle = [idle_in(times, np.array(ends, np.int64)) for ends in work.values()]
+    done = np.where([is_free(name) for name in names], np.max([times[:, 0], *idle], 0), times[:, 0])
     spans: list[Span] = []
     syncs: list[SyncPoint] = []
-    for name, (start, stop), idle in zip(names, times.tolist(), done.tolist(), strict=True):
+    for name, (start, stop), at in zip(names, times.tolist(), done.tolist(), strict=True):
         if stop - start < LONG_NS:  # there are many short ones
             continue
-        if idle > start:
-            syncs.append(SyncPoint(start, idle - start, FREE))
-        if idle < stop:
-            spans.append(Span("host/main", name, "elsewhere", idle, stop))
+        if at > start:
+            syncs.append(SyncPoint(start, at - start, FREE))
+        if at < stop:
+            spans.append(Span("host/main", name, "elsewhere", at, stop))
     return spans, syncs

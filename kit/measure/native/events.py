@@ -32,6 +32,7 @@ from kit.trace.devices import (
     beside,
     is_collective,
     is_librarys,
+    is_runtimes,
     is_transfer,
     is_wait,
     region_name,
@@ -275,8 +276,10 @@ def _is_torchs(event: Any, device: str) -> bool:
     on a GPU is issued by a thread of its own, for which the main one waits. On a CPU it may wait
     for a collective, which is its own time until the last rank has come.
     """
-    works = ("aten::", *([ENGINE, "cuda", "cuLaunch", "hip"] if device == "cuda" else []))
-    is_work = event.name.startswith(works) or (device == "cpu" and sends_on_host(event.name))
+    if device == "cuda":
+        is_work = event.name.startswith(("aten::", ENGINE)) or is_runtimes(event.name)
+    else:
+        is_work = event.name.startswith("aten::") or sends_on_host(event.name)
     return bool(is_work) or _is_region(event)
 
 

@@ -231,6 +231,7 @@ class OnDeviceScaler(CheckedScaler):
         **kwargs: Any,
     ) -> Any:
         found = list(optimizer_state["found_inf_per_device"].values())
+        noted = _other_writes(optimizer)
         if has_new_hooks(optimizer):
             if any(map(bool, found)):
                 return None
@@ -239,7 +240,7 @@ class OnDeviceScaler(CheckedScaler):
         weights = [p.detach().clone() for p in params]
         states = [_copied(optimizer.state.get(p, {})) for p in params]
         counts = counts_of(optimizer)
-        with counted_on_device(optimizer), _other_writes(optimizer) as others:
+        with counted_on_device(optimizer), noted as others:
             result = optimizer.step(*args, **kwargs)
         with torch.no_grad():
             bad = torch.stack([f.to(found[0].device) for f in found]).sum() > 0

@@ -28,3 +28,14 @@ def test_memory_that_a_step_takes_and_gives_back_is_no_recording() -> None:
         ("cudaMalloc", 460_000, 560_000),
         ("cudaMalloc", 700_000, 800_000),
     ]
+
+
+def test_what_another_gpu_does_hides_no_wait_to_give_memory_back() -> None:
+    step = Event("kit step 0", 0, 1000, is_user_annotation=True)
+    events = [
+        Event("gemm", 20, 400, gpu=True),
+        Event("gemm", 30, 900, gpu=True, device_index=1),
+        Event("cudaFree", 50, 450, step),
+    ]
+    (found,) = timeline_of([step, *events], device="cuda").syncs
+    assert (found.cause, found.at_ns, found.wait_ns) == ("free", 50_000, 350_000)

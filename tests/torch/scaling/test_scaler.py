@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from typing import Any
 
@@ -169,10 +170,11 @@ def test_hooks_of_a_step_are_refused_where_their_writes_cannot_be_noted() -> Non
     weight = torch.nn.Parameter(torch.ones(2))
     opt = torch.optim.AdamW([weight], lr=0.1)
     opt.register_step_post_hook(lambda *_: None)
-    scaler = make_scaler("dynamic, on device", "cpu")
-    scaler.scale(weight.sum()).backward()
-    with pytest.raises(SettingsError, match="a step of this AdamW runs hooks"):
-        scaler.step(opt)
+    for factor in (math.inf, 1.0):  # a step that overflows, as first ones do, is refused, too
+        weight.grad, scaler = None, make_scaler("dynamic, on device", "cpu")
+        scaler.scale(weight.sum() * factor).backward()
+        with pytest.raises(SettingsError, match="a step of this AdamW runs hooks"):
+            scaler.step(opt)
     assert weight.tolist() == [1.0, 1.0]
 
 
