@@ -404,7 +404,7 @@ class Rows(tuple[T, ...], Generic[T]):
 
     def _repr_html_(self) -> str:
         (head, *body), rest = self._cells(safe_html)
-        sides = ["right" if column.is_number else "left" for column in self.columns]
+        sides = ["right;white-space:nowrap" if c.is_number else "left" for c in self.columns]
 
         def row(cells: Sequence[str], tag: str) -> str:
             made = (

@@ -364,6 +364,29 @@ def test_where_the_reader_has_chosen_all_colours_keys_keep_theirs_and_a_picked_r
             assert ring != "none", marked
 
 
+# What Notebook 7 and nbclassic do with a high output, by the rules of their own styles.
+LOW = """<style>.jp-mod-outputsScrolled .jp-Cell-outputArea, .output_scroll {
+  max-height: 24em; overflow-y: auto }</style>"""
+HIGH = {
+    "notebook 7": (
+        '<body data-notebook="notebooks"><div class="jp-CodeCell jp-mod-outputsScrolled">'
+        '<div class="jp-Cell-outputArea">'
+    ),
+    "nbclassic": '<body><div><div class="output_scroll">',
+}
+
+
+@pytest.mark.parametrize("host", HIGH)
+def test_an_explorer_is_as_high_as_it_is_where_other_outputs_scroll(host: str, opening: Opener):
+    css = f"{LOW}<style>{asset('widgets/base/js/page.css')}</style>"
+    with opening(offline=True) as browser:
+        for kind, is_whole in (("kit-explorer", True), ("other", False)):
+            high = f'<p class="{kind}" style="height: 2000px">high</p>'
+            browser.page.set_content(f"{css}{HIGH[host]}{high}")
+            seen = browser.page.locator("div > div").evaluate("area => area.clientHeight")
+            assert (seen > 1000) == is_whole
+
+
 # Something that is chosen, and how it looks if it is not.
 CHOSEN = {
     "button": (

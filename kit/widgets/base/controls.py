@@ -44,7 +44,7 @@ _STRIP = {
 
 _FIRST = {
     "flex_flow": "row wrap",
-    "align_items": "flex-end",
+    "align_items": "flex-start",
     "grid_gap": "4px 24px",
     "width": "auto",
 }
