@@ -106,8 +106,8 @@ def headline_changes(
 
 def _points(fraction: float) -> str:
     """A difference of two fractions, or its spread; "" of more than all of it."""
-    about = "≈" * (0 < fraction < 0.005)
-    return f"{about}{100 * fraction:,.0f} points" if fraction <= 1 else ""
+    about, number = "≈" * (0 < fraction < 0.005), f"{100 * fraction:,.0f}"
+    return f"{about}{number} point{'s' * (number != '1')}" if fraction <= 1 else ""
 
 
 def _card(label: str, value: str, note: str, field: str, change: str) -> str:

@@ -58,6 +58,11 @@ def test_a_table_has_a_row_for_each_compile_and_names_the_storm() -> None:
     assert "4 → 5" in html
 
 
+def test_a_compile_reads_as_a_sentence() -> None:
+    shown = repr(replace(note(2), sentence="now\x1b[2J", is_from_disk=True))
+    assert shown == "Compile(step 2, forward, 3 ops, 5 ms from disk: now\ufffd[2J)"
+
+
 def test_what_one_step_compiles_repeatedly_is_named_below_the_table() -> None:
     within = [replace(note(0, site=EVIL), segment=k) for k in range(4)]
     html = compiles_html(within)
