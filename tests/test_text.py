@@ -292,9 +292,8 @@ def test_rows_are_a_tuple_that_shows_itself_as_a_table():
         "a         5",
         "long  1,234",
     ]
-    assert '<td style="text-align:right;font-variant-numeric:tabular-nums">1,234</td>' in (
-        rows._repr_html_()
-    )
+    style = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
+    assert f'<td style="{style}">1,234</td>' in rows._repr_html_()
     assert (type(rows[:1]), rows[1], rows[:1]) == (Pairs, ("long", 1234), (("a", 5),))
     assert pickle.loads(pickle.dumps(rows)) == rows
     assert repr(Pairs()).startswith("0 pairs\n")
