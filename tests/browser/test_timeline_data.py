@@ -58,7 +58,7 @@ def test_what_the_script_says_of_a_range_equals_counting(offline: Browser):
     page = offline.page
     page.add_script_tag(content=DATA_JS)
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(spans, st.floats(-200, 3000), st.floats(1, 4000), st.integers(1, 90))
     def pixels(given_spans, a, length, width):
         t = Timeline.of(Span(lane, "x", k, s, s + n, g) for lane, k, s, n, g in given_spans)
@@ -88,7 +88,7 @@ def test_what_the_script_says_of_a_range_equals_counting(offline: Browser):
             clipped = sum((min(e, b) - max(s, a)) * scale for s, e in these)
             assert found[p] == [len(these), pytest.approx(clipped), max(e - s for s, e in these)]
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(
         spans,
         st.integers(-100, 3000),

@@ -84,7 +84,7 @@ def slow_plan(stream: OpStream, forward: int, backward: int, lazy: bool) -> list
 
 
 @given(streams(), st.integers(1, 6), st.integers(1, 6), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_plan_equals_the_slow_policy(
     stream: OpStream, forward: int, backward: int, lazy: bool
 ) -> None:

@@ -29,12 +29,12 @@ def interrupt_at_random(training: Steps, count: int, chance: random.Random) -> i
     Raises:
         AssertionError: the step after an interrupt is not torch's.
     """
-    for _ in range(5):
+    for _ in range(training.alike_after):
         training.step()
     start = time.perf_counter()
-    for _ in range(5):
+    for _ in range(training.alike_after):
         training.step()
-    usual = (time.perf_counter() - start) / 5
+    usual = (time.perf_counter() - start) / training.alike_after
     main, raised = threading.main_thread().ident, 0
     assert main is not None
     for _ in range(count):

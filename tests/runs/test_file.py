@@ -223,7 +223,7 @@ def test_a_file_of_something_else_is_refused(data, tmp_path):
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_flipped_bytes_are_refused_or_harmless(data):
     whole = bytearray(WHOLE)
     for at in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=4)):
@@ -241,7 +241,7 @@ def test_a_file_with_a_piece_missing_is_refused(start, length):
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_json_in_place_of_any_value_is_refused_or_a_run_that_can_be_shown(data):
     head = json.loads(HEAD)
     place: Any = head
@@ -263,7 +263,7 @@ def test_any_json_in_place_of_any_value_is_refused_or_a_run_that_can_be_shown(da
 
 
 @given(st.sampled_from(sorted(COLUMNS)), st.binary(min_size=8, max_size=8), st.integers(0, 30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_bytes_in_a_column_are_refused_or_a_run_that_can_be_shown(column, value, row):
     name = f"timeline/{column}.npy"
     header, size = 128, np.dtype(COLUMNS[column]).itemsize

@@ -71,7 +71,7 @@ def slow_issues(found: list[Span], segment: int, steps: int) -> tuple[list[Span]
 
 
 @given(st.lists(spans(), max_size=14), st.integers(1, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_costs_equal_a_count_of_every_nanosecond(found: list[Span], steps: int) -> None:
     costs = segment_costs(run_of(found, steps))
     is_profiled = any(s.kind == "kernel" for s in found)

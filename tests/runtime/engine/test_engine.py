@@ -104,7 +104,7 @@ def play(engine: Any, program: list[Step], seed: int) -> list[Any]:
     return seen
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(steps, max_size=40), st.integers(0, 2**16))
 def test_random_programs_mean_what_they_mean_run_at_once(program: list[Step], seed: int) -> None:
     engine = Engine()

@@ -23,7 +23,7 @@ from tests.torch.fuzz.shrink import shrunk
 from tests.torch.fuzz.steps import STEPS, run_steps
 from tests.torch.fuzz.writer import program
 
-PROGRAMS = 160
+PROGRAMS = 60
 CACHE = ExecutableCache()  # programs of single ops are alike
 
 

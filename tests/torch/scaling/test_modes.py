@@ -34,10 +34,10 @@ from tests.torch.scaling.task import (
 
 @given(seed=st.integers(0, 2**32 - 1), share=st.sampled_from([0.1, 0.2]))
 @settings(max_examples=2, deadline=None, phases=[Phase.explicit, Phase.generate])
-def test_five_hundred_steps_with_infs_at_random_equal_native_grad_scaler(
+def test_two_hundred_steps_with_infs_at_random_equal_native_grad_scaler(
     seed: int, share: float
 ) -> None:
-    bad = (torch.rand(500, generator=torch.Generator().manual_seed(seed)) < share).tolist()
+    bad = (torch.rand(200, generator=torch.Generator().manual_seed(seed)) < share).tolist()
     expected = train("dynamic, host check", "cpu", bad)
     assert len(set(expected[1])) > 2
     for mode in DYNAMIC:
