@@ -15,7 +15,7 @@ import torch
 import kit
 from kit.runs.analysis.advice import RULES
 from kit.trace import Span, Timeline
-from kit.workloads import bert
+from kit.workloads.masked_lm import Size, bert_of
 from tests.runs.analysis.advised import LAZY, MS, busy, host, rules, run_of, synthetic
 
 # What a small step may be told where other programs take the processor from it for a while.
@@ -137,8 +137,9 @@ def test_a_shape_that_changes_is_a_compile_in_the_measured_steps() -> None:
 
 
 @pytest.mark.slow
-def test_the_shipped_step_with_the_check_is_advised_and_better_for_following_it() -> None:
-    settings = kit.Settings(mode="lazy", steps=6, loss_scaling="dynamic, host check")
+def test_a_bert_with_the_check_is_advised_and_better_for_following_it() -> None:
+    bert = bert_of(Size(layers=1, width=128, heads=2, length=64, vocabulary=1000))  # `kit demo` has
+    settings = kit.Settings(mode="lazy", batch_size=8, steps=6, loss_scaling="dynamic, host check")
     checked = kit.run(bert, settings)
     (advice,) = [a for a in checked.advice() if a.rule == "loss scale check"]
     followed = kit.run(bert, settings.replace(**advice.change))
