@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from kit.ir import Aval, Graph, Node, Segment
@@ -39,7 +40,13 @@ def make_run(settings: Settings | None = None, *, kernels: int = 40, steps: int 
     `hostile` puts markup, control characters and very long names into every text that a user's
     program chooses. In mode "torch" there is no graph, no segment and no worker, as in a real run.
     """
-    settings = settings or Settings()
+    made = _made(settings or Settings(), kernels, steps, syncs, scopes, hostile, seed)
+    return replace(made)  # what it consists of is frozen, and made once
+
+
+@cache
+def _made(settings: Settings, kernels: int, steps: int, syncs: int, scopes: int, hostile: bool,
+          seed: int) -> Run:  # fmt: skip
     evil = HOSTILE if hostile else ""
     graph, segments = _cut(_graph(scopes, evil), settings, syncs, evil)
     is_native = settings.mode == "torch"

@@ -28,7 +28,7 @@ from kit.torch.device import open_session
 
 
 def test_the_worked_examples_work(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "kit", tmp_path / "kit", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "kit", tmp_path / "kit")  # with its bytecode
     (tmp_path / "tests").mkdir()
     for name in ("__init__.py", "factories.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
