@@ -309,7 +309,7 @@ def _run_watched(
             from kit.torch.trainers import ACCELERATE_DEVICE
 
             session = around.enter_context(open_session(settings))
-            drop, told.protect = session.drop_pending, session.interrupts.install
+            drop = session.drop_pending
             around.enter_context(telling(session, complain))
             mapped = around.enter_context(named_devices())
             if ACCELERATE_DEVICE not in os.environ:

@@ -62,12 +62,10 @@ class Told:
 
     Attributes:
         number: the signal's; 0 until then.
-        protect: called first where SIGINT is ignored, and is not from then on.
     """
 
     def __init__(self) -> None:
         self.number = 0
-        self.protect: Callable[[], object] = _nothing
         self._process, self._at_s = os.getpid(), 0.0
         self._is_over = False
 
@@ -89,7 +87,6 @@ class Told:
     def _interrupt(self) -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a job in the background
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            self.protect()
         signal.raise_signal(signal.SIGINT)
 
 
@@ -134,10 +131,6 @@ def _undo(number: int, by: Callable[[int, Any], None]) -> None:
 def _end_by(number: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
-
-
-def _nothing() -> None:
-    """Where no session is open, nothing is to be protected."""
 
 
 def _leave(number: int, frame: Any) -> None:

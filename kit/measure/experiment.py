@@ -14,6 +14,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.recording.sites import line_of
 from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.session.interrupts import INTERRUPTS
 
 __all__ = ["run"]
 
@@ -42,6 +43,7 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
     """
     chosen = as_workload(workload)
     settings = chosen.fit(settings)
+    INTERRUPTS.hook()  # so that what they raise is never taken for the step's own
     try:
         with random_kept():
             if settings.mode == "torch":

@@ -19,7 +19,7 @@ from kit.runs.settings import Settings
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.executor import ExecutableCache
-from kit.runtime.session.interrupts import postponed
+from kit.runtime.session.interrupts import INTERRUPTS, postponed
 from kit.runtime.session.session import Session, session_for
 from kit.runtime.session.setup import Setup
 from kit.torch.autocast import register_autocast
@@ -37,7 +37,6 @@ from kit.torch.ops.refused import register_refused
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, empty
-from kit.torch.tensors.unwinding import DeviceQuestion
 from kit.versions import warn_of_untried
 
 __all__ = ["open_session", "register"]
@@ -109,7 +108,8 @@ def _register() -> None:
     if taken not in ("privateuseone", "kit"):
         raise SessionError(f"torch's spare device is already in use, by {taken!r}, in this process")
     module = Backend()
-    setup(rename="kit", backend_module=module, device_guard=_guard(module.question))
+    INTERRUPTS.hook(module.question.is_asked)
+    setup(rename="kit", backend_module=module, device_guard=module.question.guard)
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", _empty, "PrivateUse1")
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
@@ -148,13 +148,6 @@ def _register() -> None:
     # Else `make_fx`, and so `torch.func.linearize`, would trace what our tensors give as constants.
     proxies = importlib.import_module("torch.fx.experimental.proxy_tensor")
     proxies.HANDLED_TYPES = (*proxies.HANDLED_TYPES, KitTensor)  # type: ignore[attr-defined]
-
-
-def _guard(question: DeviceQuestion) -> Any:
-    """What torch asks for the device whenever it changes streams."""
-
-    base = private("torch._C._acc.DeviceGuard")
-    return type("Guard", (base,), {"type_": question.answer})()
 
 
 def _tape(device: Any = None) -> Tape:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from kit.runtime.session.interrupts import Interrupts
+from kit.runtime.session.interrupts import INTERRUPTS
 from tests.reliability.interrupts import hear_interrupts
 from tests.reliability.kinds import KINDS, Steps
 from tests.reliability.training import is_clear
@@ -87,9 +87,9 @@ def out_of_memory(frame: FrameType) -> None:
 
 
 def interrupt(frame: FrameType) -> None:
-    """What Ctrl-C does there: the session's handler raises it, or keeps it."""
+    """What Ctrl-C does there: it is raised, or kept."""
     handler: Any = signal.getsignal(signal.SIGINT)
-    handler(signal.SIGINT, frame)
+    INTERRUPTS.arrive(handler, signal.SIGINT, frame)
 
 
 def try_lines(
@@ -118,7 +118,7 @@ def try_lines(
         try:
             tried += 1
             run_with(training.step, line, act)
-            while _keeps_one():
+            while INTERRUPTS.kept:
                 training.step()
         except (MemoryError, KeyboardInterrupt):
             pass
@@ -150,12 +150,6 @@ def _at(where: str, error: Exception) -> AssertionError:
     found = AssertionError(f"{where}: {error!r:.300}")
     found.__cause__ = error
     return found
-
-
-def _keeps_one() -> bool:
-    """Does a session keep an interrupt, for one of the next ops to raise?"""
-    owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
-    return isinstance(owner, Interrupts) and bool(owner.kept)
 
 
 def _was_caused(error: BaseException) -> bool:

@@ -19,16 +19,19 @@ import psutil
 from kit.runtime.session.session import Session
 from tests.reliability.growth import alive
 from tests.reliability.kinds import KINDS, Steps
+from tests.reliability.training import TimeLimit
 
 WAIT_S = 60.0  # after which a step counts as hanging
+SIGNALS = [signal.SIGINT, getattr(signal, "SIGUSR1", signal.SIGINT)]
 
 
 def interrupt_at_random(training: Steps, count: int, chance: random.Random) -> int:
-    """Send that many interrupts into a loop of steps; gives how many were raised.
+    """Send that many signals into a loop of steps, Ctrl-C and another; gives how many were raised.
 
     Raises:
         AssertionError: the step after an interrupt is not torch's.
     """
+    _hear_limit()
     for _ in range(training.alike_after):
         training.step()
     start = time.perf_counter()
@@ -38,16 +41,18 @@ def interrupt_at_random(training: Steps, count: int, chance: random.Random) -> i
     main, raised = threading.main_thread().ident, 0
     assert main is not None
     for _ in range(count):
-        delay = chance.uniform(0, 2.5 * usual)
+        delay, number = chance.uniform(0, 2.5 * usual), chance.choice(SIGNALS)
         sender = threading.Thread(
-            target=lambda delay=delay: (time.sleep(delay), signal.pthread_kill(main, signal.SIGINT))
-        )
+            target=lambda delay=delay, number=number: (
+                time.sleep(delay), signal.pthread_kill(main, number)
+            )
+        )  # fmt: skip
         faulthandler.dump_traceback_later(WAIT_S, exit=True)
         try:
             sender.start()  # on a busy machine the interrupt comes before this returns
             while True:
                 training.step()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TimeLimit):
             raised += 1
         sender.join()
         training.recover()
@@ -60,6 +65,16 @@ def hear_interrupts() -> None:
     """Have Python's own handler, also in a shell's background job, which ignores SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _hear_limit() -> None:
+    """Have a handler of the program's own, which raises."""
+
+    def handle(number: int, frame: object) -> None:
+        raise TimeLimit
+
+    if SIGNALS[1] != signal.SIGINT:
+        signal.signal(SIGNALS[1], handle)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from kit.cli.main import main
 from kit.cli.terminal import INTERRUPTED
 from kit.torch.device import open_session
 from kit.torch.optimizers import FOLLOWED
-from tests.reliability.training import on_cpu, one_step
+from tests.reliability.training import TimeLimit, on_cpu, one_step
 
 __all__ = ["Program", "Watched"]
 
@@ -128,12 +128,14 @@ class Program:
         """The next program begins from the start."""
 
     def step(self) -> str:
-        said = io.StringIO()
+        said, errors = io.StringIO(), io.StringIO()
         options = ["--on", "kit", "--steps", "2", "--skip", "1", "--save", str(self._save)]
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
             status = main(["run", str(self._script), *options])
         if status == INTERRUPTED:
             raise KeyboardInterrupt
+        if "TimeLimit" in errors.getvalue():  # an error of the script's, as any other
+            raise TimeLimit
         return said.getvalue()
 
     def check_next_step(self) -> None:

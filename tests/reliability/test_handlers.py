@@ -1,10 +1,13 @@
-"""A signal handler of the program's own, or a `__del__`, that uses a kit tensor: never wrong."""
+"""A signal handler of the program's own, or a `__del__`: it may raise, or use a kit tensor."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -13,15 +16,20 @@ import torch
 
 import kit
 from kit.errors import SessionError
+from kit.measure.attached.loop import LoopWatch
 from kit.runtime.engine.engine import Engine
 from kit.runtime.recording.bulk import Bulk
+from kit.runtime.session.interrupts import INTERRUPTS
 from kit.runtime.session.streams import ThreadStreams
 from kit.torch.dispatch import Dispatcher
+from tests.reliability.errors import run_with
+from tests.reliability.training import TimeLimit
 
 SIGNAL = signal.SIGUSR1 if sys.platform != "win32" else signal.SIGTERM
 Middle = list[Callable[..., Any]]
 RECORDER: Middle = [Bulk.add_one, Bulk._append, Dispatcher.dispatch]
 ENGINE: Middle = [ThreadStreams._issue, Engine.submit, Engine.wait]
+LINE = Bulk._append.__code__.co_firstlineno + 3  # in the middle of an op
 SAID = "a signal handler or __del__ uses a kit tensor while an op is recorded"
 
 
@@ -162,3 +170,158 @@ def test_a_del_in_the_middle_of_an_op_is_refused() -> None:
         assert y.tolist() == [2.0, 2.0]
     assert len(said) == 1
     assert said[0].startswith(SAID)
+
+
+def limit(*_: Any) -> None:
+    raise TimeLimit
+
+
+_LIMITED = """
+import random, signal, torch, kit
+
+class TimeLimit(Exception):
+    pass
+
+def limit(*_):
+    raise TimeLimit
+
+signal.signal(signal.SIGALRM, limit)
+chance, raised = random.Random(1), 0
+with kit.Session():
+    net, x = torch.nn.Linear(4, 4).to("kit"), torch.ones(2, 4, device="kit")
+    for _ in range(150):
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 2e-3))
+        try:
+            while True:
+                (net(x) - x).tanh()
+        except TimeLimit:
+            raised += 1
+    print(raised, (x + 1).sum().item())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no timers")
+def test_a_handler_that_raises_at_any_time_ends_no_process() -> None:
+    """About one in ten did: torch looks for signals in C++ code that must not raise."""
+    done = subprocess.run([sys.executable, "-c", _LIMITED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "150 16.0\n"), done.stderr[-4000:]
+
+
+def test_a_program_sees_its_own_handlers_whenever_it_has_set_them() -> None:
+    def other(*_: Any) -> None: ...
+
+    assert signal.signal(SIGNAL, limit) is not limit
+    with kit.Session():
+        assert signal.getsignal(SIGNAL) is limit
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.signal(SIGNAL, other) is limit
+        assert signal.signal(SIGNAL, signal.SIG_IGN) is other
+        assert signal.signal(SIGNAL, limit) == signal.SIG_IGN
+        with pytest.raises(TypeError):
+            signal.signal(SIGNAL, "limit")  # type: ignore[arg-type]
+    assert signal.getsignal(SIGNAL) is limit
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """As programs have it."""
+    before = signal.signal(SIGNAL, limit)
+    try:
+        yield
+    finally:
+        signal.signal(SIGNAL, before)
+
+
+def test_a_time_limit_is_raised_before_its_block_is_left() -> None:
+    """An op that is under way ends first, and the block with it."""
+    before, made = signal.getsignal(SIGNAL), list[Any]()
+
+    def work() -> None:
+        with time_limit():
+            add, arrive = lambda: made.append(x + 1), partial(INTERRUPTS.arrive, limit, SIGNAL)
+            assert run_with(add, (Bulk._append.__code__, LINE), arrive)
+
+    with kit.Session():
+        x = torch.ones(2, device="kit")
+        with pytest.raises(TimeLimit):
+            work()
+        assert signal.getsignal(SIGNAL) == before
+        assert made[0].tolist() == [2.0, 2.0]
+
+
+def test_what_two_handlers_raise_is_both_raised() -> None:
+    def leave(*_: Any) -> None:
+        sys.exit(3)
+
+    def arrive(frame: Any) -> None:
+        INTERRUPTS.arrive(limit, SIGNAL, frame)
+        INTERRUPTS.arrive(limit, SIGNAL, frame)  # which is one with the first
+        INTERRUPTS.arrive(leave, signal.SIGTERM, frame)
+
+    raised = []
+    with kit.Session() as session:
+        x = torch.ones(2, device="kit")
+        run_with(lambda: x + 1, (Bulk._append.__code__, LINE), arrive)
+        for _ in range(3):
+            try:
+                session.mark_step()
+            except (TimeLimit, SystemExit) as error:
+                raised.append(type(error))
+    assert raised == [TimeLimit, SystemExit]
+
+
+def test_what_a_handler_raises_is_no_error_of_a_sessions_end() -> None:
+    """The end forgets an error that no read has asked for."""
+    session = kit.Session().__enter__()
+    x = torch.ones(2, device="kit")
+    run_with(
+        lambda: x + 1, (Bulk._append.__code__, LINE), partial(INTERRUPTS.arrive, limit, SIGNAL)
+    )
+    with pytest.raises(TimeLimit):
+        session.__exit__()
+    assert not session.is_open
+
+
+@pytest.mark.parametrize("act", [kit.sweep, kit.autotune])
+def test_what_a_handler_raises_in_a_step_ends_more_than_its_run(act: Any) -> None:
+    """It was an error of one cell of a sweep, as was the `sys.exit` of a queue's time limit."""
+    built: list[Any] = []
+
+    def build(ctx: Any) -> Any:
+        def step() -> Any:
+            if len(built) > 1:
+                signal.raise_signal(SIGNAL)
+            return x.sum()
+
+        built.append(ctx)
+        x = torch.ones(2).to(ctx.device)
+        return step
+
+    signal.signal(SIGNAL, limit)
+    grid = {"bulk_forward": [1, 2, 3]}
+    options = {"vary": grid, "budget_s": 60} if act is kit.autotune else {"grid": grid}
+    with pytest.raises(TimeLimit):
+        act(kit.workload(build), settings=kit.Settings(steps=2, warmup=0), **options)
+    assert len(built) == 2
+
+
+def test_what_a_handler_raises_in_a_watch_is_no_error_of_the_recording() -> None:
+    """The recording ended, and the loop went on."""
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    signal.signal(SIGNAL, limit)
+    INTERRUPTS.hook()
+
+    def arrive(frame: Any) -> None:
+        signal.raise_signal(SIGNAL)
+
+    def train() -> None:
+        with kit.watch(steps=2, skip=0) as watch:
+            for _ in range(20):
+                net(torch.ones(2)).sum().backward()
+                optimizer.step()
+        raise AssertionError(watch.ended)
+
+    line = LoopWatch._between.__code__, LoopWatch._between.__code__.co_firstlineno + 2
+    with pytest.raises(TimeLimit):
+        run_with(train, line, arrive)

@@ -18,7 +18,9 @@ import torch
 from jupyter_client.manager import start_new_kernel
 
 import kit
-from kit.runtime.session.interrupts import QUIET_S, Interrupts, postponed
+from kit.runtime.recording.bulk import Bulk
+from kit.runtime.session.interrupts import INTERRUPTS, QUIET_S, postponed
+from tests.reliability import errors
 from tests.reliability.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,14 @@ def interrupt_and_sleep() -> None:
     """An interrupt, and then code that has nothing to do with the kit."""
     interrupt()
     time.sleep(60)
+
+
+def interrupted(x: Any) -> Any:
+    """`x + 1`, with an interrupt in the middle, at a line of the recorder's."""
+    made: list[Any] = []
+    line = (Bulk._append.__code__, Bulk._append.__code__.co_firstlineno + 3)
+    assert errors.run_with(lambda: made.append(x + 1), line, errors.interrupt)
+    return made[0]
 
 
 @pytest.fixture(autouse=True)
@@ -81,39 +91,23 @@ def test_an_interrupt_is_not_raised_where_python_only_prints_errors(
     die: Callable[[], None],
 ) -> None:
     """There, as in a callback of the garbage collector, it would be lost."""
-    before = signal.signal(signal.SIGINT, Interrupts().arrive)
 
     def die_and_sleep() -> None:
         die()
         time.sleep(20)
 
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            die_and_sleep()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    INTERRUPTS.hook()
+    with pytest.raises(KeyboardInterrupt):
+        die_and_sleep()
 
 
-def test_a_handler_is_given_back_if_an_error_comes_just_after_it_was_taken() -> None:
-    class Failing(Interrupts):
-        def install(self) -> None:
-            super().install()
-            raise MemoryError
-
-    before = signal.getsignal(signal.SIGINT)
-    with kit.Session() as session, pytest.raises(MemoryError):
-        Failing().watch(session)
-    assert signal.getsignal(signal.SIGINT) is before
-    with pytest.raises(MemoryError):
-        Failing().watch(session)
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_an_interrupt_while_ops_are_recorded_is_raised_by_one_of_the_next() -> None:
+def test_an_interrupt_in_the_middle_of_an_op_is_raised_by_one_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(signal, "pthread_kill")  # Windows has none: nothing looks a second time
     with kit.Session(kit.Settings(bulk_forward=4)) as session:
-        x = torch.ones(3, device="kit")
-        recorded = 0
-        interrupt()
+        x = interrupted(torch.ones(3, device="kit"))
+        recorded = 1
         try:
             while True:
                 x = x + 1
@@ -145,7 +139,19 @@ def test_an_interrupt_in_a_backward_pass_is_raised_when_the_pass_is_over() -> No
 
 def test_an_interrupt_that_is_kept_comes_out_of_the_session() -> None:
     with pytest.raises(KeyboardInterrupt), kit.Session():
-        interrupt()
+        interrupted(torch.ones(3, device="kit"))
+
+
+def test_an_interrupt_in_the_middle_of_an_op_is_raised_once_the_program_goes_on() -> None:
+    def add_and_sleep(x: Any) -> None:
+        interrupted(x)
+        time.sleep(60)
+
+    with kit.Session():
+        x = torch.ones(3, device="kit")
+        with pytest.raises(KeyboardInterrupt):
+            add_and_sleep(x)
+        assert (x + 1).tolist() == [2.0] * 3
 
 
 def test_a_session_inside_of_another_gives_the_handler_back() -> None:
@@ -154,19 +160,6 @@ def test_a_session_inside_of_another_gives_the_handler_back() -> None:
         with pytest.raises(KeyboardInterrupt), kit.Session():
             interrupt_and_sleep()
         assert signal.getsignal(signal.SIGINT) == outer
-
-
-def test_without_pthread_kill_an_interrupt_is_raised_by_the_next_ops(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Windows has none, so nothing looks a second time."""
-    monkeypatch.delattr(signal, "pthread_kill")
-    with kit.Session(kit.Settings(bulk_forward=2)):
-        x = torch.ones(3, device="kit")
-        interrupt()
-        with pytest.raises(KeyboardInterrupt):
-            x = ((x + 1) * 2 + 1).relu() + 1
-        assert (x + 1).tolist() == [2.0] * 3
 
 
 def test_a_postponed_interrupt_is_raised_at_the_end_of_the_block() -> None:

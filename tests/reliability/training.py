@@ -26,6 +26,10 @@ MODES = {
 OVERFLOWS_EVERY = 4  # steps, where the scale of the loss may change
 
 
+class TimeLimit(Exception):
+    """What a handler of the program's own raises."""
+
+
 class Training:
     """A network, its optimizer and a batch on device "kit", in a session of its own.
 

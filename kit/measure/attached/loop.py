@@ -38,7 +38,7 @@ from kit.measure.attached.optimizers import (
     notes_of_left_out,
 )
 from kit.measure.attached.recorder import EXPLICIT, FAILED, Recorded, Recorder
-from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
+from kit.measure.attached.recording import Recording, Wanted, is_the_loops
 from kit.measure.base.loss import told
 from kit.measure.base.turns import HELD, TURNS
 from kit.runs.run import Run
@@ -339,7 +339,7 @@ class LoopWatch(OptimizerWatch):
         try:
             self._between(boundary, optimizer, loss)
         except Exception as error:
-            if is_of_a_worker(error):
+            if is_the_loops(error):
                 raise
             self._ended = f"{FAILED}: {error!r}"
             self._end(self._ended)
@@ -412,7 +412,7 @@ class LoopWatch(OptimizerWatch):
             if recording.recorded.steps:
                 made = (recording.finished(),)
         except Exception as error:
-            if is_of_a_worker(error):
+            if is_the_loops(error):
                 raise
             self._ended = f"{FAILED}: {error!r}"
         self._runs, self._unsaved, self._recording = (*self._runs, *made), made, None

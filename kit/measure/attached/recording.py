@@ -18,9 +18,10 @@ from kit.measure.base.ready import MOST_EMPTYING, MOST_LEAD_IN, ReadyBatches, us
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP, WINDOW
 from kit.runtime.recording.sites import format_site, here
+from kit.runtime.session.interrupts import is_of_handler
 from kit.text import check_whole_number, format_count
 
-__all__ = ["Recording", "Wanted", "is_of_a_worker"]
+__all__ = ["Recording", "Wanted", "is_of_a_worker", "is_the_loops"]
 
 _ENDED_IN_TRACE = (
     "the recording ended while steps were traced: the timeline has those that were whole, or none"
@@ -106,7 +107,7 @@ class Recording:
         except BaseException as error:
             with contextlib.suppress(Exception):  # the first error is told, and the run is kept
                 self._recorder.end_trace()  # an error in the middle must not leave a profiler on
-            if not isinstance(error, Exception) or is_of_a_worker(error):
+            if not isinstance(error, Exception) or is_the_loops(error):
                 raise
             self.recorded.notes.append(f"what the profiler saw is lost: {error!r}")
         if not self._is_tracing and self.count and not why.startswith(FAILED):
@@ -213,12 +214,17 @@ class Recording:
         try:
             self.is_over = bool(do())
         except Exception as error:
-            if is_of_a_worker(error):
+            if is_the_loops(error):
                 raise
             self.recorded.notes.append(f"no step was traced: {error}")
             self.is_over = True
 
 
+def is_the_loops(error: BaseException) -> bool:
+    """Is it none of the recording's? Torch and handlers of signals raise in whatever line runs."""
+    return is_of_a_worker(error) or is_of_handler(error)
+
+
 def is_of_a_worker(error: BaseException) -> bool:
-    """A loader's worker was killed: torch raises that in whatever line the program is then."""
+    """A loader's worker was killed."""
     return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")

@@ -32,6 +32,7 @@ from kit.runs.knob import check_by_name, knobs_of
 from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.run import Run
 from kit.runs.settings import ENOUGH, Settings
+from kit.runtime.session.interrupts import is_of_handler
 from kit.runtime.steps.stepper import CONFIRM
 from kit.text import check_number
 
@@ -167,10 +168,8 @@ class _Search:
                 cancelled=self.cancelled,
                 caches=programs.caches,
             )
-        except Cancelled:
-            raise
         except Exception as error:
-            if is_first:
+            if is_first or isinstance(error, Cancelled) or is_of_handler(error):
                 raise
             words = (words_of(error).strip() or "(no message)").splitlines()[0]
             trial.failure = f"{type(error).__name__}: {words:.200}"

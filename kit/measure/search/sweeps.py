@@ -48,6 +48,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.recording.sites import level_of_user
 from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.session.interrupts import is_of_handler
 from kit.text import format_count
 
 __all__ = ["sweep"]
@@ -199,9 +200,9 @@ class _Sweep:
                     cancelled=self.cancelled,
                     caches=caches,
                 )
-            except Cancelled:
-                raise
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the other cells are still run
+            except (Exception, SystemExit) as error:  # the other cells are still run
+                if isinstance(error, Cancelled) or is_of_handler(error):
+                    raise
                 self.fail(i, error)
             else:
                 self.keep(i, made)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from weakref import finalize, ref
 
 from kit.notebook import notebook_events
+from kit.runtime.session.interrupts import INTERRUPTS
 
 __all__ = ["watch_ends"]
 
@@ -28,12 +29,8 @@ class Session(Protocol):
     def wait_all(self) -> None: ...
 
 
-def watch_ends(session: Session, begin_cell: Callable[[], None]) -> contextlib.ExitStack:
-    """From now on the session is flushed at those ends; closing the result stops that.
-
-    Args:
-        begin_cell: called before each cell of a notebook.
-    """
+def watch_ends(session: Session) -> contextlib.ExitStack:
+    """From now on the session is flushed at those ends; closing the result stops that."""
     known = ref(session)  # the watch keeps no session alive
     owner = os.getpid()
 
@@ -57,12 +54,10 @@ def watch_ends(session: Session, begin_cell: Callable[[], None]) -> contextlib.E
             alive = known()
             if alive is not None and alive.is_open:
                 alive.flush("end of cell")
+            INTERRUPTS.check()  # the cell was interrupted, and not the next one
 
-        for event, callback in (
-            ("pre_run_cell", lambda *_: begin_cell()), ("post_run_cell", end_of_cell),
-        ):  # fmt: skip
-            events.register(event, callback)
-            undo.callback(_forget, events, event, callback)
+        events.register("post_run_cell", end_of_cell)
+        undo.callback(_forget, events, "post_run_cell", end_of_cell)
     finalize(session, undo.close).atexit = False  # it may be dropped without being closed
     return undo
 

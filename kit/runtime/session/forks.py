@@ -11,7 +11,6 @@ from functools import cache
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from kit.runtime.session.interrupts import give_back_all
 from kit.threads import forked, in_forked_children
 
 __all__ = ["entered", "is_any_open", "watch_forks"]
@@ -43,7 +42,6 @@ class _Entered:
     def _refuse(self) -> None:
         self.is_child = True
         _collect_without_xla()
-        give_back_all()
         for session in self.living():
             session.leave_behind()
 

@@ -1,24 +1,29 @@
-"""Ctrl-C while a session is open: raised where nothing is half done.
+"""What handlers of signals raise while a session is open: raised where nothing is half done.
 
-Python raises `KeyboardInterrupt` between any two instructions of the main thread. Between two lines
-of the recorder that would lose the numbers of a tensor. Inside an op of torch it would end the
-process: torch asks the kit for its device in C++ code that must not raise, and there Python looks
-for signals, too. Python code cannot tell whether such C++ code runs: what is on top of the stack is
-the user's line in both cases. So an interrupt is kept, and raised by the first of these:
+Python calls the handler of a signal between any two instructions of the main thread. Ctrl-C's
+raises `KeyboardInterrupt`; one of the program's may raise what it likes, as a time limit by
+`signal.alarm` does, or `sys.exit` at SIGTERM. Between two lines of the recorder that would lose the
+numbers of a tensor. Inside an op of torch it could end the process: torch asks the kit for its
+device in C++ code that must not raise, and Python looks for signals there, too. So each handler is
+called at once, what it raises is kept, and that is raised by the first of these:
 
+- what has called the handler, if the program's own code is on top, or a wait, and no backward pass
+  is under way; it looks again every few milliseconds;
 - the next op that begins a segment or a phase, the end of a backward pass, of a step or of the
   session, or the next wait for the device, which all call `check`;
-- the handler itself, which is called again every few milliseconds, once no op has been recorded
-  for a while: then the user's code does something else, and no op of the kit is under way.
+- the function that sets another handler for that signal, as at the end of a time limit.
 
-A second Ctrl-C does not wait for the recorder or for a backward pass, if no op is recorded.
-A program that handles SIGINT itself keeps its handler, and is not protected.
+A second one does not wait for the recorder or for a backward pass, if no op is recorded.
+
+For this, Python's table of handlers has callers of the kit's, from the first session on. Those who
+ask `signal` for a handler, or set one, see the program's own only.
 """
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import importlib
 import os
 import signal
 import sysconfig
@@ -26,7 +31,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any, Protocol
 from weakref import ref
@@ -34,11 +39,20 @@ from weakref import ref
 from kit.errors import SessionError
 from kit.runtime.engine.operations import IN_BETWEEN
 from kit.runtime.recording.sites import KIT, callers
+from kit.threads import in_forked_children
 
-__all__ = ["Interrupts", "give_back_all", "no_session", "postponed", "refuse_in_handler"]
+__all__ = [
+    "INTERRUPTS",
+    "Interrupts",
+    "but_of_handlers",
+    "is_of_handler",
+    "no_session",
+    "postponed",
+    "refuse_in_handler",
+]
 
-QUIET_S = 0.05  # without an op recorded: then no op is under way
-RETRY_S = 0.02  # between two looks at an interrupt that is kept
+QUIET_S = 0.05  # without an op recorded: then a second signal is raised wherever it comes
+RETRY_S = 0.02  # between two looks at what is kept
 _RECORDERS = tuple(f"{KIT}{folder}{os.sep}" for folder in ("runtime", "torch", "jax"))
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = (
@@ -59,212 +73,253 @@ _HOLD = frozenset({
 # Functions that wait with nothing half done: an interrupt ends the wait, and harms nothing.
 _WAITS = frozenset({"Engine.wait", "Pool._finish"})
 
+Handler = Callable[[int, FrameType | None], object]
+_TABLE: Any = importlib.import_module("_signal")  # which `signal` asks, also where it is imported
+_set, _get = _TABLE.signal, _TABLE.getsignal
+
 
 class _Asked(Protocol):
-    """A session, as far as its interrupts ask it."""
+    """A session, as far as it is asked here."""
 
     streams: Any
 
     def is_in_backward(self) -> bool: ...
 
 
-@dataclass(slots=True)
-class _Retry:
-    """What is known of the interrupt that is kept; sessions inside of each other share it."""
+class _Caller(partial[object]):
+    """Stands in Python's table for a handler of the program's, and calls it by `arrive`."""
 
-    lock: Any = field(default_factory=threading.Lock)  # held while a signal is sent
-    is_sent: bool = False  # the next signal is a second look, and no second Ctrl-C
-    ops: int = -1  # recorded at the last look
-    since: float = 0.0  # when that number last changed
-    is_postponed: bool = False  # until a block has ended that must not be left in the middle
+    @property
+    def own(self) -> Handler:
+        """The program's."""
+        found: Handler = self.args[0]
+        return found
 
 
 class Interrupts:
-    """Keeps an interrupt of the main thread until the session can stop.
+    """Calls the handlers of signals, and keeps what they raise until it can be raised.
+
+    There is one in a process, as there is one table of handlers.
 
     Attributes:
-        kept: an entry for each interrupt that waits to be raised; shared as `_Retry` is.
-        before: the handler that this one stands for.
+        kept: what was raised and waits, after the number of its signal.
     """
 
     def __init__(self) -> None:
-        self.kept: list[FrameType | None] = []
-        self._retry = _Retry()
-        self._is_due = False  # the session closes, and an interrupt must be raised after that
-        self.before: Any = None
-        self._session: Callable[[], _Asked | None] = no_session
+        self.kept: list[tuple[int, BaseException]] = []
+        self._is_asked: Callable[[], bool] = bool  # by C++ code that must not raise, for the device
+        self._sessions: list[ref[_Asked]] = []  # open in the main thread, the innermost last
+        self._lock = threading.RLock()  # held while a handler is set, and while a signal is sent
+        self._sent = 0  # the next signal of this number is a second look, and calls no handler
+        self._is_sending = False  # a thread has the handlers called until nothing is kept
+        self._is_looking = False  # and must not be left by another signal
+        self._is_postponed = False  # until a block has ended that must not be left in the middle
+        self._ops = -1  # recorded at the last look
+        self._since = 0.0  # when that number last changed
 
-    @property
-    def is_dropped(self) -> bool:
-        """True once the session has been freed without having been closed."""
-        return self._session() is None
+    # -- the table of handlers -------------------------------------------------------------------
+
+    def hook(self, is_asked: Callable[[], bool] | None = None) -> None:
+        """Call the handlers from now on; but Python lets only the main thread set them.
+
+        Args:
+            is_asked: true where C++ code that must not raise asks for the device.
+        """
+        self._is_asked = is_asked or self._is_asked
+        if _TABLE.getsignal == self._handler or not _is_main():
+            return
+        for number in signal.valid_signals():
+            if callable(handler := _get(number)):
+                _set(number, self._caller(handler))
+        _TABLE.signal = self._set_handler
+        in_forked_children(self._begin_child)
+        _TABLE.getsignal = self._handler
+
+    def _caller(self, handler: Any) -> Any:
+        own = _own(handler)
+        return _Caller(self.arrive, own) if callable(own) else own
+
+    def _handler(self, number: int, /) -> Any:
+        return _own(_get(number))
+
+    def _set_handler(self, number: int, handler: Any, /) -> Any:
+        with self._lock:
+            before = _own(_set(number, self._caller(handler)))
+            self._sent = 0
+        # A notebook's kernel sets that of Ctrl-C itself, and ends if an interrupt is raised there.
+        if number != signal.SIGINT and any(kept == number for kept, _ in self.kept):
+            self.check()  # else a time limit would be raised where its block has been left
+        return before
+
+    def _begin_child(self) -> None:
+        """In a forked child: sessions and threads are the parent's, one of which had the lock."""
+        self.kept.clear()
+        self._sessions.clear()
+        self._lock = threading.RLock()
+        self._is_sending = self._is_looking = False
+
+    # -- sessions --------------------------------------------------------------------------------
 
     def watch(self, session: _Asked) -> contextlib.ExitStack:
-        """Look after interrupts from now on; closing the result gives the handler of before back.
+        """Look after a session from now on, if this is the main thread; closing the result ends it.
 
         Args:
             session: asked whether a backward pass is under way, and how many ops were recorded.
         """
-        self._session = ref(session)  # a handler keeps no session alive
         undo = contextlib.ExitStack()
         try:
-            if threading.current_thread() is threading.main_thread():
-                undo.callback(self._give_back)
-                self.install()
+            if _is_main():
+                self.hook()
+                known = ref(session)  # this keeps no session alive
+                undo.callback(self._forget, known)
+                self._sessions.append(known)
             return undo
         except BaseException:  # of the memory
             undo.close()
             raise
 
-    def install(self) -> None:
-        """Take the place of Python's own handler, or of that of a session around this one.
+    def _forget(self, known: ref[_Asked]) -> None:
+        self._sessions[:] = [x for x in self._sessions if x is not known and x() is not None]
 
-        A notebook's kernel sets its own handler before each cell, so this is called there, too.
-        """
-        before = signal.getsignal(signal.SIGINT)
-        outer = getattr(before, "__self__", None)
-        while isinstance(outer, Interrupts) and outer is not self and outer.is_dropped:
-            before, outer = outer.before, getattr(outer.before, "__self__", None)
-        if isinstance(outer, Interrupts):
-            self.kept, self._retry = outer.kept, outer._retry
-        elif before is not signal.default_int_handler:
-            return
-        if outer is not self:
-            self.before = before
-            signal.signal(signal.SIGINT, self.arrive)
+    def _session(self) -> _Asked | None:
+        found = (known() for known in reversed(self._sessions))
+        return next((session for session in found if session is not None), None)
 
-    def _give_back(self) -> None:
-        above = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
-        if above is not self:  # a session that was opened later is still open, as with asyncio
-            while isinstance(above, Interrupts):
-                after, above = above, getattr(above.before, "__self__", None)
-                if above is self:
-                    after.before = self.before
-                    return
-            return
-        with self._retry.lock:  # no second look is sent from here on
-            self._is_due = bool(self.kept)
-            self.kept.clear()
-        signal.signal(signal.SIGINT, self.before)
+    # -- signals ---------------------------------------------------------------------------------
 
-    def arrive(self, number: int, frame: FrameType | None) -> None:
-        """The handler: raises the interrupt now, or keeps it.
+    def arrive(self, handler: Handler, number: int, frame: FrameType | None) -> None:
+        """A signal has come: call its handler, and raise what that raises, or keep it.
 
         Raises:
-            KeyboardInterrupt: nothing is half done.
+            BaseException: nothing is half done.
         """
-        retry = self._retry
-        is_again, retry.is_sent = retry.is_sent, False
-        if is_again and not self.kept:
-            return  # it has been raised meanwhile
+        if self._sent == number:
+            self._sent = 0
+        else:
+            try:
+                handler(number, frame)
+                return
+            except BaseException as error:  # noqa: BLE001 - raised here or later
+                self.kept.append((number, error))
+            self._ops = -1
+        if not self.kept or self._is_looking:
+            return  # it has been raised meanwhile; or another one is looked at, and this one later
+        self._is_looking = True
+        try:
+            may_raise = self._may_raise(frame, is_second=len(self.kept) > 1)
+            if not may_raise:
+                self._look_later(number)
+        finally:
+            self._is_looking = False
+        if may_raise:
+            raise self._next()
+
+    def _may_raise(self, frame: FrameType | None, *, is_second: bool) -> bool:
+        if self._is_asked() or _is_swallowed(frame) or (self._is_postponed and not is_second):
+            return False
         session = self._session()
-        is_second = len(self.kept) > is_again
-        may_raise = session is None or self._may_raise(session, frame, is_second=is_second)
-        if may_raise and not _is_swallowed(frame):
-            self.kept.clear()
-            raise KeyboardInterrupt
-        if not is_again:
-            self.kept.append(None)
-            if len(self.kept) == 1:
-                # not on Windows, nor if there are no more threads: then `check` raises it
-                with contextlib.suppress(RuntimeError, AttributeError):
-                    send = signal.pthread_kill  # type: ignore[attr-defined, unused-ignore]
-                    _thread.start_new_thread(self._look_again, (send,))
-
-    def _may_raise(self, session: _Asked, frame: FrameType | None, *, is_second: bool) -> bool:
-        is_in_backward, retry = session.is_in_backward(), self._retry
-        if retry.is_postponed and not is_second:
-            return False
-        if _is_waiting(frame):
-            return is_second or not is_in_backward
+        if session is None:
+            return True
+        is_waiting, is_in_backward = _is_waiting(frame), session.is_in_backward()
+        if not is_in_backward and (is_waiting or not _is_recording(frame)):
+            return True
+        if is_waiting:
+            return is_second
         ops, now = session.streams.ops_recorded_here(), time.monotonic()
-        if ops != retry.ops or not self.kept:
-            retry.ops, retry.since = ops, now
-            return False
-        if now - retry.since < QUIET_S:
-            return False
-        return is_second or not (is_in_backward or _is_recording(frame))
+        if ops != self._ops:
+            self._ops, self._since = ops, now
+        return is_second and now - self._since >= QUIET_S
 
-    def _look_again(self, send: Callable[[int, int], None]) -> None:
-        """Have the handler called until the interrupt has been raised; a thread of its own."""
+    def _next(self) -> BaseException:
+        """Take what came first; the same of a second signal is raised with it."""
+        number, error = self.kept[0]
+        self.kept[:] = [(n, e) for n, e in self.kept if (n, type(e)) != (number, type(error))]
+        return error
+
+    def _look_later(self, number: int) -> None:
+        """Have this handler's caller look again; not on Windows, nor without one more thread."""
+        send = getattr(signal, "pthread_kill", None)
+        with self._lock, contextlib.suppress(RuntimeError):  # then `check` raises it
+            if send is not None and not self._is_sending:
+                _thread.start_new_thread(self._send, (send, number))
+                self._is_sending = True
+
+    def _send(self, send: Callable[[int, int], None], number: int) -> None:
         main = threading.main_thread().ident
-        while self.kept and main is not None:
+        while main is not None:
             time.sleep(RETRY_S)
-            with self._retry.lock:
-                if self.kept:
-                    self._retry.is_sent = True
-                    send(main, signal.SIGINT)
+            with self._lock:
+                if not self.kept:
+                    self._is_sending = False
+                    return
+                is_called = isinstance(_get(number), _Caller)  # else it may end the process
+                if is_called and self._sent != number:
+                    self._sent = number
+                    send(main, number)
 
     @contextlib.contextmanager
     def postponed(self) -> Iterator[None]:
-        """An interrupt is raised soon after the block; a second one as it is elsewhere."""
-        before = self._retry.is_postponed
+        """What a handler raises is raised after the block, and not between two lines of it.
+
+        For a few lines that must not be left in the middle. What a second one raises is raised at
+        once. In a session it is raised soon after the block, as the block may be part of an op.
+        """
+        if not _is_main():
+            yield
+            return
+        self.hook()
+        before = self._is_postponed
         try:
-            self._retry.is_postponed = True
+            self._is_postponed = True
             yield
         finally:
-            self._retry.is_postponed = before
+            self._is_postponed = before
+            if self.kept and not before and self._session() is None:
+                self.check()
 
     def check(self) -> None:
-        """Nothing is half done here: raise the interrupt that was kept.
+        """Nothing is half done here: raise what was kept.
 
         Raises:
-            KeyboardInterrupt: there was one, and no backward pass is under way.
+            BaseException: there is something, and no backward pass is under way.
         """
-        if threading.current_thread() is not threading.main_thread():
+        if not _is_main():
             return
         session = self._session()
         is_in_backward = session is not None and session.is_in_backward()
-        if self._is_due or (self.kept and not is_in_backward):
-            self._is_due = False
-            with self._retry.lock:
-                self.kept.clear()
-            raise KeyboardInterrupt
+        if self.kept and not is_in_backward:
+            raise self._next()
 
 
-def give_back_all() -> None:
-    """In a forked child: the handler of before all sessions, without the lock of a lost thread."""
-    before = handler = signal.getsignal(signal.SIGINT)
-    while isinstance(interrupts := getattr(handler, "__self__", None), Interrupts):
-        interrupts.kept.clear()
-        handler = interrupts.before
-    if handler is not before and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)
+INTERRUPTS = Interrupts()
+postponed = INTERRUPTS.postponed
+_ARRIVE = Interrupts.arrive.__code__
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Has the handler of a signal raised this, whatever ran then?"""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not _ARRIVE:
+        trace = trace.tb_next
+    return trace is not None
 
 
 @contextlib.contextmanager
-def postponed() -> Iterator[None]:
-    """An interrupt is raised after the block, and not between two lines of it.
-
-    For a few lines that must not be left in the middle. A second interrupt is raised at once; so is
-    the first where the program handles SIGINT itself.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    owner = getattr(before, "__self__", None)
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    if isinstance(owner, Interrupts):
-        with owner.postponed():
-            yield
-        return
-    if before is not signal.default_int_handler:
-        yield
-        return
-    kept: list[int] = []
-
-    def keep(number: int, frame: FrameType | None) -> None:
-        if kept:
-            raise KeyboardInterrupt
-        kept.append(number)
-
-    signal.signal(signal.SIGINT, keep)
+def but_of_handlers() -> Iterator[None]:
+    """An error of the block is forgotten, but what the handler of a signal has raised."""
     try:
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if kept:
-            raise KeyboardInterrupt
+    except Exception as error:
+        if is_of_handler(error):
+            raise
+
+
+def _own(handler: Any) -> Any:
+    return handler.own if isinstance(handler, _Caller) else handler
+
+
+def _is_main() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
 
 
 def refuse_in_handler(frame: FrameType | None) -> None:
@@ -279,6 +334,8 @@ def refuse_in_handler(frame: FrameType | None) -> None:
     """
     while frame is not None and (frame := frame.f_back) is not None:
         code = frame.f_code
+        if code is _ARRIVE:
+            raise SessionError(IN_BETWEEN)
         if code.co_filename.startswith(KIT):
             if code.co_qualname in _HOLD:
                 return  # nothing came between

@@ -33,7 +33,7 @@ from kit.runtime.session.ends import watch_ends
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.forks import watch_forks
 from kit.runtime.session.inputs import Inputs
-from kit.runtime.session.interrupts import no_session
+from kit.runtime.session.interrupts import but_of_handlers, no_session
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.reads import Reads
 from kit.runtime.session.redo import Redo
@@ -165,7 +165,7 @@ class Session:
             for frontend in self.frontends:
                 undo.callback(frontend.close)  # first: also what is open in part is closed
                 frontend.open(self)
-            undo.push(watch_ends(self, self.interrupts.install))
+            undo.push(watch_ends(self))
             undo.callback(setattr, self, "is_open", False)
             self.is_open = True
             self._exits = undo.pop_all()
@@ -186,7 +186,7 @@ class Session:
             raise SessionError(f"sessions close {how}; use `with kit.Session():` blocks")
         with self._exits or contextlib.ExitStack() as exits:  # closed, whatever is raised here
             exits.callback(setattr, self, "is_open", False)
-            with contextlib.suppress(Exception):  # an error that no read has asked for
+            with but_of_handlers():  # an error that no read has asked for
                 self.wait_all()
 
     def leave_behind(self) -> None:

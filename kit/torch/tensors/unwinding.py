@@ -2,10 +2,15 @@
 
 Torch asks a Python backend for its device whenever it changes streams: in each op, also in C++ code
 that may not raise, and also while it leaves backward because a hook has raised. There a Python
-function would end the process in two ways: Python looks at its entry for signals, so Ctrl-C is
-raised in it, and a function that returns while an error is set is an error itself. So what torch
-calls is made of C functions: `map` calls the C API, which takes the error that is set, if there is
-one, and puts it into a slot; the answer is always the same. Python code takes errors out later.
+function would end the process in two ways: Python looks at its entry for signals, so what their
+handlers raise is raised in it, and a function that returns while an error is set is an error
+itself. So what torch calls is made of C functions: `map` calls the C API, which takes the error
+that is set, if there is one, and puts it into a slot; the answer is always the same. Python code
+takes errors out later.
+
+Before the call, pybind11 makes a text of the name of the Python function that runs, and there
+Python looks for signals, too. It holds what it is about to call, so the count of references to
+that tells a handler's caller that nothing may be raised.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import ctypes
 from functools import partial
 from itertools import cycle
+from sys import getrefcount
 from typing import Any
 
 from kit.torch.tensors.private import private
@@ -31,7 +37,8 @@ class DeviceQuestion:
     """What torch calls to learn the device.
 
     Attributes:
-        answer: a callable without a line of Python in it; gives `DeviceType.PrivateUse1`.
+        guard: what it is registered with; its `type_` has no line of Python, and gives
+            `DeviceType.PrivateUse1`.
     """
 
     def __init__(self) -> None:
@@ -42,7 +49,14 @@ class DeviceQuestion:
         fetch.restype = partial(getattr, private("torch._C._autograd.DeviceType"), "PrivateUse1")
         places = [ctypes.byref(self._parts, _SIZE * i) for i in range(_PARTS * SLOTS)]
         slots = (cycle(places[part::_PARTS]) for part in range(_PARTS))
-        self.answer: Any = map(fetch, *slots).__next__
+        self._answer: Any = map(fetch, *slots).__next__
+        base = private("torch._C._acc.DeviceGuard")
+        self.guard: Any = type("Guard", (base,), {"type_": self._answer})()
+        self._at_rest = getrefcount(self._answer)
+
+    def is_asked(self) -> bool:
+        """Is torch about to call this?"""
+        return getrefcount(self._answer) > self._at_rest
 
     def take(self) -> BaseException | None:
         """An error that was set while torch asked, once."""
