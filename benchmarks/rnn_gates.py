@@ -145,9 +145,10 @@ def torch_row(shape: dict[str, Any], gates: str, settings: kit.Settings) -> Call
     return rnn_gates(gates=gates, **shape)(Context(settings, "cpu"))
 
 
-def jax_row(shape: dict[str, Any], gates: str, batch: int, *, is_jitted: bool, unroll: int = 0,
-            ) -> Callable[[], Any]:  # fmt: skip
-    """Loss and gradients in jax alone; without `unroll`, Python goes through the time steps."""
+def jax_row(
+    shape: dict[str, Any], gates: str, batch: int, *, is_jitted: bool, is_scanned: bool = False
+) -> Callable[[], Any]:
+    """Loss and gradients in jax alone; not scanned, Python goes through the time steps."""
     cell, hidden, length = shape["cell"], shape["hidden"], shape["length"]
     keys = iter(jax.random.split(jax.random.key(0), 100))
     wide = scanned.GATES[cell] * hidden
@@ -163,8 +164,8 @@ def jax_row(shape: dict[str, Any], gates: str, batch: int, *, is_jitted: bool, u
     x = jax.random.normal(next(keys), (batch, length, hidden))
 
     def loss(params: Any) -> Any:
-        if unroll:
-            outputs = scanned.predict(params, x, cell=cell, gates=gates, unroll=unroll)
+        if is_scanned:
+            outputs = scanned.predict(params, x, cell=cell, gates=gates)
         else:
             outputs = _looped(params, x, cell, gates)
         return jnp.mean(jnp.square(outputs[-1]))
@@ -216,7 +217,9 @@ def one_scan(shape: dict[str, Any], batch: int, rounds: int, ways: tuple[str, ..
     shape = {**shape, "length": 16}
     settings = kit.Settings(mode="lazy", step_mode="replay", batch_size=batch)
     rows: Rows = {f"kit: {g}": kit_row(shape, g, settings, "scanned") for g in COMPARED}
-    rows |= {f"jax.jit: {g}": jax_row(shape, g, batch, is_jitted=True, unroll=1) for g in COMPARED}
+    rows |= {
+        f"jax.jit: {g}": jax_row(shape, g, batch, is_jitted=True, is_scanned=True) for g in COMPARED
+    }
     return table(f"One program, T=16, scanned, {_layers(shape)}", rows, rounds)
 
 

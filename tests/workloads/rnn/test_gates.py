@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import kit
+from benchmarks.rnn_gates import jax_row
 from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.runs.analysis.memory import memory
@@ -214,3 +215,13 @@ def test_a_workload_goes_to_another_process() -> None:
 def test_what_cannot_be_is_refused_with_what_can(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         rnn_gates(**wrong)
+
+
+@each_cell
+def test_the_benchmarks_scan_computes_what_its_loop_does(cell: str) -> None:
+    """It crashed: it gave the scan an argument that was taken away."""
+    shape = {"cell": cell, "hidden": 4, "length": 3, "layers": 2}
+    looped, found = (
+        jax_row(shape, "fused", 2, is_jitted=True, is_scanned=scans)() for scans in (False, True)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), looped, found)
