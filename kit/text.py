@@ -216,7 +216,7 @@ def format_ms(ms: float, unknown: str = UNKNOWN, *, beside: float = 0.0) -> str:
     Args:
         beside: another time, or its spread: both get the unit of the larger one.
     """
-    return _with_unit(ms * 1e6, _NS_UNITS, unknown, beside * 1e6) if ms else "0 ms"
+    return _with_unit(ms * 1e6, _NS_UNITS, unknown, beside * 1e6) if ms or beside else "0 ms"
 
 
 def format_bytes(size: float, unknown: str = UNKNOWN) -> str:

@@ -428,6 +428,9 @@ def test_an_unclear_change_that_rounds_to_none_is_shown_without_a_sign() -> None
     assert found.kind == "unclear"
     assert ">no change seen ± 21%<" in change_html(found)
     assert found.text() == "no change seen (± 21%): measured on a busy machine"
+    wide = Difference(5000.0, 5000.5, -2000, 2000, is_ratio=False, blur=1)
+    assert ">no change seen ± 2 s<" in change_html(wide, form=format_ms)
+    assert wide.text(form=format_ms) == "no change seen (± 2 s)"
 
 
 def test_a_hiccup_in_a_wait_is_no_change_of_the_wait() -> None:

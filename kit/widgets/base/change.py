@@ -45,7 +45,7 @@ def change_html(
         why = spread or ": its spread is not known"
         seen = (
             "no change seen"
-            if is_nothing(amount, form or format_percent)
+            if is_nothing(amount, found.finer(form or format_percent))
             else f"maybe {arrow} {amount}"
         )
         but = f", but the mean: {found.means.text('longer', 'shorter')}" if found.means else ""
