@@ -192,14 +192,20 @@ def clock_text(row: RankRow) -> str:
         return clock.how
     if not clock.error_ns and not clock.offset_ns:
         return clock.how
-    sign = "+" if clock.offset_ns >= 0 else "−"
-    offset = f"{sign}{format_ms(abs(clock.offset_ns) / 1e6)}" if clock.offset_ns else "0"
-    error = format_ms(clock.error_ns / 1e6, beside=clock.offset_ns / 1e6)
-    return f"{offset} ± {error}, {clock.how}"
+    offset_ms, error_ms = clock.offset_ns / 1e6, clock.error_ns / 1e6
+    if not offset_ms:
+        return f"0 ± {format_ms(error_ms)}, {clock.how}"
+    sign = "+" if offset_ms > 0 else "−"
+    return f"{sign}{_plus_minus(abs(offset_ms), error_ms)}, {clock.how}"
+
+
+def _plus_minus(ms: float, error_ms: float) -> str:
+    """`0.9 ms ± 1.2 ms`: both in the unit of the larger one."""
+    return f"{format_ms(ms, beside=error_ms)} ± {format_ms(error_ms, beside=ms)}"
 
 
 def _above(row: StepRow) -> str:
-    return f"{format_ms(row.over_ms)} ± {format_ms(row.error_ms, beside=row.over_ms)}"
+    return _plus_minus(row.over_ms, row.error_ms)
 
 
 def step_cells(row: StepRow) -> list[str]:
@@ -218,14 +224,13 @@ def step_cells(row: StepRow) -> list[str]:
 
 def collective_cells(row: CollectiveRow) -> list[str]:
     """The texts of a row, as `collective_heads`."""
-    error = format_ms(row.error_ns / 1e6, beside=row.late_ns / 1e6)
     missing = f", {format_count(row.missing, 'rank')} not here" if row.missing else ""
     return [
         row.channel.operation,
         row.channel.group or "not named",
         f"{row.step} #{row.place}".strip(),
         (f"rank {row.last}" if row.last >= 0 else "not sure") + missing,
-        f"{format_ms(row.late_ns / 1e6)} ± {error}",
+        _plus_minus(row.late_ns / 1e6, row.error_ns / 1e6),
         format_ms(row.spread_ns / 1e6),
         format_bytes(row.size_bytes) if row.size_bytes >= 0 else "unknown",
         format_number(row.bus_rate / 1e9) if not math.isnan(row.bus_rate) else "unknown",

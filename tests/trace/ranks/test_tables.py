@@ -18,7 +18,7 @@ from kit.trace.imported import Member
 from kit.trace.ranks.clocks import Clock
 from kit.trace.ranks.match import match
 from kit.trace.ranks.one import RankTrace, rank_trace
-from kit.trace.ranks.ranks import Ranks
+from kit.trace.ranks.ranks import Ranks, clock_text, collective_cells, step_cells
 from kit.trace.ranks.tables import StepRow, _collective, bus_bytes, compare_ranks
 
 ALL = Channel("all_reduce", "0")
@@ -304,3 +304,14 @@ def test_the_slowest_rank_is_slow_by_what_took_it_most_time_and_not_most_often()
     assert "rank 2 in 7 (memory 30 ms longer than in the others in 3 of them)" in slow.said
     vars(slow)["compared"] = replace(slow.compared, steps=(memory, memory))
     assert "rank 2 in 2 (memory 30 ms longer than in the others)." in slow.said
+
+
+def test_a_time_and_a_larger_error_have_one_unit():
+    """It said 900 µs ± 1.2 ms."""
+    step = StepRow("step", 100.0, 2, 50.0, 0.9, 1.2, "", 0.0)
+    assert "0.9 ms ± 1.2 ms" in step_cells(step)
+    sent = compare_ranks(job([[0, 0, 0]], [0, 0, 0])).collectives[0]
+    assert "0.9 ms ± 1.2 ms" in collective_cells(replace(sent, late_ns=900_000, error_ns=1.2e6))
+    rank = compare_ranks(job([[0, 0, 0]], [0, 0, 0])).ranks[1]
+    behind = replace(rank, clock=Clock(-900_000, 1.2e6, "two collectives"))
+    assert clock_text(behind) == "−0.9 ms ± 1.2 ms, two collectives"
