@@ -164,8 +164,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
     name = f".kit-{secrets.token_hex(8)}.tmp"
     target = _behind_links(path)  # the new file would replace the link
     temporary = os.path.join(os.path.dirname(target), name)
-    _sweep(os.path.dirname(os.path.abspath(target)))
     try:
+        _sweep(os.path.dirname(os.path.abspath(target)))
         with open(temporary, "xb") as file:
             file.write(data)
             if sync:

@@ -59,6 +59,19 @@ def test_what_a_killed_saver_has_left_goes_with_the_next_save(tmp_path: Path) ->
     assert names == {*others, ".kit-0123456789abcdef.tmp", "b"}
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder in use stays")
+def test_a_folder_that_is_gone_is_an_error_that_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(FileNotFoundError) as caught:
+        write_whole("mine.kitrun", b"one")
+    assert caught.value.filename == "mine.kitrun"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.kitrun"
