@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ import torch
 import kit
 from kit.errors import ExecutionError, KitError
 from kit.runtime.engine.engine import Engine
-from kit.runtime.engine.operations import Variable
+from kit.runtime.engine.operations import Operation, Variable
 from tests.reliability.growth import Held, grown
 from tests.reliability.interrupts import interrupt_at_random
 from tests.reliability.kinds import KINDS
@@ -41,34 +41,12 @@ THREADS, VARIABLES, OPERATIONS = 4, 12, 400
 PATIENCE_S = 300  # an act takes some seconds; a deadlock takes for ever
 
 
-class Log:
-    """What happened to one variable, written by the operations themselves."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.variable = Variable()
-        self.writers = self.readers = 0
-        self.wrong = ""
-
-    def enter(self, writes: bool) -> None:
-        if writes and (self.readers or self.writers):
-            self.wrong = "a writer was not alone"
-        if not writes and self.writers:
-            self.wrong = "a reader met a writer"
-        self.writers += writes
-        self.readers += not writes
-
-    def leave(self, writes: bool) -> None:
-        self.writers -= writes
-        self.readers -= not writes
-
-
 def engine_round(seed: int) -> int:
     """One random program on an engine of its own; gives how many operations there were."""
     engine = Engine()
-    logs = [Log(engine) for _ in range(VARIABLES)]
-    lock = threading.Lock()  # of the logs: engine operations of other variables run beside
-    ran: dict[tuple[int, int], int] = {}
-    pushed: list[Any] = []
+    variables = [Variable() for _ in range(VARIABLES)]
+    ran: list[tuple[int, int]] = []  # thread, and which of its operations; as they ran
+    pushed: dict[tuple[int, int], tuple[Operation, list[int], list[int]]] = {}
 
     def work(thread: int) -> None:
         mine = random.Random(seed * 31 + thread)
@@ -80,37 +58,26 @@ def engine_round(seed: int) -> int:
             fails, pause = mine.random() < 0.05, mine.random() < 0.02
 
             def run(
-                key: tuple[int, int] = (thread, number),
-                reads: Any = tuple(reads),
-                writes: Any = tuple(writes),
-                fails: bool = fails,
-                pause: bool = pause,
+                key: tuple[int, int] = (thread, number), fails: bool = fails, pause: bool = pause
             ) -> None:
-                with lock:
-                    ran[key] = ran.get(key, 0) + 1
-                    for i in {*reads, *writes}:
-                        logs[i].enter(i in writes)
+                ran.append(key)
                 if pause:
                     time.sleep(0.001)
-                with lock:
-                    for i in {*reads, *writes}:
-                        logs[i].leave(i in writes)
                 if fails:
                     raise ValueError("as planned")
 
             op = engine.push(
                 run,
-                tuple(logs[i].variable for i in reads),
-                tuple(logs[i].variable for i in writes),
+                tuple(variables[i] for i in reads),
+                tuple(variables[i] for i in writes),
                 is_urgent=mine.random() < 0.2,
             )
-            with lock:
-                pushed.append(op)
+            pushed[thread, number] = op, reads, writes
             if mine.random() < 0.02:
                 engine.cancel(op)
             try:
                 if mine.random() < 0.03:
-                    engine.wait_to_read(mine.choice(logs).variable)
+                    engine.wait_to_read(mine.choice(variables))
                 if mine.random() < 0.01:
                     engine.wait_all()
             except KitError:
@@ -122,13 +89,30 @@ def engine_round(seed: int) -> int:
     for thread in threads:
         thread.join()
     engine.close()
-    if not all(op.is_done for op in pushed) or len(pushed) != THREADS * OPERATIONS:
+    if not all(op.is_done for op, *_ in pushed.values()) or len(pushed) != THREADS * OPERATIONS:
         raise SystemExit(f"round {seed}: an operation was lost")
-    if any(times != 1 for times in ran.values()):
+    if len(set(ran)) != len(ran):
         raise SystemExit(f"round {seed}: an operation ran twice")
-    if wrong := next((log.wrong for log in logs if log.wrong), ""):
+    if wrong := out_of_order(pushed[key] for key in ran):
         raise SystemExit(f"round {seed}: {wrong}")
     return len(pushed)
+
+
+def out_of_order(ran: Iterable[tuple[Operation, list[int], list[int]]]) -> str:
+    """What ran before one that it had to wait for, as it was pushed later; "" if nothing did.
+
+    Args:
+        ran: operations in the order in which they ran, and which variables each reads and writes.
+    """
+    used, written = [0] * VARIABLES, [0] * VARIABLES  # the latest push that has run
+    for op, reads, writes in ran:
+        for i in {*reads, *writes}:
+            if op.number < (later := used[i] if i in writes else written[i]):
+                return f"variable {i}: push {later} ran before push {op.number}"
+            used[i] = max(used[i], op.number)
+            if i in writes:
+                written[i] = op.number
+    return ""
 
 
 def session_round(seed: int) -> int:
