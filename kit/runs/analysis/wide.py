@@ -6,6 +6,7 @@ the gradients before it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -23,6 +24,8 @@ from kit.runs.run import Run
 __all__ = ["float64_advice"]
 
 _WIDE = frozenset({"float64", "complex128"})
+# As `aten._to_copy.default`, `aten::copy_`, `jax.convert_element_type`: what the advice asks for.
+_CAST = re.compile(r"\w+(\.|::)(_to_copy|to|copy_?|convert_element_type)(\.|$)")
 
 
 def float64_advice(run: Run, least_ms: float) -> Iterator[Advice]:
@@ -50,7 +53,11 @@ def float64_advice(run: Run, least_ms: float) -> Iterator[Advice]:
 def _of_graph(run: Run) -> tuple[float, str]:
     """The device's time for it, in ms of all traced steps, and the first line."""
     graph = run.whole
-    wide = {i for i in graph.ops if _is_wide([*graph.nodes[i].avals, *_inputs(graph, i)])}
+    wide = {
+        i
+        for i in graph.ops
+        if _computes_wide(graph.nodes[i].op, [*graph.nodes[i].avals, *_inputs(graph, i)])
+    }
     if not wide or not all(map(_has_narrow_weights, run.graphs)):
         return 0.0, ""
     rows = [row for row in kernel_table(run) if wide.intersection(row.nodes)]
@@ -72,7 +79,7 @@ def _inputs(graph: Graph, node: int) -> list[Aval]:
 
 def _of_callers(run: Run) -> tuple[float, str]:
     """The same of a run without a graph."""
-    is_wide = np.array([_is_wide(caller.inputs) for caller in run.callers])
+    is_wide = np.array([_computes_wide(caller.op, caller.inputs) for caller in run.callers])
     is_product = np.array([call_cost(caller).flops > 0 for caller in run.callers])
     t = run.timeline
     spans = np.flatnonzero((t.node >= 0) & (t.node < len(is_wide)))
@@ -81,6 +88,10 @@ def _of_callers(run: Run) -> tuple[float, str]:
         return 0.0, ""
     first = run.callers[t.node[spans[np.argmin(t.start_ns[spans])]]]
     return float(charged_by_caller(run)[0][:-1][is_wide].sum()) / 1e6, first.site
+
+
+def _computes_wide(op: str, avals: Iterable[Aval]) -> bool:
+    return not _CAST.match(op) and _is_wide(avals)
 
 
 def _is_wide(avals: Iterable[Aval]) -> bool:
