@@ -31,8 +31,8 @@ _CAST = re.compile(r"\w+(\.|::)(_to_copy|to|copy_?|convert_element_type)(\.|$)")
 def float64_advice(run: Run, least_ms: float) -> Iterator[Advice]:
     """The line at which it begins, if all of it takes the device so long a traced step.
 
-    Nothing where a parameter is of such a dtype, or where none is known a matrix product: then it
-    is meant.
+    Nothing where a parameter or a matrix product is of such a dtype: then it is meant. Nor where
+    neither is known.
     """
     if not run.timeline.steps:
         return
@@ -58,7 +58,7 @@ def _of_graph(run: Run) -> tuple[float, str]:
         for i in graph.ops
         if _computes_wide(graph.nodes[i].op, [*graph.nodes[i].avals, *_inputs(graph, i)])
     }
-    if not wide or not all(map(_has_narrow_weights, run.graphs)):
+    if not wide or not all(map(_is_narrow, run.graphs)):
         return 0.0, ""
     rows = [row for row in kernel_table(run) if wide.intersection(row.nodes)]
     first = min((i for row in rows for i in wide.intersection(row.nodes)), default=None)
@@ -66,10 +66,10 @@ def _of_graph(run: Run) -> tuple[float, str]:
     return ms, "" if first is None else graph.nodes[first].site
 
 
-def _has_narrow_weights(graph: Graph) -> bool:
+def _is_narrow(graph: Graph) -> bool:
     weights = [graph.nodes[i].avals for i, role in roles(graph).items() if role == PARAMETER]
     products = [_inputs(graph, i) for i in graph.ops if node_flops(graph, i) > 0]
-    known = weights or products
+    known = [*weights, *products]
     return bool(known) and not any(map(_is_wide, known))
 
 

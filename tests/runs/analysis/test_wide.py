@@ -60,3 +60,29 @@ def test_float64_that_is_meant_or_cast_is_not_named(settings: kit.Settings, cast
     dtype = torch.float32 if casts else torch.float64
     run = kit.run(step_of(np.ones((ROWS, 8)), dtype, casts=casts), settings)
     assert not [advice for advice in run.advice() if advice.rule == "float64"]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=["native", "kit"])
+def test_a_matrix_product_in_float64_is_meant_whatever_the_weights_are(
+    settings: kit.Settings,
+) -> None:
+    """As to whiten: the advice said that products were narrower, on device kit alone."""
+
+    def build(ctx: kit.Context) -> Any:
+        model = torch.nn.Linear(8, 8).to(ctx.device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.ones(ROWS, 8).to(ctx.device)
+        ones = torch.eye(8, dtype=torch.float64).to(ctx.device)
+
+        def step() -> torch.Tensor:
+            wide = model(x).double()
+            loss = (wide @ (wide.T @ wide / ROWS + ones)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        return step
+
+    run = kit.run(kit.Workload("whitens", build), settings)
+    assert not [advice for advice in run.advice() if advice.rule == "float64"]
