@@ -274,7 +274,8 @@ def _timed(run: Run, sites: _Sites) -> Floats:
 
 def recorded_before_copies(run: Run) -> float:
     """What the first traced step recorded just before each copy to the device, from the op or the
-    copy before it on: the calls that copy, and the Python between them.
+    copy before it on: the calls that copy, and the Python between them. 0 where no op has a time:
+    what ops took would count, too.
 
     Units:
         milliseconds
@@ -286,7 +287,9 @@ def recorded_before_copies(run: Run) -> float:
     copies = t.intervals(kind="input", lane="host/main")
     copies = copies[(copies[:, 0] >= begin) & (copies[:, 0] < end)]
     ops = np.array(run.recorded_ns[: len(run.graphs[0])], np.int64)
-    known = np.sort(np.concatenate([[begin], ops[ops >= begin], copies[:, 1]]))
+    if not len(ops := ops[ops >= begin]):
+        return 0.0
+    known = np.sort(np.concatenate([[begin], ops, copies[:, 1]]))
     before = known[np.searchsorted(known, copies[:, 0], "right") - 1]
     recording = joined(np.concatenate([_of_phase(t, phase) for phase in PHASES]))
     return int(within(recording, np.stack([before, copies[:, 0]], axis=1)).sum()) / 1e6
