@@ -113,7 +113,6 @@ def test_a_second_run_that_was_disturbed_is_told_too() -> None:
     other = replace(other, conditions=Conditions(cores=2, others=1.0))
     found = predict([run, other], run.settings.replace(batch_size=12))
     assert other.doubt in found.assumptions[0]
-    assert found.step_text.endswith("(± unknown)")
 
 
 def test_steps_that_a_damaged_file_says_took_weeks_are_predicted_at_once() -> None:
