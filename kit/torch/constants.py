@@ -19,7 +19,7 @@ from torch import nn
 
 from kit.runtime.steps.recording import Watched, numbers_in
 
-__all__ = ["of_module", "of_optimizer", "parts_of", "settings_of"]
+__all__ = ["is_scripted", "of_module", "of_optimizer", "parts_of", "settings_of"]
 
 # Of torch's own layers: sizes are those of the weights, and whether one trains is asked by itself.
 _NO_CHOICE = {
@@ -52,6 +52,11 @@ def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
     return modules, parameters
 
 
+def is_scripted(module: nn.Module) -> bool:
+    """Is it TorchScript, whose numbers are in C++: what changes there nobody sees?"""
+    return isinstance(module, torch.jit.ScriptModule)
+
+
 def of_module(module: nn.Module) -> Watched:
     """Asks a module which tensors its buffers, attributes and gradients are; and for constants.
 
@@ -60,6 +65,7 @@ def of_module(module: nn.Module) -> Watched:
     `conv.stride`, which attributes are None, and the functions among them, such as `forward`.
     """
     parts, trained = parts_of(module)
+    parts = [m for m in parts if not is_scripted(m)]
     known, weights = [*map(ref, parts)], [*map(ref, trained)]
     choices = [
         (i, name)

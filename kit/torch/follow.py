@@ -14,7 +14,7 @@ from torch.nn.modules import module as nn_module
 
 from kit.runtime.recording.sites import callers
 from kit.runtime.session.session import Session
-from kit.torch.constants import of_module, of_optimizer
+from kit.torch.constants import is_scripted, of_module, of_optimizer
 from kit.torch.optimizers import (
     FOLLOWED,
     OptimizerWatch,
@@ -74,7 +74,11 @@ class Follower(OptimizerWatch):
         session = self._session()
         stream = None if session is None else session.here.stream
         if session is not None and stream is not None and stream.place is not None:
-            if not stream.place.scope:
+            if is_scripted(module):
+                session.stepper.note_obstacle(
+                    f"the step calls a {type(module).__name__}, whose numbers TorchScript keeps"
+                )
+            elif not stream.place.scope:
                 session.stepper.watch(module, of_module)
             stream.place.enter(module)
             stream.look()

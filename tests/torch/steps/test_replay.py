@@ -348,3 +348,18 @@ def test_a_layer_in_a_layer_is_not_asked_for_a_device_of_its_own() -> None:
         for _ in range(8):
             session.run_step(lambda: layer.loss(layer(x) * layer.scale).detach())
         assert session.stepper.counts["replay.steps"] > 0, session.explain()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_step_of_torchscript_is_recorded_each_time() -> None:
+    """A replay ended it with a TypeError of kit's own."""
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        inner = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+        net, x = torch.nn.Sequential(inner, torch.nn.ReLU()).to("kit"), torch.ones(1, 2).to("kit")
+
+        def step() -> torch.Tensor:
+            return inner(x) + net(x)
+
+        results = [session.run_step(step).cpu() for _ in range(8)]
+        assert "the step calls a TopLevelTracedModule" in session.explain()
+        assert torch.equal(results[0], (inner(x) + net(x)).detach().cpu())
