@@ -202,7 +202,7 @@ with kit.Session():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no timers")
 def test_a_handler_that_raises_at_any_time_ends_no_process() -> None:
-    """About one in ten did: torch looks for signals in C++ code that must not raise."""
+    """One did, by SIGABRT: torch looks for signals in C++ code that must not raise."""
     done = subprocess.run([sys.executable, "-c", _LIMITED], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "150 16.0\n"), done.stderr[-4000:]
 
