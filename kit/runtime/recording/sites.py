@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -104,9 +105,14 @@ def not_a_librarys(frame: Any) -> Any:
 
 
 def passes_on(frame: Any) -> bool:
-    """True for the kit's mode that sees a program's calls of torch: what goes on is the call's."""
+    """True for the kit's mode that sees a program's calls of torch: what goes on is the call's.
+
+    And for what Python's collector calls, as jax's hook: what goes on is that of who collects.
+    """
     code = frame.f_code
-    return code.co_name == "__torch_function__" and is_kits(code.co_filename)
+    if code.co_name == "__torch_function__" and is_kits(code.co_filename):
+        return True
+    return any(getattr(hook, "__code__", None) is code for hook in gc.callbacks)
 
 
 def is_users(path: str) -> bool:

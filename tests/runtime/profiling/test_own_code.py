@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -128,9 +129,18 @@ def small_ops() -> None:
         torch.stack([NUMBERS[i : i + 8] for i in range(3_000)])
 
 
+KEPT: list[Any] = []
+
+
+def collect() -> None:
+    """Python's collector then calls jax's hook: each look saw that one, and nothing of the line."""
+    KEPT[:] = KEPT or [{} for _ in range(100_000)]
+    gc.collect()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a thread does")
 @pytest.mark.alone
-@pytest.mark.parametrize("compute", [randn, python, small_ops])
+@pytest.mark.parametrize("compute", [randn, python, small_ops, collect])
 def test_a_step_that_computes_on_the_host_says_so_at_its_line(compute: Callable[[], None]) -> None:
     """It counted as recording of the line after it, with the advice to record less."""
 
