@@ -109,7 +109,7 @@ class CallerRows(Rows[CallerRow]):
         Column("of its own", lambda r: format_ms(r.self_ms)),
         Column("backward", lambda r: format_ms(r.backward_ms) if r.backward_ms else ""),
         Column("kernels a step", lambda r: format_number(r.kernels)),
-        Column("GFLOP/s", lambda r: format_number(r.gflop_s)),
+        Column("GFLOP/s in products", lambda r: format_number(r.gflop_s)),
     )
 
 
@@ -211,7 +211,7 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
     shown = [row for row in rows if row.share >= least][:most]
     _, each = per_step(run.timeline)
     heads = (f"launched by ({by})", f"ms{each}", "of kernel time", "of its own",
-             "backward", "kernels", "GFLOP/s", "most in op",
+             "backward", "kernels", "GFLOP/s in products", "most in op",
              "" if by == "line" else "on line")  # fmt: skip
     charged, codes = charged_by_caller(run)[0], code_by_site(run.sources)
     cells = [

@@ -36,7 +36,7 @@ MAX_ROWS = 24
 _FEW = 6
 _LEAST = 0.01  # of kernel time
 _TITLE = "What launched the device's work"
-_HEADS = ("share", "of its own", "backward", "GFLOP/s")
+_HEADS = ("share", "of its own", "backward", "GFLOP/s in products")
 _WIDTHS = (36, 11, 12, 13, 14, 14)  # on a phone the share is seen without scrolling
 _WORDS = {
     "module": "module",
@@ -67,8 +67,8 @@ def callers_drawn(run: Run, by: str = "") -> tuple[str, list[Selection]]:
     note = (
         "An instant in which several kernels run is divided among them: the outermost rows add up "
         "to the time in which a kernel ran. Backward: kernels that compute gradients, at "
-        "the module of the op that they are of. GFLOP/s: from the shapes of products, convolutions "
-        "and attention, over the time that these alone took one device."
+        "the module of the op that they are of. GFLOP/s: from the shapes of matrix products, "
+        "convolutions and attention, over the time that these alone took one device."
     )
     return section(_TITLE, body + sentence(note)), picks
 
