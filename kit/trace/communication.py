@@ -29,7 +29,6 @@ __all__ = [
     "Copy",
     "CopyTotal",
     "Work",
-    "calls_python",
     "cause_of",
     "communicates",
     "copy_of",
@@ -63,6 +62,7 @@ _MEMORY = re.compile(
     r"Mem(cpy|set)\b|Memcpy([A-Z](2|to)[A-Z]|Other)|memcpy|memset|CopyHostToDevice|CopyDeviceToHost"
     r"|copy-(start|done)(\.\d+)*$"  # XLA's, beside which other ops run
 )
+# Kernels of XLA's that call a Python function of the program's, and wait for it.
 _CALLBACK = re.compile(r"(io|pure|debug)_callback(\.\d+)*$|xla_(ffi_)?(partitioned_)?python_")
 # The first whose letters occur in a name, without its underscores and capitals, is its operation.
 _OPERATIONS = {
@@ -120,12 +120,9 @@ def cause_of(op: str, way: str) -> str:
 @lru_cache(maxsize=10_000)
 def kind_on_device(name: str) -> str:
     """The kind of a span that ran on a device, by its name; one of `kit.trace.kinds.ON_DEVICE`."""
+    if _CALLBACK.match(name):
+        return "callback"
     return "communication" if communicates(name) else "kernel"
-
-
-def calls_python(name: str) -> bool:
-    """Is this a kernel of XLA's that calls a Python function of the program's and waits for it?"""
-    return _CALLBACK.match(name) is not None
 
 
 def moves_memory(name: str) -> bool:

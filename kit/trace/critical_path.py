@@ -37,8 +37,8 @@ from kit.trace.timeline import Timeline
 __all__ = ["PATH_KINDS", "PathEdge", "PathRow", "critical_path", "path_table"]
 
 PATH_KINDS = ("host recording", "input", "compile", "host waits elsewhere", "own code",
-              "host other", "dispatch", "kernel", "communication", "reduction", "wait",
-              "delay")  # fmt: skip
+              "host other", "dispatch", "kernel", "communication", "callback", "reduction",
+              "wait", "delay")  # fmt: skip
 _START, _HOST, _WORKER, _KERNEL = range(4)  # what a link of the chain comes from
 _Link = tuple[int, int]
 _Raw = tuple[int, int, str, str, str, int, int, int]

@@ -6,6 +6,7 @@ instant has the first cause that holds:
 
     reduction       gradients were on their way to this device
     communication   a collective ran on this device, and nothing else
+    host callback   its program called a Python function, and waited for it
     dependency      another device works: this one has nothing that it could do without it
     program         the gap lies between two kernels of the same run of one segment's program
     sync point      the device had used up what was issued before a wait (`kit.trace.idle_after`)
@@ -50,7 +51,7 @@ _AT_LINES = (ELSEWHERE, OWN)  # their spans are named after their line, or a dri
 # than this, work from before the recording, or left out of the file, went before.
 LATE_NS = 1_000_000
 _NO_SPANS = np.array([], np.int64)
-_OWN = ("reduction", "communication")  # what is a cause on the device that it runs on
+_OWN = ("reduction", "communication", "callback")  # what is a cause on the device that it runs on
 _HOST = {
     "compile": ("lower", "compile"),
     "dispatch": ("dispatch",),
@@ -87,6 +88,9 @@ CAUSES = (
         "communication",
         "communication",
         "a collective ran, and nothing computed: it sent, or waited for other devices",
+    ),
+    GapCause(
+        "host callback", "callback", "callback", "it waited for Python that its program calls"
     ),
     GapCause(
         "dependency",
@@ -309,7 +313,7 @@ class _Cells:
         self.is_issued = self.dispatched_ns <= gaps.start[self.of]
         # A call of the device's runtime, as foreign traces have: a worker's issue may take longer.
         is_call = (self.dispatch >= 0) & (timeline.segment[self.dispatch] < NONE)
-        sends = (self.by["reduction"] >= 0) | (self.by["communication"] >= 0)
+        sends = np.any([self.by[kind] >= 0 for kind in _OWN], axis=0)
         is_free = is_call & (self.dispatched_ns <= self.start) & ~(sends | self.is_other)
         lasts = Pieces(self.start, self.stop, self.of).lasting(is_free)
         self.is_late = is_free & (lasts > LATE_NS)
@@ -411,6 +415,7 @@ def _while(cause: str, what: str, head: str = "", tail: str = "") -> _Rule:
 _RULES = (
     _while("reduction", "reduction", "on its way: "),
     _while("communication", "communication", "only this ran: "),
+    _while("host callback", "callback", "it waited for Python: "),
     _Rule("dependency", lambda c: c.is_other, lambda c: c.working, "another device works: "),
     _Rule("program", lambda c: c.is_program, lambda c: c.after, "before ", ", in one program"),
     _while("sync point", "handed", "what was issued before the wait (", ") had been used up"),

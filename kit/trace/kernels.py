@@ -309,8 +309,8 @@ def _keys(timeline: Timeline, spans: NDArray[np.intp]) -> Ints:
 
 
 def communication(timeline: Timeline, spans: NDArray[np.intp]) -> Mask:
-    """Which of these spans only communicate: charged where nothing computes, as in a breakdown."""
-    found: Mask = timeline.where(kind="communication")[spans]
+    """Which of these spans compute nothing: charged where nothing computes, as in a breakdown."""
+    found: Mask = timeline.where(kind=("communication", "callback"))[spans]
     return found
 
 

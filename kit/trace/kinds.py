@@ -42,6 +42,7 @@ LIMITS = (
     "compile",
     "reduction",
     "communication",
+    "callback",
     "dependency",
     "program",
     "unknown",
@@ -136,30 +137,38 @@ SPAN_KINDS = (
         "communication",
         "a kernel that sends to other devices, or waits for them: NCCL's and their like",
     ),
+    SpanKind(
+        "callback",
+        "host callback",
+        "callback",
+        "host callback",
+        "a kernel that calls a Python function of the program's and waits for it",
+    ),
 )
 
 # In the order in which a breakdown lists them.
 CATEGORY_ROWS = (
     Category("device busy", 0, "device", "kernel"),
     Category("communication", 1, "communication", "communication"),
-    Category("reduction", 2, "reduction", "reduction"),
-    Category("compile", 3, "compile", "compile"),
-    Category("dispatch", 4, "dispatch", "dispatch"),
-    Category("forward recording", 9, "recording", "forward", phase="forward"),
-    Category("backward recording", 10, "recording", "backward", phase="backward"),
-    Category("update recording", 11, "recording", "update", phase="update"),
-    Category("input", 6, "input", "input", is_away=True),
-    Category("sync wait", 5, "sync", "wait", is_away=True),
-    Category("host waits elsewhere", 7, "elsewhere", "elsewhere", is_away=True),
-    Category("own code", 8, "own", "own", is_away=True),
-    Category("unknown", 12, "unknown"),
+    Category("host callback", 2, "callback", "callback"),
+    Category("reduction", 3, "reduction", "reduction"),
+    Category("compile", 4, "compile", "compile"),
+    Category("dispatch", 5, "dispatch", "dispatch"),
+    Category("forward recording", 10, "recording", "forward", phase="forward"),
+    Category("backward recording", 11, "recording", "backward", phase="backward"),
+    Category("update recording", 12, "recording", "update", phase="update"),
+    Category("input", 7, "input", "input", is_away=True),
+    Category("sync wait", 6, "sync", "wait", is_away=True),
+    Category("host waits elsewhere", 8, "elsewhere", "elsewhere", is_away=True),
+    Category("own code", 9, "own", "own", is_away=True),
+    Category("unknown", 13, "unknown"),
 )
 
 KINDS = tuple(kind.name for kind in SPAN_KINDS)
 # While one of these goes on a thread records nothing, though its phase goes on.
 AWAY = ("wait", "input", "ahead", "elsewhere", "own")
-# What a call launches on a device: the first computes or copies, the second only communicates.
-ON_DEVICE = ("kernel", "communication")
+# What a call launches on a device: the first computes or copies, the others only wait or send.
+ON_DEVICE = ("kernel", "communication", "callback")
 CATEGORIES = tuple(row.name for row in CATEGORY_ROWS)
 # Of views that draw spans: a phase stands for the recording of its ops.
 LEGEND = (

@@ -50,7 +50,7 @@ __all__ = [
 
 _ALONE = 1.01  # waits of one thread, which may touch, to the time in which some wait goes on
 # A row of the breakdown only where it happens.
-_RARE = ("communication", "reduction", "host waits elsewhere", "own code")
+_RARE = ("communication", "host callback", "reduction", "host waits elsewhere", "own code")
 _Masks = tuple[Mask, Mask]
 
 
@@ -199,7 +199,7 @@ def busy_fraction(timeline: Timeline, *, lane: str) -> float:
         raise TimelineError(f"no lane is called {lane!r}; there are: {known}")
     mask = timeline.where(lane=lane) & (timeline.kind != KINDS.index("step"))
     if lane not in timeline.lanes:
-        mask &= ~timeline.where(kind=("reduction", "communication"))
+        mask &= ~timeline.where(kind=("reduction", "communication", "callback"))
     widths, (busy, window) = _cells(timeline.times(mask), _window(timeline))
     if not widths[window].any():
         raise TimelineError("a busy fraction needs a timeline that lasts longer than 0 ns")

@@ -127,14 +127,14 @@ def after_waits(timeline: Timeline, gaps: Gaps) -> Pieces:
     """Idle time handed out to the waits that caused it, one instant after another.
 
     The rule is that of `idle_after`, which says how much; this says which instants. Not charged is
-    what has a cause of its own: gradients are on their way, a collective runs, or the host waits
-    for something else than the device.
+    what has a cause of its own: gradients are on their way, a collective or a callback runs, or the
+    host waits for something else than the device.
     """
     within = timeline.intervals(kind="step")
     steps = np.sort(within[:, 0])
     idle = np.stack([gaps.start, gaps.stop], axis=1)[~gaps.is_program]
     idle = common(idle, within) if len(within) else idle  # between two steps it is nobody's
-    excused = timeline.intervals(kind=("reduction", "communication", "elsewhere"))
+    excused = timeline.intervals(kind=("reduction", "communication", "callback", "elsewhere"))
     start, stop = without(idle, excused).T
     pieces: list[tuple[int, int, int]] = []
     open_: list[list[int]] = []  # [sync, what is left of it], the latest last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,26 @@ def test_a_callback_may_return_numbers_of_python(name: str) -> None:
         assert found == float(jax.jit(CASES[name])(X))
     else:
         assert found == pytest.approx(4 + random.Random(3).random())
+
+
+@pytest.mark.parametrize("mode", ["lazy", "torch"])
+def test_while_a_callback_runs_the_device_is_idle(mode: str) -> None:
+    """It was busy for all of it, and only less work would help."""
+
+    def sleep(_: Any) -> Any:
+        time.sleep(0.03)
+        return np.float32(1)
+
+    @kit.workload(framework="jax")
+    def mine(ctx: Any) -> Callable[[], Any]:
+        step = kit.jax.step(lambda x: x.sum() * jax.pure_callback(sleep, FLOAT, x))
+        return lambda: step(X)
+
+    run = kit.run(mine, kit.Settings(mode=mode, steps=3, warmup=1))
+    assert run.idle[0].cause == "host callback"
+    assert run.idle[0].total_ms >= 3 * 29
+    assert run.headline().device_busy_fraction < 0.5
+    assert run.limit_shares["callback"] == max(run.limit_shares.values())
 
 
 @pytest.mark.parametrize("is_x64", [False, True])

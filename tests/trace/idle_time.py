@@ -14,6 +14,7 @@ OWN_CAUSE = (
     "kernel",
     "reduction",
     "communication",
+    "callback",
     "elsewhere",
 )  # of these no wait is to blame
 
@@ -28,6 +29,10 @@ def reduction(start: int, stop: int, device: int = 0) -> Span:
 
 def collective(start: int, stop: int, device: int = 0) -> Span:
     return Span(f"device/{device} stream 20", "ncclKernel", "communication", start, stop)
+
+
+def callback(start: int, stop: int, device: int = 0) -> Span:
+    return Span(f"device/{device} thread 9", "io_callback", "callback", start, stop)
 
 
 def host(kind: str, start: int, stop: int, segment: int = -1, lane: str = "host/main") -> Span:
@@ -46,8 +51,10 @@ def timelines(draw: st.DrawFn) -> Timeline:
     bands = draw(st.lists(times, max_size=2))
     travels = draw(st.lists(st.tuples(times, st.integers(0, 1)), max_size=2))
     sent = draw(st.lists(st.tuples(times, st.integers(0, 1)), max_size=2))
+    called = draw(st.lists(st.tuples(times, st.integers(0, 1)), max_size=2))
     spans = [*STEPS, *(reduction(a, min(a + n, END), d) for (a, n), d in travels)]
     spans += [collective(a, min(a + n, END), d) for (a, n), d in sent]
+    spans += [callback(a, min(a + n, END), d) for (a, n), d in called]
     spans += [kernel(a, min(a + n, END), s, f"device/{d} x") for (a, n), s, d in kernels]
     spans += [host(kind, a, a + n, s) for (a, n), s, kind in hosts]
     spans += [Span("steps on the device", "s", "device step", a, a + n) for a, n in bands]
@@ -118,6 +125,8 @@ def cause_at(
         return "reduction", ""
     if any(s.lane == f"{here} stream 20" and s.start_ns <= now < s.stop_ns for s in t.spans):
         return "communication", ""
+    if any(s.lane == f"{here} thread 9" and s.start_ns <= now < s.stop_ns for s in t.spans):
+        return "host callback", ""
     if "kernel" in active:
         return "dependency", ""
     if is_in_program(t, kernels, now):
@@ -132,7 +141,7 @@ def cause_at(
     issued = max(launches)[2] if launches else END + 99
     loose = [
         [x for x in t.spans if x.kind in kinds and x.segment < 0]
-        for kinds in (("kernel", "communication"), ("dispatch",))
+        for kinds in (("kernel", "communication", "callback"), ("dispatch",))
     ]
     is_paired = len(loose[0]) == len(loose[1]) and all(
         b.start_ns <= a.start_ns for a, b in zip(*loose, strict=True)

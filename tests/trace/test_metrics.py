@@ -29,8 +29,8 @@ from kit.trace.metrics import says_device
 from tests.factories import empty_run, make_run, native_run, one_span_run
 
 LANE = {"kernel": "device/0 kernels", "reduction": "device/0 reduction",
-        "communication": "device/0 stream 20", "lower": "host/worker",
-        "compile": "host/worker", "dispatch": "host/worker"}  # fmt: skip
+        "communication": "device/0 stream 20", "callback": "device/0 thread 9",
+        "lower": "host/worker", "compile": "host/worker", "dispatch": "host/worker"}  # fmt: skip
 PHASES = ["forward", "backward", "update"]
 STARTS_AND_LENGTHS = st.lists(st.tuples(st.integers(-60, 60), st.integers(0, 30)), max_size=12)
 
@@ -67,8 +67,8 @@ def instants(t: Timeline, *kinds: str, name: str = "", loader: bool = False) -> 
 
 
 def charged_to(i: int, sets: dict[str, set[int]]) -> str:
-    order = ["device busy", "communication", "reduction", "compile", "dispatch", "sync wait",
-             "input", "host waits elsewhere", "own code",
+    order = ["device busy", "communication", "host callback", "reduction", "compile", "dispatch",
+             "sync wait", "input", "host waits elsewhere", "own code",
              *(f"{phase} recording" for phase in PHASES)]  # fmt: skip
     return next((category for category in order if i in sets[category]), "unknown")
 
@@ -77,6 +77,7 @@ def sets_of(t: Timeline) -> dict[str, set[int]]:
     return {
         "device busy": instants(t, "kernel"),
         "communication": instants(t, "communication"),
+        "host callback": instants(t, "callback"),
         "reduction": instants(t, "reduction"),
         "compile": instants(t, "lower", "compile"),
         "dispatch": instants(t, "dispatch"),
@@ -136,7 +137,7 @@ def test_the_exposed_parts_of_a_breakdown_add_up_to_the_mean_step(t):
     assert sum(exposed for _, exposed in breakdown_ns(t).values()) == sum(lengths)
     rows = breakdown(t)
     if sum(lengths):
-        rare = {"communication", "reduction", "host waits elsewhere", "own code"}
+        rare = {"communication", "host callback", "reduction", "host waits elsewhere", "own code"}
         rare |= set() if says_device(t) else {"device busy"}
         shown = [c for c in CATEGORIES if c not in rare or breakdown_ns(t)[c][0] > 0]
         assert [r.category for r in rows] == shown
@@ -167,7 +168,8 @@ def test_a_step_made_by_hand_is_broken_down_as_by_hand():
         span("reduction", 78, 84),
     ])  # fmt: skip
     assert breakdown_ns(t) == {
-        "device busy": (40, 40), "communication": (0, 0), "reduction": (6, 4),
+        "device busy": (40, 40), "communication": (0, 0), "host callback": (0, 0),
+        "reduction": (6, 4),
         "compile": (10, 10), "dispatch": (20, 15),
         "forward recording": (40, 20), "backward recording": (30, 0), "update recording": (0, 0),
         "input": (0, 0), "sync wait": (20, 6), "unknown": (5, 5),

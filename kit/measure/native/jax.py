@@ -39,6 +39,7 @@ from kit.runtime.session.issuer import RUN_AHEAD
 from kit.text import format_count
 from kit.trace import Span, Timeline
 from kit.trace.intervals import common, joined, without
+from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["measure"]
 
@@ -209,7 +210,7 @@ def _with_waits(timeline: Timeline, looked: Sequence[Look]) -> Timeline:
         ).reshape(-1, 2)
     )
     compiling = [timeline.intervals(kind=kind) for kind in ("lower", "compile")]
-    waiting = [timeline.intervals(kind=kind) for kind in ("kernel", "ahead")]
+    waiting = [timeline.intervals(kind=kind) for kind in (*ON_DEVICE, "ahead")]
     known = np.concatenate([*waiting, *compiling])
     away = [a.span for a in blocked_of(looked, known) if a.start_ns >= 0]
     slept = np.array([(a.start_ns, a.stop_ns) for a in away], np.int64).reshape(-1, 2)

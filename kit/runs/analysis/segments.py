@@ -103,7 +103,7 @@ class _Seen:
         place = {name: i for i, name in enumerate(names)}
         self.device = np.array([place[device_of(x)] for x in timeline.lanes])[timeline.lane]
         self.dispatches = by_segment(timeline, _ordered(timeline, "dispatch"))
-        kernels = _ordered(timeline, "kernel")
+        kernels = _ordered(timeline, "kernel", "callback")
         kernels = kernels[np.argsort(self.device[kernels], kind="stable")]
         self.kernels = by_segment(timeline, kernels)
         self.stretch = np.full(len(timeline), -1)  # of each kernel; 0 is the first in the window
@@ -128,9 +128,9 @@ class _Seen:
         return [self.times[kernels[at == device]] for device in np.unique(at)]
 
 
-def _ordered(timeline: Timeline, kind: str) -> Indices:
-    """The spans of this kind by their start."""
-    chosen = np.flatnonzero(timeline.where(kind=kind))
+def _ordered(timeline: Timeline, *kinds: str) -> Indices:
+    """The spans of these kinds by their start."""
+    chosen = np.flatnonzero(timeline.where(kind=kinds))
     return chosen[np.argsort(timeline.start_ns[chosen], kind="stable")]
 
 

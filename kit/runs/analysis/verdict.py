@@ -22,7 +22,7 @@ from kit.runs.steady import sorts_of_steps, unequal_text
 from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, Timeline, count_devices
 from kit.trace.active import launches, named
-from kit.trace.communication import calls_python, way_of
+from kit.trace.communication import way_of
 from kit.trace.devices import is_runtimes, is_transfer
 from kit.trace.imported import ONLY_CALLS
 from kit.trace.intervals import Mask, joined, within, without
@@ -66,10 +66,6 @@ _NOTHING = (
 _COPIES = (
     "keep on the device what each step copies, or copy from pinned memory (pin_memory=True, "
     "non_blocking=True) while kernels run; kit.kernel_table(run) has each kind of copy"
-)
-_CALLBACKS = (
-    "call that function less often, or after the step, on what it returns (kit.kernel_table(run) "
-    "has the callback, on device kit with its line)"
 )
 _NOT_LOOKED = (
     "The device waits for the host, between two ops or launches. Whether the host computes there, "
@@ -176,6 +172,12 @@ LIMIT_ROWS = {
         "kit.open_ranks, of the traces of all ranks, says which one the others wait for, and what "
         "the transfer itself takes",
     ),
+    "callback": LimitRow(
+        "The device waits for Python functions that its own programs call (pure_callback, "
+        "io_callback and the like)",
+        "call them less often, or after the step, on what it returns (kit.kernel_table(run) has "
+        "each callback, on device kit with its line)",
+    ),
     "dependency": LimitRow(
         "The next kernel had been issued, and waits on the device for others",
         "the timeline shows what each gap waited for",
@@ -217,8 +219,7 @@ def verdict(run: Run) -> Verdict | None:
     first = _of_first_launches(run) if limit.what == "dispatch" else ""
     said += first
     copies = _of_copies(run.timeline, step_ms) if limit.what == "device" else ""
-    calls = _of_callbacks(run.timeline, step_ms) if limit.what == "device" else ""
-    said += copies + calls
+    said += copies
     waits = sum(r.total_ms for r in rows if r.category == "sync wait")
     lost = run.limit_shares["sync"]
     if waits >= LONG * step_ms and lost * step_ms < LITTLE * waits:
@@ -234,7 +235,7 @@ def verdict(run: Run) -> Verdict | None:
     answered = {name for a in advice for name in rules.limits_of(a)}
     step = row.outside or row.inside if run.settings.mode == "torch" else row.inside
     step = f"if it computes: {step}" if is_untold else step
-    step = (first and LATER) or (calls and _CALLBACKS) or (copies and _COPIES) or step
+    step = (first and LATER) or (copies and _COPIES) or step
     return Verdict(limit, said, advice, "" if limit.what in answered else step)
 
 
@@ -327,16 +328,6 @@ def _of_copies(timeline: Timeline, step_ms: float) -> str:
     """How long devices do no more than copy from or to the host, if that is much of the step."""
     alone = _alone(timeline, named(timeline, way_of), step_ms)
     return f". For {alone} of the traced step it only copies from or to the host" if alone else ""
-
-
-def _of_callbacks(timeline: Timeline, step_ms: float) -> str:
-    """How long devices do no more than wait for Python that the step calls, if that is much."""
-    calls = named(timeline, calls_python)
-    alone = _alone(timeline, calls, step_ms)
-    if not alone:
-        return ""
-    name = timeline.names[timeline.name[calls][0]]
-    return f". For {alone} of the traced step it only waits for a Python function that {name} calls"
 
 
 def _alone(timeline: Timeline, chosen: Mask, step_ms: float) -> str:

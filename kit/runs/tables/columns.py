@@ -258,7 +258,7 @@ TABLES = (
             Field("span", "its number"),
             *some_fields(
                 lane="where it ran: host/main, device/0 stream 7, ...",
-                kind="step, record, dispatch, wait, kernel, communication, ...",
+                kind="step, record, dispatch, wait, kernel, communication, callback, ...",
                 name="of a kernel, an op, a phase, a step",
             ),
             Field("start_ns", _START, is_signed=True),

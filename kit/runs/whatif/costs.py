@@ -354,7 +354,11 @@ def _device(run: Run, rows: Sequence[SegmentCost]) -> tuple[NDArray[np.float64],
     """
     graph, timeline = run.graphs[0], run.timeline
     shares = np.zeros(len(graph))
-    named = timeline.where(kind="kernel") & (timeline.node >= 0) & (timeline.node < len(graph))
+    named = (
+        timeline.where(kind=("kernel", "callback"))
+        & (timeline.node >= 0)
+        & (timeline.node < len(graph))
+    )
     found = np.zeros(len(graph))  # time of the kernels that are named after each op
     np.add.at(found, timeline.node[named], (timeline.stop_ns - timeline.start_ns)[named])
     for row, segment in zip(rows, run.segments, strict=True):

@@ -104,6 +104,7 @@ _PALETTE = {
     "kernel": "#587080",
     "reduction": "#db57ba",
     "communication": "#7733dd",
+    "callback": "#87c387",
 }
 
 # Of each entry of a legend, in the palette's order: `kit.trace.kinds` says which there are.

@@ -28,6 +28,7 @@ from kit.runs.run import EXPORTED_AS
 from kit.runs.settings import Settings
 from kit.text import format_ms
 from kit.trace import LIMITS, Span, SyncPoint, Timeline
+from kit.trace.communication import kind_on_device
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import waits_of
 from kit.widgets.base.cards import headline_html
@@ -308,16 +309,16 @@ def test_a_device_that_mostly_copies_is_told_to_copy_less_and_beside_compute() -
 
 def test_a_device_that_waits_for_python_in_its_program_is_told_so() -> None:
     """A callback that slept in each step was work of the device, to be made smaller."""
-    call = replace(busy(0, 8), name="io_callback.1")
-    said = (
-        "For 7 ms of the traced step it only waits for a Python function that io_callback.1 calls"
-    )
-    found = of(run_of([call, busy(7, 10)]))
-    assert found.limit.what == "device"
-    assert said in found.said
-    assert "call that function less often" in found.next_step
-    few = of(run_of([replace(call, stop_ns=MS), busy(1, 10)]))
-    assert "Python function" not in few.said + few.next_step
+    call = replace(busy(0, 8), name="io_callback.1", kind=kind_on_device("io_callback.1"))
+    run = run_of([call, busy(7, 10)])
+    found = of(run)
+    assert str(found.limit) == "callback-bound (70% of the step)"
+    assert "call them less often" in found.next_step
+    assert run.headline().device_busy_fraction == 0.3
+    assert [(row.cause, row.total_ms) for row in run.idle] == [("host callback", 7)]
+    rows = {row.category: row.exposed_ms for row in run.breakdown() if row.exposed_ms}
+    assert rows == {"device busy": 3, "host callback": 7}
+    assert [row.kernel.charged_ms for row in kit.kernel_table(run)] == [7, 3]
 
 
 def launched(name: str, lengths: Sequence[float], kernels: str = "abcdef") -> kit.Run:

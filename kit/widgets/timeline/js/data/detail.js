@@ -96,7 +96,7 @@ export function busiest(table, width, low, high) {
   const {keys, rows, first} = table;
   const isKernel = keys.kind.map((/** @type {string} */ kind) => kind === "kernel");
   const isBusy = keys.kind.map((/** @type {string} */ kind) =>
-    !["wait", "elsewhere", "ahead", "device step", "reduction", "communication"].includes(kind));
+    !["wait", "elsewhere", "ahead", "device step", "reduction", "communication", "callback"].includes(kind));
   for (let row = 0; row < rows.top.length; row++) {
     let i = first[row];
     while (i < first[row + 1] && !isBusy[table.key[i]]) i++; // a lane of a device may begin with a collective
