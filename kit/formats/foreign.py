@@ -127,7 +127,7 @@ def foreign_imported(
     """
     events.close()
     # Of a file without events nobody asks which of them `step_by` may mean.
-    imported = read_torch(events, program) if len(events.role) else None
+    imported = read_torch(events, program) if len(events) else None
     if imported is None or not _shows(imported.timeline, events, needs):
         raise TraceFileError(" ".join(nothing))
     timeline = imported.timeline

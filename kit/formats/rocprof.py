@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kit.formats.chrome.events import Events
@@ -235,19 +235,21 @@ def _chrome(path: str | os.PathLike[str], step_by: str) -> Imported:
     """The Chrome form; what a process is called says what its events are. Two readings."""
     labels: dict[str, str] = {}
 
-    def label(event: Any) -> None:
-        if type(event) is dict and event.get("name") == "process_name" and len(labels) < 10_000:
-            args = event.get("args")
-            name = cut_name(args.get("name")) if type(args) is dict else ""
-            labels[cut_name(event.get("pid"))] = name
+    def label(some: Sequence[Any]) -> None:
+        for event in some:
+            if type(event) is dict and event.get("name") == "process_name" and len(labels) < 10_000:
+                args = event.get("args")
+                name = cut_name(args.get("name")) if type(args) is dict else ""
+                labels[cut_name(event.get("pid"))] = name
 
     read_events(path, label)
     events, clock = Events(step_by), Clock()
 
-    def take(event: Any) -> None:
-        if type(event) is dict and event.get("ph") == "X":
-            for made in _as_torch(event, labels.get(cut_name(event.get("pid")), ""), clock):
-                events.add(made)
+    def take(some: Sequence[Any]) -> None:
+        for event in some:
+            if type(event) is dict and event.get("ph") == "X":
+                process = labels.get(cut_name(event.get("pid")), "")
+                events.extend(_as_torch(event, process, clock))
 
     read_events(path, take)
     return foreign_imported(

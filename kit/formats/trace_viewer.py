@@ -8,7 +8,7 @@ only a million events here, without what joins the begin of a CPU's kernel to it
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kit.errors import TraceFileError
@@ -64,7 +64,7 @@ def read_trace_viewer(path: str | os.PathLike[str], step_by: str = "") -> Import
     """The profile in a `*.trace.json`, packed or not; arguments and errors as of `read_xplane`."""
     tracks = _Tracks()
     with naming(path, "a profile"):
-        head = read_events(path, tracks.add)
+        head = read_events(path, tracks.extend)
         notes = [_CAPPED] if tracks.count >= _FULL else [_FROM_JSON]
         if "unclosed" in head:
             notes.append("the list of events has no end: the program may have been stopped")
@@ -88,15 +88,14 @@ class _Tracks:
         self._names: dict[str, str] = {}  # each text is kept once
         self._room = Room()
 
-    def add(self, event: Any) -> None:
-        """Keep an event, or a name."""
-        if type(event) is not dict:
-            return
-        phase = event.get("ph")
-        if phase == "M":
-            self._name(event)
-        elif phase == "X":
-            self._complete(event)
+    def extend(self, events: Sequence[Any]) -> None:
+        """Keep events, and names."""
+        for event in events:
+            phase = event.get("ph") if type(event) is dict else ""
+            if phase == "M":
+                self._name(event)
+            elif phase == "X":
+                self._complete(event)
 
     def planes(self) -> Iterator[_Plane]:
         """What the file holds; a thread without a name is called by its number."""

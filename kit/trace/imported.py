@@ -201,6 +201,8 @@ def whole(value: object, most: int = (1 << 31) - 1) -> int:
 
 def whole_said(value: object, most: int = (1 << 31) - 1) -> int:
     """The same, also of a number in quotes, and of one that was written as a fraction: 7.0."""
+    if type(value) is int:  # nearly always
+        return value if 0 <= value <= most else -1
     if isinstance(value, str):
         is_digits = len(value) < MAX_DIGITS and value.isascii() and value.isdigit()
         value = int(value) if is_digits else -1
@@ -256,17 +258,19 @@ class Spans:
                 f"it holds {count:,} spans, more than {MAX_SPANS:,}: trace fewer steps"
             )
         start, stop = _joined(parts, "start_ns"), _joined(parts, "stop_ns")
-        order = np.lexsort((-stop, start))
-        notes = list(notes)
+        order, notes = _in_order(start, stop), list(notes)
         chosen, lanes = _few_lanes(_joined(parts, "lane")[order], lanes, notes)
-        used, name = np.unique(_joined(parts, "name")[order], return_inverse=True)
+        name = _joined(parts, "name")[order]
+        used = np.flatnonzero(np.bincount(name))
+        place = np.zeros(len(names), np.int32)
+        place[used] = np.arange(len(used))
         kept = _few_syncs(sorted(syncs, key=lambda s: s.at_ns), notes)
         return Timeline(
             lanes=tuple(lanes),
             names=tuple(names[i] for i in used.tolist()),
             lane=chosen.astype(np.int32),
             kind=_joined(parts, "kind")[order].astype(np.int32),
-            name=name.astype(np.int32),
+            name=place[name],
             start_ns=start[order],
             stop_ns=stop[order],
             segment=_joined(parts, "segment")[order].astype(np.int32),
@@ -275,6 +279,16 @@ class Spans:
             origin="imported",
             notes=tuple(notes),
         )
+
+
+def _in_order(start: Ints, stop: Ints) -> NDArray[np.intp]:
+    """Where each span is, by start; of those that start together the longest comes first."""
+    order = np.argsort(start, kind="stable")  # parts are in order, nearly: only merged
+    alike = start[order[1:]] == start[order[:-1]]
+    tied = (np.append(alike, False) | np.append(False, alike))[: len(order)]
+    some = order[tied]
+    order[tied] = some[np.lexsort((-stop[some], start[some]))]
+    return order
 
 
 def _joined(parts: Sequence[Spans], column: str) -> Ints:
@@ -292,14 +306,18 @@ def _few_lanes(
     lane: Ints, lanes: Sequence[str], notes: list[str]
 ) -> tuple[NDArray[np.intp], list[str]]:
     """Lanes by first appearance, each name once; of too many, the last are drawn together."""
-    used, first, number = np.unique(lane, return_index=True, return_inverse=True)
+    used = np.flatnonzero(np.bincount(lane))
+    number = np.zeros(len(lanes), np.intp)
+    number[used] = np.arange(len(used))
+    first = np.zeros(len(used), np.intp)
+    first[number[lane[::-1]]] = np.arange(len(lane))[::-1]
     order = np.argsort(first, kind="stable").tolist()
     drawn_as = _drawn_as([lanes[used[i]] for i in order], notes)
     names = list(dict.fromkeys(drawn_as))
     place = {name: i for i, name in enumerate(names)}
     rank = np.empty(len(used), np.intp)
     rank[order] = [place[name] for name in drawn_as]
-    return rank[number], names
+    return rank[number[lane]], names
 
 
 def _drawn_as(names: Sequence[str], notes: list[str]) -> list[str]:

@@ -16,8 +16,11 @@ Mask = NDArray[np.bool_]
 
 
 def distinct(times: Ints) -> Ints:
-    """Each time once, in order: five times as fast as numpy's `unique`, which hashes first."""
-    times = np.sort(times, axis=None)
+    """Each time once, in order: much faster than numpy's `unique`, which hashes first.
+
+    Most times come as a few sets that are in order: a stable sort only merges these.
+    """
+    times = np.sort(times, axis=None, kind="stable")
     kept = np.ones(len(times), dtype=bool)
     kept[1:] = times[1:] != times[:-1]
     return times[kept]

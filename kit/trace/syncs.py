@@ -120,7 +120,7 @@ def _idle_by_place(timeline: Timeline) -> dict[Place, float]:
     found: dict[Place, list[int]] = {}
     for sync, idle in zip(timeline.syncs, idle_after(timeline), strict=True):
         found.setdefault(sync.place, []).append(idle)
-    return {place: float(np.mean(idle)) for place, idle in found.items()}
+    return {place: sum(idle) / len(idle) for place, idle in found.items()}
 
 
 def after_waits(timeline: Timeline, gaps: Gaps) -> Pieces:

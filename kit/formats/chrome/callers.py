@@ -26,12 +26,13 @@ from kit.formats.chrome.memory import Around, measured_memory
 from kit.formats.chrome.nesting import NONE, Nesting, Places
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.imported import MAX_CALLERS, Caller, MeasuredMemory, cut_name
-from kit.trace.intervals import Ints
+from kit.trace.intervals import Ints, distinct
 
 __all__ = ["CallersFound", "find_callers", "launch_numbers", "memory_of"]
 
 _DEEPEST = 200  # frames to look at
 _SEQUENCE = (1 << 40) - 1
+_MAX_NUMBER = 1 << 62
 _MOST_THREADS = 200  # whose ops are looked through for those of a gradient
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
@@ -130,7 +131,8 @@ def _keys(
     module = np.where(taken, anchors["module"][forward], module)
     line = np.where(taken, anchors["line"][forward], line)
     frame = nesting.frame[np.where(taken, anchors["event"][forward], event)]
-    line = np.where((line < 0) & (frame >= 0), _outside(name, nesting, frames, frame), line)
+    without = (line < 0) & (frame >= 0)
+    line[without] = _outside(name, nesting, frames, frame[without])
     written = np.where(has_forward, anchors["call"][forward], call)
     line = np.where((line < 0) & (written >= 0), parts(node[written])[1], line)
     graphs = [i for i, text in enumerate(events.names) if text.startswith(_GRAPH_LAUNCHES)]
@@ -157,11 +159,19 @@ def _outside(name: NDArray[Any], nesting: Nesting, frames: Frames, frame: Places
 
 def _groups(columns: Sequence[NDArray[Any]]) -> tuple[Ints, NDArray[np.intp]]:
     """Rows that are alike have one number; and the first row of each number."""
-    number = np.zeros(len(columns[0]), np.int64)
+    number, most = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        values, code = np.unique(column, return_inverse=True)
-        _, number = np.unique(number * len(values) + code, return_inverse=True)
-    return number, np.unique(number, return_index=True)[1]
+        code = column.astype(np.int64)
+        code -= code.min(initial=0)
+        width = int(code.max(initial=0)) + 1
+        if most * width > _MAX_NUMBER:
+            numbers, number = np.unique(number, return_inverse=True)
+            codes, code = np.unique(code, return_inverse=True)
+            most, width = len(numbers), len(codes)
+        number = number * width + code
+        most *= width
+    _, first, number = np.unique(number, return_index=True, return_inverse=True)
+    return number, first
 
 
 def _forward(events: Events, nesting: Nesting) -> Ints:
@@ -236,11 +246,11 @@ def launch_numbers(link: Ints, calls: NDArray[np.intp], kernels: NDArray[np.intp
         link: of each event of the file, the number that joins the two; 0 or less: it has none.
     """
     found = np.full(len(link), -1, np.int64)
-    both = np.intersect1d(link[calls][link[calls] > 0], link[kernels])
+    called, launched = distinct(link[calls]), distinct(link[kernels])
+    both = called[(called > 0) & (_match(launched, np.arange(len(launched)), called) >= 0)]
     for chosen in (calls, kernels):
-        at = np.searchsorted(both, link[chosen]).clip(max=max(len(both) - 1, 0))
-        if len(both):
-            found[chosen] = np.where(both[at] == link[chosen], -2 - at, -1)
+        at = _match(both, np.arange(len(both)), link[chosen])
+        found[chosen] = np.where(at >= 0, -2 - at, -1)
     return found
 
 
@@ -260,7 +270,7 @@ def memory_of(
     """
     if not events.allocations.devices or not len(kept):
         return iter(())
-    role = events.column("role")
+    role, name = events.column("role"), events.column("name")
     around = Around(
         kept[role[kept] != Role.KERNEL],
         times,
@@ -270,7 +280,7 @@ def memory_of(
 
     def where(thread: int, at_ns: int) -> tuple[str, str]:
         op, frame = around.at(thread, at_ns)
-        return events.names[events.name[op]] if op >= 0 else "", line(frame, op)
+        return events.names[name[op]] if op >= 0 else "", line(frame, op)
 
     zero_us = float(events.column("start_us")[kept].min())
     return measured_memory(events.allocations, zero_us, int(times[2][kept].max()), where)

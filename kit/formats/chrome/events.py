@@ -10,8 +10,10 @@ import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from operator import itemgetter
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.lanes import Halves, Lanes
 from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.names import Names, Roles
-from kit.formats.chrome.roles import OPS, RUNTIME, Role
+from kit.formats.chrome.roles import LAUNCHES, OPS, RUNTIME, Role
 from kit.formats.chrome.twins import COLUMNS, find_twins
 from kit.text import format_count
 from kit.trace.devices import OTHER_DEVICES
@@ -38,6 +40,7 @@ _TWICE = "that the file has twice, as where it was merged with itself: left out"
 # Of these the arguments say nothing that is kept.
 _PLAIN = frozenset({Role.STEP, Role.UPDATE, Role.FINISH, Role.INPUT, Role.COMPILE, Role.PYTHON,
                     Role.ANNOTATION})  # fmt: skip
+_OF_OPS = frozenset({"Input Dims", "Module Hierarchy", "Call stack"})
 _OF_KERNELS = ("correlation", "stream", "device")  # numbers with which torch writes a kernel
 # What torch_npu writes of Huawei's Ascend: names of processes, and categories of its queue.
 _ASCEND = {"process_labels": {"NPU"}, "process_name": {"Ascend Hardware", "HCCL"}}
@@ -46,6 +49,15 @@ _OF_MAC = re.compile(r"aten::(?:_?mps_\w+|\w+_mps(?:_backward)?)$")  # ops on it
 _OVERHEAD = "overhead"  # Kineto's category of what CUPTI says of itself and of CUDA's driver
 _MAX_STALLS = 100  # names of them
 _NOTHING: Mapping[str, Any] = {}
+NONE = -1
+_Said = tuple[int, int, int]
+_FIELDS = ("ph", "cat", "name", "pid", "tid", "ts")
+_fields = itemgetter(*_FIELDS)
+# A row of an event's numbers: its role; the numbers of its name and lane; microseconds; `link`, the
+# correlation of calls and kernels, sequence number of ops or segment of our own spans; `node`,
+# arguments and line of ops, or node of kernels in a CUDA graph and of our own spans.
+_PACKED = Struct("=biiddqq")
+_ROW = np.dtype(list(zip(COLUMNS, ("i1", "i4", "i4", "f8", "f8", "i8", "i8"), strict=True)))
 
 
 class Events:
@@ -53,15 +65,8 @@ class Events:
 
     def __init__(self, step_by: str = "") -> None:
         self.step_by = step_by  # what the steps are called, if the reader says so
-        self.role = array("b")
-        self.name = array("i")
-        self.thread = array("i")
-        self.start_us = array("d")
-        self.length_us = array("d")
-        # correlation of calls and kernels; sequence number of ops; segment of our own spans
-        self.link = array("q")
-        # arguments and line of ops; node of kernels in a CUDA graph; node of our own spans
-        self.node = array("q")
+        self._rows = bytearray()
+        self._columns: dict[str, NDArray[Any]] = {}
         self.arguments = Arguments()
         self.lanes = Lanes()
         self.messages = Messages()
@@ -74,6 +79,10 @@ class Events:
         self._names = Names()
         self._roles = Roles(self._names, step_by, self.repairs)
         self._halves = Halves()
+
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._rows) // _PACKED.size or len(self._columns.get("role", ()))
 
     @property
     def names(self) -> list[str]:
@@ -104,13 +113,46 @@ class Events:
 
     def add(self, event: Any) -> None:
         """Keep what is needed of one event."""
-        if type(event) is not dict:
-            self.repairs["value", "in the place of an event: left out"] += 1
-            return
-        phase = event.get("ph")
-        if phase == "X":
-            self._complete(event)
-        elif phase == "M":
+        self.extend((event,))
+
+    def extend(self, events: Iterable[Any]) -> None:
+        """Keep what is needed of some: millions come this way, so what the loop asks is at hand."""
+        roles, threads, rows, pack = self._roles.found, self.lanes.numbers, self._rows, _PACKED.pack
+        for event in events:
+            try:
+                phase, category, name, process, thread, start = _fields(event)
+            except (KeyError, TypeError):
+                if type(event) is not dict:
+                    self.repairs["value", "in the place of an event: left out"] += 1
+                    continue
+                phase, category, name, process, thread, start = map(event.get, _FIELDS)
+            if phase != "X":
+                self._other(event, phase)
+                continue
+            try:
+                role, number = roles[category][name]
+            except (KeyError, TypeError):  # also a list or an object in the place of a text
+                role, number = self._roles.find(category, name)
+            link = node = lane = NONE
+            if way := _WAYS[role]:
+                args = event.get("args")
+                said = way(self, event, role, number, args if type(args) is dict else _NOTHING)
+                if said is None:
+                    continue
+                link, node, lane = said
+            if lane < 0:
+                try:
+                    lane = threads[process, thread]
+                except (KeyError, TypeError):
+                    lane = self.lanes.number((process, thread))
+            length = event.get("dur")
+            if type(start) is not float or type(length) is not float:
+                start, length = _number(start), _number(length)
+            rows += pack(role, number, lane, start, length, link, node)
+
+    def _other(self, event: dict[str, Any], phase: Any) -> None:
+        """What is no complete event."""
+        if phase == "M":
             self._metadata(event)
         elif phase == "B" or phase == "E":
             self._half(event, phase)
@@ -121,6 +163,9 @@ class Events:
 
     def close(self) -> None:
         """The file has ended."""
+        rows = np.frombuffer(self._rows, _ROW)
+        self._columns = {name: np.ascontiguousarray(rows[name]) for name in COLUMNS}
+        self._rows = bytearray()
         self._settle_gradients()
         if any(map(_OF_MAC.match, self.names)):
             self._others.add("mps")
@@ -130,9 +175,8 @@ class Events:
             self.repairs["allocation", _TWICE] += twice
 
     def column(self, name: str) -> NDArray[Any]:
-        """One of the columns as numpy sees it."""
-        values = getattr(self, name)
-        return np.frombuffer(values, dtype=values.typecode) if len(values) else np.zeros(0)
+        """One of `COLUMNS`, once the file has ended."""
+        return self._columns[name]
 
     def times(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Starts, stops, and which events have a usable time; the first such time is 0.
@@ -157,14 +201,14 @@ class Events:
         if not kept.any():
             zeros = np.zeros(len(start), np.int64)
             return zeros, zeros, kept
-        middle = np.sort(start[kept])[int(kept.sum()) // 2]  # an event's start, no mean of two
+        half = int(kept.sum()) // 2
+        middle = np.partition(start[kept], half)[half]  # an event's start, no mean of two
         with np.errstate(invalid="ignore", over="ignore"):
             near = kept & (np.abs(start - middle) <= DAY_NS / 1e3)
             is_length = (length >= 0) & (length <= DAY_NS / 1e3)
         if far := int((kept & ~near).sum()):
             self.repairs["event", "more than a day away from the others: left out"] += far
-        columns = {name: self.column(name) for name in COLUMNS}
-        twice = find_twins(columns | {"length_us": np.where(is_length, length, 0.0)}, near)
+        twice = find_twins(self._columns | {"length_us": np.where(is_length, length, 0.0)}, near)
         if len(twice):
             self.repairs["event", _TWICE] += len(twice)
             near[twice] = False
@@ -175,50 +219,11 @@ class Events:
         lasts = np.rint(np.where(is_length, length, 0) * 1e3).astype(np.int64)
         return begin, begin + lasts, near
 
-    def _complete(self, event: dict[str, Any]) -> None:
-        category, name = event.get("cat"), event.get("name")
-        try:
-            role, number = self._roles.found[category][name]
-        except (KeyError, TypeError):  # also a list or an object in the place of a text
-            role, number = self._roles.find(category, name)
-        link = node = thread = -1
-        if role not in _PLAIN:
-            args = event.get("args")
-            if type(args) is not dict:
-                args = _NOTHING
-            if role in OPS:
-                link, node = self._op(role, number, args)
-            elif role == Role.KERNEL:
-                link, node, thread = self._kernel(event, number, args)
-            elif Role.LAUNCH <= role <= Role.WAIT:
-                link = whole_said(args.get("correlation"), 1 << 62)  # of AMD's, 64 bits
-            elif role >= Role.OWN and role != Role.OWN_SYNC:
-                link, node = _segment(args), whole(args.get("node"))
-            elif role in RUNTIME:
-                if not _number(event.get("dur")) >= LONG_NS / 1e3:  # there are many short ones
-                    self._no_span(event, role, args)
-                    return
-            elif role == Role.COLLECTIVE:
-                self.messages.add(len(self.role), self.names[number], args)
-            else:
-                self._no_span(event, role, args)
-                return
-        if thread < 0:
-            try:
-                thread = self.lanes.numbers[event.get("pid"), event.get("tid")]
-            except (KeyError, TypeError):
-                thread = self.lanes.number((event.get("pid"), event.get("tid")))
-        start, length = event.get("ts"), event.get("dur")
-        self.role.append(role)
-        self.name.append(number)
-        self.thread.append(thread)
-        self.start_us.append(start if type(start) is float else _number(start))
-        self.length_us.append(length if type(length) is float else _number(length))
-        self.link.append(link)
-        self.node.append(node)
+    # What each role has of an event: link, node and, of what ran on a device, lane; or no span.
 
-    def _no_span(self, event: dict[str, Any], role: int, args: Mapping[str, Any]) -> None:
-        """Keep what an event says that becomes no span."""
+    def _no_span(
+        self, event: dict[str, Any], role: int, number: int, args: Mapping[str, Any]
+    ) -> None:
         if role == Role.ASKED:
             self.messages.ask(args)
         elif role == Role.OWN_SYNC:
@@ -230,40 +235,61 @@ class Events:
             if category == _OVERHEAD:
                 self.stalls.add(event)
 
+    def _call(
+        self, event: dict[str, Any], role: int, number: int, args: Mapping[str, Any]
+    ) -> _Said:
+        """The number that joins it with what it launched: of AMD's, 64 bits."""
+        return whole_said(args.get("correlation"), 1 << 62), NONE, NONE
+
+    def _runtime(
+        self, event: dict[str, Any], role: int, number: int, args: Mapping[str, Any]
+    ) -> _Said | None:
+        if not _number(event.get("dur")) >= LONG_NS / 1e3:  # there are many short ones
+            self._no_span(event, role, number, args)
+            return None
+        return NONE, NONE, NONE
+
+    def _own(self, event: dict[str, Any], role: int, number: int, args: Mapping[str, Any]) -> _Said:
+        return _segment(args), whole(args.get("node")), NONE
+
+    def _collective(
+        self, event: dict[str, Any], role: int, number: int, args: Mapping[str, Any]
+    ) -> _Said:
+        self.messages.add(len(self), self.names[number], args)
+        return NONE, NONE, NONE
+
     def _kernel(
-        self, event: dict[str, Any], number: int, args: Mapping[str, Any]
-    ) -> tuple[int, int, int]:
+        self, event: dict[str, Any], role: int, number: int, args: Mapping[str, Any]
+    ) -> _Said:
         """Correlation, node of a CUDA graph and lane of what ran on a device."""
         if not self._roles.is_known:
             self._roles.is_known = any(type(args.get(key)) is int for key in _OF_KERNELS)
         if self._names.sends[number]:
-            self.messages.add(len(self.role), self.names[number], args)
+            self.messages.add(len(self), self.names[number], args)
         elif event.get("cat") != "kernel":
-            self.messages.copy(len(self.role), args)
+            self.messages.copy(len(self), args)
         # torch writes device and stream as process and thread, too
         device, stream = args.get("device", event.get("pid")), args.get("stream", event.get("tid"))
-        node = whole_said(args["graph node id"], 1 << 62) if "graph node id" in args else -1
+        node = whole_said(args["graph node id"], 1 << 62) if "graph node id" in args else NONE
         return whole_said(args.get("correlation"), 1 << 62), node, self.lanes.stream(device, stream)
 
-    def _op(self, role: int, number: int, args: Mapping[str, Any]) -> tuple[int, int]:
+    def _op(self, event: dict[str, Any], role: int, number: int, args: Mapping[str, Any]) -> _Said:
         """Sequence number of an op; its arguments and, if it has a stack, its line.
 
         The number joins an op of the forward pass with the function of the autograd engine that
         computes its gradient. Each thread counts for itself, so the engine names the thread, too.
         """
-        link = thread = -1
+        link = thread = said = NONE
         if "Sequence number" in args:
             link = whole_said(args["Sequence number"], (1 << 40) - 1)
             thread = whole_said(args.get("Fwd thread id"), 1 << 20)
-        of_thread = thread << 40 | link if link >= 0 and thread >= 0 else -1
-        if role == Role.ENGINE:
-            return of_thread, -1
-        function = self.arguments.function(args) if "Call stack" in args else ""
-        line = self._names.number(cut_name(function)) if function else -1
-        said = joined(self.arguments.number(self._names.texts[number], args), line)
-        if role == Role.GRADIENT:
-            return of_thread, said
-        return (link if thread <= 0 else -1), said
+        if role != Role.ENGINE and not _OF_OPS.isdisjoint(args):
+            function = self.arguments.function(args)
+            line = self._names.number(cut_name(function)) if function else NONE
+            said = joined(self.arguments.number(self._names.texts[number], args), line)
+        if role == Role.ENGINE or role == Role.GRADIENT:
+            return (thread << 40 | link if link >= 0 and thread >= 0 else NONE), said, NONE
+        return (link if thread <= 0 else NONE), said, NONE
 
     def _settle_gradients(self) -> None:
         """Before 1.10 torch wrote the functions of autograd, and not the engine around them."""
@@ -300,7 +326,7 @@ class Events:
                 self.repairs["event", f"inside of {self._halves.most:,} others: left out"] += 1
         elif begun := self._halves.end(event):
             length = _number(event.get("ts")) - _number(begun.get("ts"))
-            self._complete(begun | {"ph": "X", "dur": length})
+            self.add(begun | {"ph": "X", "dur": length})
         else:
             self.repairs["event", "with an end and no begin: left out"] += 1
 
@@ -314,6 +340,26 @@ class Events:
             return
         cause, site, via = (cut_name(args.get(x, "")) for x in ("cause", "site", "via"))
         self.own_syncs.append(SyncPoint(round(at), round(wait), cause, site, via))
+
+
+def _ways() -> list[Callable[..., _Said | None] | None]:
+    """By role what is asked of an event; None where its arguments say nothing that is kept."""
+    found: list[Callable[..., _Said | None] | None] = [Events._no_span] * (Role.OWN_SYNC + 1)
+    for way, roles in (
+        (None, _PLAIN),
+        (Events._call, (*LAUNCHES, Role.WAIT)),
+        (Events._runtime, RUNTIME),
+        (Events._own, range(Role.OWN, Role.OWN_SYNC)),
+        (Events._collective, (Role.COLLECTIVE,)),
+        (Events._kernel, (Role.KERNEL,)),
+        (Events._op, OPS),
+    ):
+        for role in roles:
+            found[role] = way
+    return found
+
+
+_WAYS = _ways()
 
 
 class Stalls:

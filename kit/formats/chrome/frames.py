@@ -50,7 +50,7 @@ class Frames:
             self._places[name] = _place(self._names[name])
         return self._places[name]
 
-    def around(self, frame: int, names: Sequence[int], frames: NDArray[Any]) -> tuple[str, str]:
+    def around(self, frame: int, names: NDArray[Any], frames: NDArray[Any]) -> tuple[str, str]:
         """The user's function of a frame and those around, and the library's that it called.
 
         Args:
@@ -60,7 +60,7 @@ class Frames:
         for _ in range(_DEEPEST):
             if frame < 0:
                 break
-            place, is_users = self.place(names[frame])
+            place, is_users = self.place(int(names[frame]))
             if is_users:
                 return place, via
             via, frame = via or place, frames[frame]

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -68,8 +68,11 @@ def _fast_decoder() -> Callable[[str], Any]:
 _decode_whole = _fast_decoder()
 
 
-def read_events(path: str | os.PathLike[str], add: Callable[[Any], None]) -> dict[str, Any]:
-    """Call `add` with each event of the file; returns what stands beside the events.
+Take = Callable[[Sequence[Any]], None]
+
+
+def read_events(path: str | os.PathLike[str], take: Take) -> dict[str, Any]:
+    """Call `take` with the events of the file, some at a time; returns what stands beside them.
 
     Of values that are not events the last of a name counts; "]" may be missing where the format
     allows it (`"unclosed": True` is then in the result), and more may stand behind the end of the
@@ -81,7 +84,7 @@ def read_events(path: str | os.PathLike[str], add: Callable[[Any], None]) -> dic
         OSError: the file cannot be read.
     """
     with _opened(path) as window:
-        head = _read(window, add)
+        head = _read(window, take)
         return head | {"mended": True} if window.is_mended else head
 
 
@@ -167,13 +170,13 @@ def _walk_through(window: _Window, path: Path, parts: Parts, depth: int) -> None
             return
 
 
-def _read(window: _Window, add: Callable[[Any], None]) -> dict[str, Any]:
+def _read(window: _Window, take: Take) -> dict[str, Any]:
     first = window.peek()
     if not first:
         raise TraceFileError("it is empty: the program that wrote it may not have finished")
     if first == "[":
         window.at += 1
-        return _with_tail({}, window) if _events(window, add) else {"unclosed": True}
+        return _with_tail({}, window) if _events(window, take) else {"unclosed": True}
     if first != "{":
         raise TraceFileError(f"it is not JSON: it begins with {window.sample()}")
     window.at += 1
@@ -188,7 +191,7 @@ def _read(window: _Window, add: Callable[[Any], None]) -> dict[str, Any]:
         window.at = end
         if key == "traceEvents" and window.peek() == "[":
             window.at += 1
-            if not _events(window, add):
+            if not _events(window, take):
                 raise window.cut_off()
             has_events = True
             match = window.match(_NEXT_KEY)
@@ -203,7 +206,7 @@ def _read(window: _Window, add: Callable[[Any], None]) -> dict[str, Any]:
         if closed:
             break
     if not has_events and "ph" in head:
-        _more_events(window, head, add)
+        _more_events(window, head, take)
         return _with_tail({}, window)
     if not has_events:
         raise TraceFileError(
@@ -218,20 +221,20 @@ def _with_tail(head: dict[str, Any], window: _Window) -> dict[str, Any]:
     return head | {"tail": True} if window.peek() or window.has_tail else head
 
 
-def _more_events(window: _Window, event: Any, add: Callable[[Any], None]) -> None:
+def _more_events(window: _Window, event: Any, take: Take) -> None:
     """The first event, and those that follow it without a list around."""
-    add(event)
+    take((event,))
     for _ in range(MAX_EVENTS):
         if window.peek() == ",":
             window.at += 1
         if window.peek() != "{":
             return
         event, window.at = window.value(_SPACES_AFTER, may_end=True)
-        add(event)
+        take((event,))
     raise _too_many()
 
 
-def _events(window: _Window, add: Callable[[Any], None]) -> bool:
+def _events(window: _Window, take: Take) -> bool:
     """Read up to "]"; false if the file ends without it, after a whole event."""
     if window.peek() == "]":
         window.at += 1
@@ -240,8 +243,7 @@ def _events(window: _Window, add: Callable[[Any], None]) -> bool:
     while window.events < MAX_EVENTS:
         if not single:
             several = _several(window)
-            for event in several:
-                add(event)
+            take(several)
             window.events += len(several)
             after_failure = _FEW if several else min(2 * after_failure, _MANY)
             single = 0 if several else after_failure
@@ -259,7 +261,7 @@ def _events(window: _Window, add: Callable[[Any], None]) -> bool:
         else:
             event, window.at = window.value(_NEXT_EVENT, may_end=True)
             delimiter = window.delimiter
-        add(event)
+        take((event,))
         window.events += 1
         if delimiter != ",":
             return delimiter == "]"

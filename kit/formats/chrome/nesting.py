@@ -147,7 +147,7 @@ class _Host:
         self, events: Events, chosen: NDArray[np.intp], around: Places, frames: Frames
     ) -> None:
         self._chosen, self._around, self._frames = chosen, around, frames
-        self._count = len(events.role)
+        self._count = len(events)
         self._role, self._name = (events.column(x)[chosen] for x in ("role", "name"))
         self._link = events.column("link")[chosen]
 

@@ -68,7 +68,7 @@ def read_chrome(path: str | os.PathLike[str], step_by: str = "") -> Imported:
 
 def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
     events = Events(step_by)
-    head = read_events(path, events.add)
+    head = read_events(path, events.extend)
     events.close()
     own = head.get("otherData")
     if isinstance(own, dict) and own.get("format") == FORMAT:
@@ -137,12 +137,12 @@ def _with_stalls(imported: Imported, events: Events) -> Imported:
 
 def _of_strangers(events: Events) -> str:
     """Why these are no events that are read; their categories tell who has written them."""
-    if not len(events.role) and (repaired := events.repaired):
+    if not len(events) and (repaired := events.repaired):
         return (
             f"it is JSON, but its list holds no event of a trace ({repaired[0]}). torch writes a "
             "trace by prof.export_chrome_trace(path)"
         )
-    if not len(events.role) and set(events.left_out) <= {_WHOLE}:
+    if not len(events) and set(events.left_out) <= {_WHOLE}:
         return (
             "none of its events says what ran: nothing was recorded, as where the schedule of a "
             "profiler never came to its active steps"

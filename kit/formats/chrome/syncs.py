@@ -40,9 +40,9 @@ class Copies:
         self._names, self._name = events.names, events.column("name")
         self._link = events.column("link").astype(np.int64)
         _, self._start, self._stop = times
-        ways = [way_of(text) for text in events.names]
-        copies = [i for i in kernels.tolist() if self._link[i] > 0 and ways[self._name[i]]]
-        self._copy = {int(self._link[i]): i for i in copies}
+        is_copy = np.array([bool(way_of(text)) for text in events.names], bool)
+        copies = kernels[(self._link[kernels] > 0) & is_copy[self._name[kernels]]]
+        self._copy = dict(zip(self._link[copies].tolist(), copies.tolist(), strict=True))
 
     def ways(self, calls: Chosen, op: NDArray[np.int32]) -> dict[int, str]:
         """Where each op has copied to, as far as the file says which copy it has called."""

@@ -122,7 +122,8 @@ class _Trace:
     def member(self) -> Member:
         """The collectives, and the time on the file's clock where the timeline is 0."""
         link = self.events.column("link").astype(np.int64)
-        calls = self.of(*LAUNCHES)
+        calls, messages = self.of(*LAUNCHES), dict(self.events.messages.items())
+        calls = calls[np.isin(link[calls], link[[*messages]])] if messages else calls[:0]
         called = dict(zip(link[calls].tolist(), self.start[calls].tolist(), strict=True))
         is_kept = np.zeros(len(self.role), dtype=bool)
         is_kept[self.kept] = True
@@ -136,7 +137,7 @@ class _Trace:
                 called.get(int(link[i]), -1) if link[i] > 0 else -1,
                 message.is_even,
             )
-            for i, message in self.events.messages.items()
+            for i, message in messages.items()
             if is_kept[i] and self.is_gpu == (self.role[i] == Role.KERNEL)
         ]
         zero_us = self.events.column("start_us")[self.kept]
@@ -162,7 +163,7 @@ class _Trace:
         return named(message, operation_of(said)) if operation_of(said) else message
 
     def _copies(self, is_kept: NDArray[np.bool_]) -> Iterator[Copy]:
-        names = self.events.name
+        names = self.events.column("name")
         for i, size in self.events.messages.copied.items():
             what = copy_of(self.names[names[i]])
             if is_kept[i] and what:
@@ -363,7 +364,7 @@ class _Trace:
         if frame < 0 <= op:
             line = int(parts(self.events.column("node")[op : op + 1])[1][0])
             return (self.frames.place(line)[0] if line >= 0 else ""), ""
-        return self.frames.around(frame, self.events.name, self.nesting.frame)
+        return self.frames.around(frame, self.events.column("name"), self.nesting.frame)
 
     def _say(self, *, has_work: bool) -> None:
         """What the reader must know."""

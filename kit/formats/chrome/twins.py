@@ -55,9 +55,14 @@ def alike(columns: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
         bits = column.view(np.uint64) if column.dtype.kind == "f" else column.astype(np.uint64)
         key = (key ^ bits) * _ODD
         key ^= key >> np.uint64(29)
-    order = np.argsort(key, kind="stable")
-    same = np.flatnonzero(key[order[1:]] == key[order[:-1]])  # few: the columns are for these
-    first, second = order[same], order[same + 1]
+    again = np.sort(key)
+    again = again[1:][again[1:] == again[:-1]]
+    if not len(again):  # nearly always
+        return np.zeros(0, np.intp)
+    some = np.flatnonzero(again[np.searchsorted(again, key).clip(max=len(again) - 1)] == key)
+    some = some[np.argsort(key[some], kind="stable")]
+    same = np.flatnonzero(key[some[1:]] == key[some[:-1]])  # the columns are for these
+    first, second = some[same], some[same + 1]
     is_twin = np.ones(len(same), bool)
     for column in columns:
         is_twin &= column[first] == column[second]

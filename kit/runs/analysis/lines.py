@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.runs.device.callers import charged_by_caller
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_count, format_ms, format_number
 from kit.trace import Timeline, each_step, sync_table
@@ -316,6 +317,10 @@ def _device(run: Run, sites: _Sites) -> Floats:
     t = run.timeline
     if not says_device(t):
         return np.full(len(sites.names), math.nan)
+    if run.callers and t.steps:
+        lines = np.append(sites.of_node, 0)  # the last is of kernels that none is known of
+        charged = charged_by_caller(run)[0] / t.steps
+        return np.bincount(lines, charged, len(sites.names)).astype(np.float64)
     spans, times = in_steps(t, np.flatnonzero(t.where(kind=ON_DEVICE)))
     found = np.zeros(len(sites.names))
     if not len(spans) or not t.steps:
@@ -326,8 +331,7 @@ def _device(run: Run, sites: _Sites) -> Floats:
     members: list[int] = []
     parts: list[float] = []
     for (segment, name, node), ns in zip(kernels.tolist(), of_kernel.tolist(), strict=True):
-        own = (node,) if run.caller(node) else run.nodes_of(segment, t.names[name], node)
-        nodes = [i for i in own if i < len(sites.of_node)]
+        nodes = run.nodes_of(segment, t.names[name], node)
         if nodes:
             members += nodes
             parts += [ns / len(nodes)] * len(nodes)

@@ -120,7 +120,7 @@ def test_what_torch_itself_has_written_that_is_no_json_is_mended(tmp_path, wrong
         found: list[Any] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(reader, "_CHUNK", chunk)
-            read_events(written(tmp_path, text), found.append)
+            read_events(written(tmp_path, text), found.extend)
         assert [event["name"] for event in found] == ["aten::mm", name, "aten::mm"]
         assert found[1].get("at", "\xe9\t") == "\xe9\t"
         assert found[1].get("GB/s") is None
@@ -172,7 +172,7 @@ def test_one_event_of_millions_of_tiny_values_is_refused_and_is_said_where(tmp_p
 def test_what_is_kept_beside_the_events_is_bounded_in_all(tmp_path):
     one = b"[" + b"1," * (MAX_HEAD_CHARS // 6) + b"1]"
     parts = b"".join(b'"k%d": %s, ' % (i, one) for i in range(5))
-    head = read_events(written(tmp_path, b"{" + parts + b'"traceEvents": []}'), lambda event: None)
+    head = read_events(written(tmp_path, b"{" + parts + b'"traceEvents": []}'), lambda events: None)
     assert list(head) == ["k0", "k1"]
 
 
@@ -199,7 +199,7 @@ def test_events_are_read_as_json_would_whatever_the_window(
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "_CHUNK", chunk)
-        head = read_events(path, found.append)
+        head = read_events(path, found.extend)
     assert json.dumps(found) == json.dumps(events)
     assert head == {"before": [1, "]"], "after": 12345}
 

@@ -65,8 +65,9 @@ def test_a_pair_keeps_its_arguments_and_frees_its_place(monkeypatch):
         begun = op(ph="B", cat="kernel", ts=at, args={"correlation": at, "stream": 7, "device": 0})
         gathered.add(begun)
         gathered.add(op(ph="E", ts=at + 2))
-    assert gathered.link.tolist() == [1, 5]
-    assert gathered.length_us.tolist() == [2.0, 2.0]
+    gathered.close()
+    assert gathered.column("link").tolist() == [1, 5]
+    assert gathered.column("length_us").tolist() == [2.0, 2.0]
     assert list(gathered.lanes.numbers) == ["device/0 stream 7"]
 
 
@@ -183,7 +184,7 @@ def test_events_decoded_together_are_those_decoded_one_by_one(
             patch.setattr(scanner, "_PIECE", size)
             patch.setattr(scanner, "_FEW", 1)
             try:
-                found.append(scanner.read_events(file, found.append))
+                found.append(scanner.read_events(file, found.extend))
             except TraceFileError as error:
                 found.append(str(error))
     assert read[0] == read[1]
@@ -219,7 +220,7 @@ def test_events_decoded_together_are_counted(tmp_path: Path, monkeypatch) -> Non
     monkeypatch.setattr(scanner, "MAX_EVENTS", 50)
     file = tmp_path / "t.json"
     file.write_text(json.dumps([{"ph": "X"}] * 50))
-    scanner.read_events(file, lambda event: None)
+    scanner.read_events(file, lambda events: None)
     file.write_text(json.dumps([{"ph": "X"}] * 51))
     with pytest.raises(TraceFileError, match="more than 50 events"):
-        scanner.read_events(file, lambda event: None)
+        scanner.read_events(file, lambda events: None)
