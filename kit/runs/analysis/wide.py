@@ -31,8 +31,8 @@ _CAST = re.compile(r"\w+(\.|::)(_to_copy|to|copy_?|convert_element_type)(\.|$)")
 def float64_advice(run: Run, least_ms: float) -> Iterator[Advice]:
     """The line at which it begins, if all of it takes the device so long a traced step.
 
-    Nothing where a parameter or a matrix product is of such a dtype: then it is meant. Nor where
-    neither is known.
+    Nothing where a parameter is of such a dtype, or in torch, which promotes none, a matrix
+    product: then it is meant. Nor where neither is known.
     """
     if not run.timeline.steps:
         return
@@ -40,10 +40,12 @@ def float64_advice(run: Run, least_ms: float) -> Iterator[Advice]:
     ms = whole_ms / run.timeline.steps
     if not ms or ms < least_ms:
         return
-    cast = "x.astype(jnp.float32)" if is_of_jax(run) else "x.float()"
+    is_jaxs = is_of_jax(run)
+    cast = "x.astype(jnp.float32)" if is_jaxs else "x.float()"
+    narrow = "the weights" if is_jaxs else "weights and matrix products"
     text = (
         f"{site or 'An unknown line'} is the first to compute in float64, for which the device "
-        f"takes {in_a_step(run, ms)} in all; weights and matrix products are narrower. If that is "
+        f"takes {in_a_step(run, ms)} in all; {narrow} are narrower. If that is "
         f"not meant, cast what it reads ({cast}): an array of numpy's is float64 by default, and "
         "makes float64 of what it is combined with, gradients included."
     )
@@ -58,7 +60,8 @@ def _of_graph(run: Run) -> tuple[float, str]:
         for i in graph.ops
         if _computes_wide(graph.nodes[i].op, [*graph.nodes[i].avals, *_inputs(graph, i)])
     }
-    if not wide or not all(map(_is_narrow, run.graphs)):
+    promotes = is_of_jax(run)
+    if not wide or not all(_is_narrow(graph, promotes=promotes) for graph in run.graphs):
         return 0.0, ""
     rows = [row for row in kernel_table(run) if wide.intersection(row.nodes)]
     first = min((i for row in rows for i in wide.intersection(row.nodes)), default=None)
@@ -66,10 +69,10 @@ def _of_graph(run: Run) -> tuple[float, str]:
     return ms, "" if first is None else graph.nodes[first].site
 
 
-def _is_narrow(graph: Graph) -> bool:
+def _is_narrow(graph: Graph, *, promotes: bool) -> bool:
     weights = [graph.nodes[i].avals for i, role in roles(graph).items() if role == PARAMETER]
     products = [_inputs(graph, i) for i in graph.ops if node_flops(graph, i) > 0]
-    known = [*weights, *products]
+    known = weights if promotes else [*weights, *products]
     return bool(known) and not any(map(_is_wide, known))
 
 

@@ -40,6 +40,32 @@ def step_of(target: Any, dtype: torch.dtype, *, casts: str = "") -> kit.Workload
     return kit.Workload("wide", build)
 
 
+def jax_step(dtype: str) -> kit.Workload:
+    """A layer of jax whose weights are float32, and a batch."""
+
+    def build(ctx: kit.Context) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        x = np.ones((20_000, 64), dtype)
+        weights = jnp.ones((64, 64), jnp.float32)
+
+        def train(weights: Any, x: Any) -> Any:
+            loss, slope = jax.value_and_grad(lambda w: jnp.tanh(x @ w).sum())(weights)
+            return loss, weights - (0.1 * slope).astype(weights.dtype)
+
+        step = kit.jax.step(train)
+
+        def one() -> Any:
+            nonlocal weights
+            loss, weights = step(weights, x)
+            return loss
+
+        return one
+
+    return kit.Workload("wide", build, framework="jax")
+
+
 SETTINGS = [kit.Settings(mode="torch", steps=3, warmup=1), kit.Settings(steps=3, warmup=1)]
 
 
@@ -86,3 +112,14 @@ def test_a_matrix_product_in_float64_is_meant_whatever_the_weights_are(
 
     run = kit.run(kit.Workload("whitens", build), settings)
     assert not [advice for advice in run.advice() if advice.rule == "float64"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_float64_batch_makes_products_of_jax_float64_beside_float32_weights(dtype: str) -> None:
+    """jax promotes, so a wide product says nothing of what is meant."""
+    import jax
+
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        run = kit.run(jax_step(dtype), kit.Settings(mode="lazy", steps=3, warmup=1))
+    found = [advice.text for advice in run.advice() if advice.rule == "float64"]
+    assert [("the weights are narrower" in text) for text in found] == [True] * (dtype == "float64")
