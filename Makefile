@@ -79,7 +79,7 @@ quick: check  ## check, and the tests without browser, notebook or long compile:
 test: $(VENV)/.installed-test  ## check, and every test: what CI runs
 	@$(MAKE) --no-print-directory --jobs 2 lint $(BYTECODE) javascript
 	@scripts/need graphviz dot
-	@scripts/need chromium chromium-headless-shell chromium chromium-browser google-chrome
+	@scripts/need chromium-headless-shell chromium-headless-shell chromium chromium-browser google-chrome
 	$(if $(GPU),$(PY) -m pytest -m gpu $(PYTEST_ARGS) || [ $$? = 5 ]  # 5: there are none)
 	$(if $(PYTEST_ARGS),,$(call tests,-n $(WORKERS) $(BY_FILE),not alone and not as_shipped))
 	$(if $(PYTEST_ARGS),,$(call tests,-n $(WORKERS) --dist worksteal,as_shipped))
@@ -101,7 +101,7 @@ pictures: $(VENV)/.installed-test  ## take and draw the pictures in docs/images 
 
 notebooks: $(VENV)/.installed-test  ## run every notebook, keep small outputs: let nothing else run
 	@scripts/need graphviz dot
-	@scripts/need chromium chromium-headless-shell chromium chromium-browser google-chrome
+	@scripts/need chromium-headless-shell chromium-headless-shell chromium chromium-browser google-chrome
 	$(PY) scripts/notebooks.py $(NOTEBOOKS)
 
 site: $(VENV)/.installed-site  ## the documentation as a site, in build/site; it needs no network

@@ -110,8 +110,8 @@ def chromium() -> str:
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
     if found is None:
         raise RuntimeError(
-            "the browser tests need Chromium. Install it (Debian, Ubuntu: sudo apt-get install "
-            "chromium), or name one: CHROMIUM=/path/to/chromium make test"
+            "the browser tests need Chromium. Install it (Debian: sudo apt-get install "
+            "chromium-headless-shell), or name one: CHROMIUM=/path/to/chromium make test"
         )
     return found
 
@@ -131,8 +131,13 @@ class Browser:
         self.page.set_default_timeout(30_000)  # Playwright's own
         self.outside.clear()
         self.console.clear()
-        yield self
-        self.page.evaluate(CLOSE_ALL)
+        try:
+            yield self
+        finally:
+            try:
+                self.page.evaluate(CLOSE_ALL)
+            except Error:  # the next one loads it anew
+                self.page.goto("about:blank")
 
     def errors(self) -> list[str]:
         """Console errors and uncaught exceptions; JupyterLab 4.6 by itself makes none."""
