@@ -65,10 +65,10 @@ class LaterSteps:
         before_ms = self._before_ns / 1e6
         if not self._count and before_ms > max(own_ms.sum(), _LONG_MS):
             said.append(
-                f"recording began {format_ms(before_ms)} after it was asked for, and no step "
-                "followed it: what the program did before, as to import, to load data, to play "
-                "games or to make its first step, was not recorded, and whether it comes again is "
-                "not known"
+                f"recording began {format_ms(before_ms)} after it was asked for, and no step came "
+                "after the recorded ones: what the program did before, as to import, to load data, "
+                "to play games or to make its first step, was not recorded, and whether it comes "
+                "again is not known"
             )
         notes = (*run.timeline.notes, *filter(None, said))
         return replace(run, timeline=replace(run.timeline, notes=notes))
