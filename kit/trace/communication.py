@@ -63,7 +63,9 @@ _MEMORY = re.compile(
     r"|copy-(start|done)(\.\d+)*$"  # XLA's, beside which other ops run
 )
 # Kernels of XLA's that call a Python function of the program's, and wait for it.
-_CALLBACK = re.compile(r"(io|pure|debug)_callback(\.\d+)*$|xla_(ffi_)?(partitioned_)?python_")
+_CALLBACK = re.compile(
+    r"((io|pure|debug)_callback|debug_print)(\.\d+)*$|xla_(ffi_)?(partitioned_)?python_"
+)
 # The first whose letters occur in a name, without its underscores and capitals, is its operation.
 _OPERATIONS = {
     "reducescatter": "reduce_scatter",

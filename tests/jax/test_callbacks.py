@@ -63,6 +63,24 @@ def test_while_a_callback_runs_the_device_is_idle(mode: str) -> None:
     assert run.limit_shares["callback"] == max(run.limit_shares.values())
 
 
+def test_each_way_to_call_python_is_a_callback() -> None:
+    """The kernel of `jax.debug.print`, of a name of its own, was busy time."""
+
+    def call(x: Any) -> Any:
+        jax.debug.print("{}", x.sum(), ordered=False)
+        jax.debug.callback(lambda _: None, x.sum())
+        return x.sum() + jax.pure_callback(lambda _: np.float32(1), FLOAT, x)
+
+    @kit.workload(framework="jax")
+    def mine(ctx: Any) -> Callable[[], Any]:
+        step = kit.jax.step(call)
+        return lambda: step(X)
+
+    timeline = kit.run(mine, kit.Settings(mode="lazy", steps=1, warmup=1)).timeline
+    found = {s.name.split(".")[0] for s in timeline.spans if s.kind == "callback"}
+    assert found == {"debug_print", "debug_callback", "pure_callback"}
+
+
 @pytest.mark.parametrize("is_x64", [False, True])
 def test_jax_code_in_a_callback_computes_as_the_user_set_it(is_x64: bool) -> None:
     seen: list[tuple[bool, str, str]] = []
