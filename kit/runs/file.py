@@ -35,6 +35,7 @@ from kit.runs.compiles import MOST_CHANGES
 from kit.runs.encoding import decoder, encode
 from kit.runs.sources import MAX_SOURCE_BYTES
 from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
+from kit.trace.communication import calls_python
 from kit.trace.imported import MAX_CALLERS, MeasuredMemory
 from kit.trace.timeline import MAX_PINS, MAX_TEXT
 
@@ -228,6 +229,10 @@ def _timeline(head: Any, columns: dict[str, Any]) -> Timeline:
         raise RunFileError(f"spans of kind {unknown[0]!r:.40} are not known to this kit")
     _within(columns["kind"], "kind", 0, len(kinds))
     columns["kind"] = np.array([KINDS.index(k) for k in kinds], np.int32)[columns["kind"]]
+    # Kernels that call Python were of kind "kernel" before they had one of their own.
+    calls = [i for i, name in enumerate(values["names"]) if calls_python(name)]
+    older = np.isin(columns["name"], calls) & (columns["kind"] == KINDS.index("kernel"))
+    columns["kind"][older] = KINDS.index("callback")
     try:
         return Timeline(**values, **columns)
     except TimelineError as error:

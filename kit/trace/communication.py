@@ -29,6 +29,7 @@ __all__ = [
     "Copy",
     "CopyTotal",
     "Work",
+    "calls_python",
     "cause_of",
     "communicates",
     "copy_of",
@@ -122,9 +123,14 @@ def cause_of(op: str, way: str) -> str:
 @lru_cache(maxsize=10_000)
 def kind_on_device(name: str) -> str:
     """The kind of a span that ran on a device, by its name; one of `kit.trace.kinds.ON_DEVICE`."""
-    if _CALLBACK.match(name):
+    if calls_python(name):
         return "callback"
     return "communication" if communicates(name) else "kernel"
+
+
+def calls_python(name: str) -> bool:
+    """Is this the name of a kernel that calls a Python function of the program's?"""
+    return _CALLBACK.match(name) is not None
 
 
 def moves_memory(name: str) -> bool:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.run import Run
 from kit.runs.settings import DEVICES, MODES, Settings
-from kit.trace import Timeline
+from kit.trace import Span, Timeline
 from tests.factories import empty_run, make_run
 
 
@@ -40,6 +41,15 @@ def test_a_run_prints_as_one_readable_line():
     )
     assert "\n" not in repr(make_run(hostile=True))
     assert len(repr(make_run(hostile=True))) < 250
+
+
+def test_a_callback_of_a_file_from_before_there_was_the_kind_is_one(tmp_path):
+    """What the kit of the day before had called work of the device."""
+    names = ("pure_callback.1", "pure")
+    timeline = Timeline.of([Span("device/0", name, "kernel", 0, 1) for name in names])
+    replace(empty_run(), timeline=timeline).save(tmp_path / "a.kitrun")
+    assert [s.kind for s in Run.load(tmp_path / "a.kitrun").timeline.spans] == [
+        "callback", "kernel"]  # fmt: skip
 
 
 def test_step_ms_is_the_median_and_nan_without_steps():
