@@ -109,8 +109,9 @@ def _pack(run: Any) -> bytes:
     head: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     head |= {name: encode(getattr(run, name)) for name in _saved(run)}
     t = run.timeline
+    kinds = KINDS[: int(t.kind.max(initial=-1)) + 1]  # a kit without the later ones reads it
     texts = {name: encode(getattr(t, name)) for name in ("lanes", "names", "syncs", "notes")}
-    head["timeline"] = {"origin": t.origin, "kinds": list(KINDS), **texts}
+    head["timeline"] = {"origin": t.origin, "kinds": kinds, **texts}
     text = json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > MAX_JSON_BYTES:
         raise RunFileError(
@@ -226,7 +227,9 @@ def _timeline(head: Any, columns: dict[str, Any]) -> Timeline:
     values = {name: decoder(hint)(head[name], f"timeline.{name}") for name, hint in known.items()}
     kinds = values.pop("kinds")
     if unknown := [k for k in kinds if k not in KINDS]:
-        raise RunFileError(f"spans of kind {unknown[0]!r:.40} are not known to this kit")
+        raise RunFileError(
+            f"spans of kind {unknown[0]!r:.40} are not known to this kit: a newer kit may read it"
+        )
     _within(columns["kind"], "kind", 0, len(kinds))
     columns["kind"] = np.array([KINDS.index(k) for k in kinds], np.int32)[columns["kind"]]
     # Kernels that call Python were of kind "kernel" before they had one of their own.
