@@ -96,11 +96,11 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
 
     A host that waits records nothing, so when the value is there the device has nothing to do until
     more is recorded and issued: what was prepared ahead is used up. Charged to a wait is the time
-    within the steps in which no kernel ran, nothing was reduced and the host did not wait
-    elsewhere, from its end to the next wait, but not more than it lasted: without it the host could
-    have got ahead by no more than that. What is left over is charged to earlier waits of the same
-    step. Gaps inside one program are the program's own. What follows the last wait is also seen at
-    the begin of the first step, if each step waits at that place.
+    within the steps in which nothing ran on a device (no kernel, reduction, collective or callback)
+    and the host did not wait elsewhere, from its end to the next wait, but not more than it lasted:
+    without it the host could have got ahead by no more than that. What is left over is charged to
+    earlier waits of the same step. Gaps inside one program are the program's own. What follows the
+    last wait is also seen at the begin of the first step, if each step waits at that place.
 
     Units:
         nanoseconds; all 0 on a timeline without kernels
