@@ -27,7 +27,7 @@ __all__ = [
     "WrongTimes",
     "after_steps_fraction",
     "charged_ns",
-    "communication",
+    "computes_nothing",
     "distinct_kernels",
     "in_steps",
     "kernel_table",
@@ -71,9 +71,9 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     """The kernels of the timeline by name and segment; what had most of the time comes first.
 
     `charged_ms` of all rows adds up to the time of the steps in which a device was busy, whatever
-    overlapped: devices count as one here, as in `kit.trace.breakdown`. What communicates is charged
-    where nothing computes, beside the busy time. A kernel that runs in no step is left out, and one
-    at the edge is charged for its part in them; without steps all count.
+    overlapped: devices count as one here, as in `kit.trace.breakdown`. What communicates or calls
+    Python is charged where nothing computes, beside the busy time. A kernel that runs in no step is
+    left out, and one at the edge is charged for its part in them; without steps all count.
 
     Units:
         milliseconds and microseconds; shares in [0, 1]
@@ -89,7 +89,7 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     keys = _keys(timeline, spans)
     found, first, group = np.unique(keys, return_index=True, return_inverse=True)
     times = timeline.times(spans)
-    charged = np.bincount(group, weights=charged_ns(inside, communication(timeline, spans)))
+    charged = np.bincount(group, weights=charged_ns(inside, computes_nothing(timeline, spans)))
     count = np.bincount(group)
     sums = np.bincount(group, weights=times[:, 1] - times[:, 0])
     unions = _unions(times, group, len(found))
@@ -308,8 +308,8 @@ def _keys(timeline: Timeline, spans: NDArray[np.intp]) -> Ints:
     return keys
 
 
-def communication(timeline: Timeline, spans: NDArray[np.intp]) -> Mask:
-    """Which of these spans compute nothing: charged where nothing computes, as in a breakdown."""
+def computes_nothing(timeline: Timeline, spans: NDArray[np.intp]) -> Mask:
+    """Which of these spans only communicate or call Python: charged where nothing computes."""
     found: Mask = timeline.where(kind=("communication", "callback"))[spans]
     return found
 

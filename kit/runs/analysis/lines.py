@@ -21,7 +21,7 @@ from kit.trace import Timeline, each_step, sync_table
 from kit.trace.active import LOADER
 from kit.trace.devices import is_runtimes
 from kit.trace.intervals import Ints, elapsed, joined, within, without
-from kit.trace.kernels import charged_ns, communication, distinct_kernels, in_steps
+from kit.trace.kernels import charged_ns, computes_nothing, distinct_kernels, in_steps
 from kit.trace.kinds import AWAY, ON_DEVICE
 from kit.trace.metrics import says_device, waits_of
 
@@ -325,7 +325,7 @@ def _device(run: Run, sites: _Sites) -> Floats:
     found = np.zeros(len(sites.names))
     if not len(spans) or not t.steps:
         return found
-    charged = charged_ns(times, communication(t, spans)) / t.steps
+    charged = charged_ns(times, computes_nothing(t, spans)) / t.steps
     kernels, group = distinct_kernels(t, spans)
     of_kernel = np.bincount(group, charged)
     members: list[int] = []

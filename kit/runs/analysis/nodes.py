@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from kit.runs.run import Run
-from kit.trace.kernels import charged_ns, communication, distinct_kernels, in_steps
+from kit.trace.kernels import charged_ns, computes_nothing, distinct_kernels, in_steps
 from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["node_kernels", "node_ns"]
@@ -27,7 +27,7 @@ def node_ns(run: Run) -> dict[int, float]:
     spans, inside = in_steps(t, np.flatnonzero(t.where(kind=ON_DEVICE)))
     if not len(spans):
         return {}
-    charged = charged_ns(inside, communication(t, spans))
+    charged = charged_ns(inside, computes_nothing(t, spans))
     is_known = (t.node[spans] >= 0) | (t.segment[spans] >= 0)
     steps = max(t.steps, 1)
     kernels, group = distinct_kernels(t, spans[is_known])

@@ -29,7 +29,7 @@ from kit.text import (
 )
 from kit.trace.devices import device_of
 from kit.trace.imported import Caller, cut_name
-from kit.trace.kernels import charged_ns, communication, in_steps
+from kit.trace.kernels import charged_ns, computes_nothing, in_steps
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import per_step
 
@@ -132,7 +132,7 @@ def charged_by_caller(
     node = t.node[spans].astype(np.int64)
     node = np.where((node >= 0) & (node < size - 1), node, size - 1)
     device = np.array([device_of(lane) if each_device else "" for lane in t.lanes])[t.lane[spans]]
-    beneath, took = communication(t, spans), np.zeros(len(spans))
+    beneath, took = computes_nothing(t, spans), np.zeros(len(spans))
     for one in np.unique(device):
         took[device == one] = charged_ns(times[device == one], beneath[device == one])
     charged = np.bincount(node, took, minlength=size)

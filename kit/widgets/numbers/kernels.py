@@ -61,8 +61,8 @@ def kernels_drawn(
     cells = [row[: len(widths)] for row in cells]
     note = (
         "Share of the time in which a kernel ran: where kernels run side by side an instant is "
-        "divided among them, and one that communicates counts where nothing computes, so shares "
-        "add up to 100%. Bytes and arithmetic are modelled from "
+        "divided among them, and one that communicates or calls Python counts where nothing "
+        "computes, so shares add up to 100%. Bytes and arithmetic are modelled from "
         "the shapes of the graph, rates are over the time in which the kernel ran."
     )
     if len(rows) > limit:
