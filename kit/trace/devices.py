@@ -88,9 +88,12 @@ def count_devices(timeline: Timeline) -> int:
 def at_work(timeline: Timeline) -> dict[str, Ints]:
     """Device -> its kernels, of those that run more than next to nothing beside the busiest.
 
-    Where each rank of a job fills a byte on the first device, that one waits for nobody.
+    Where each rank of a job fills a byte on the first device, that one waits for nobody. Where a
+    program does no more than call Python, its devices have no kernel.
     """
     found = by_device(timeline, "kernel")
+    if not found:
+        return {device: spans[:0] for device, spans in by_device(timeline, "callback").items()}
     length = timeline.stop_ns - timeline.start_ns
     ran = {device: int(length[spans].sum()) for device, spans in found.items()}
     least = NEXT_TO_NOTHING * max(ran.values(), default=0)

@@ -185,7 +185,7 @@ def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
     program here, as it does there.
 
     Returns:
-        () if no kernel was seen: nothing is known of the device then.
+        () if no kernel was seen, and no callback: nothing is known of the device then.
     """
     return tuple(gap for cells in _cells(timeline) for gap in cells.gaps())
 

@@ -401,9 +401,10 @@ def _window(timeline: Timeline) -> Ints:
 
 
 def _device_busy(timeline: Timeline) -> float:
-    widths, (busy, window) = _cells(timeline.intervals(kind="kernel"), _window(timeline))
-    if not busy.any() or not widths[window].any():
-        return math.nan  # no kernel was seen: the device was not profiled, or is not known
+    kinds = (timeline.intervals(kind=kind) for kind in ("kernel", "callback"))
+    widths, (busy, called, window) = _cells(*kinds, _window(timeline))
+    if not (busy | called).any() or not widths[window].any():
+        return math.nan  # neither was seen: the device was not profiled, or is not known
     return _part(widths, window, busy)
 
 
@@ -414,9 +415,9 @@ def _recording_overlap(timeline: Timeline) -> float:
     """
     if timeline.where(kind="kernel", lane=TORCH_CPU).any():
         return math.nan
-    kinds = ("record", *AWAY, "kernel")
-    widths, (record, *away, busy) = _cells(*(_of_kinds(timeline, (k,)) for k in kinds))
+    kinds = ("record", *AWAY, "callback", "kernel")
+    widths, (record, *away, called, busy) = _cells(*(_of_kinds(timeline, (k,)) for k in kinds))
     recording = record & ~np.logical_or.reduce(away)
-    if not busy.any() or not widths[recording].any():
+    if not (busy | called).any() or not widths[recording].any():
         return math.nan
     return _part(widths, recording, busy)

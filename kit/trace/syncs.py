@@ -10,6 +10,7 @@ import numpy as np
 
 from kit.errors import TimelineError
 from kit.trace.active import Gaps, Kernels, Pieces, hull
+from kit.trace.devices import at_work
 from kit.trace.intervals import Ints, common, without
 from kit.trace.timeline import Place, SyncPoint, Timeline
 
@@ -103,19 +104,19 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
     last wait is also seen at the begin of the first step, if each step waits at that place.
 
     Units:
-        nanoseconds; all 0 on a timeline without kernels
+        nanoseconds; all 0 if no device was seen to work
     """
-    kernels = Kernels(timeline, np.flatnonzero(timeline.where(kind="kernel")))
     lost = np.zeros(len(timeline.syncs), np.int64)
-    if len(kernels.start):
+    if at_work(timeline):
+        kernels = Kernels(timeline, np.flatnonzero(timeline.where(kind="kernel")))
         handed = after_waits(timeline, kernels.gaps(*hull(timeline)))
         np.add.at(lost, handed.owner, handed.stop - handed.start)
     return tuple(lost.tolist())
 
 
 def _idle_by_place(timeline: Timeline) -> dict[Place, float]:
-    """Mean idle time after a wait, by place; only if kernels were seen."""
-    if not len(timeline.intervals(kind="kernel")):
+    """Mean idle time after a wait, by place; only if a device was seen to work."""
+    if not at_work(timeline):
         return {}
     found: dict[Place, list[int]] = {}
     for sync, idle in zip(timeline.syncs, idle_after(timeline), strict=True):

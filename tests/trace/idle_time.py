@@ -67,11 +67,12 @@ def one_by_one(t: Timeline) -> list[tuple[str, int, str, str]]:
     kernels = [(i, s) for i, s in spans if s.kind == "kernel"]
     handed = hand_out(t, kernels)
     found = []
-    for device in dict.fromkeys(s.lane.split(" ")[0] for _, s in kernels):
+    seen = [s for _, s in kernels] or [s for s in t.spans if s.kind == "callback"]
+    for device in dict.fromkeys(s.lane.split(" ")[0] for s in seen):
         mine = [(i, s) for i, s in kernels if s.lane.startswith(device)]
         for now in range(END):
             if not any(s.start_ns <= now < s.stop_ns for _, s in mine):
-                found.append((device, now, *cause_at(t, now, mine, kernels, handed)))
+                found.append((device, now, *cause_at(t, now, device, mine, kernels, handed)))
     return found
 
 
@@ -115,12 +116,12 @@ def hand_out(t: Timeline, kernels: list[tuple[int, Span]]) -> dict[int, str]:
 def cause_at(
     t: Timeline,
     now: int,
+    here: str,
     mine: list[tuple[int, Span]],
     kernels: list[tuple[int, Span]],
     handed: dict[int, str],
 ) -> tuple[str, str]:
     active = {s.kind for s in t.spans if s.start_ns <= now < s.stop_ns}
-    here = mine[0][1].lane.split(" ")[0]
     if any(s.lane == f"{here} reduction" and s.start_ns <= now < s.stop_ns for s in t.spans):
         return "reduction", ""
     if any(s.lane == f"{here} stream 20" and s.start_ns <= now < s.stop_ns for s in t.spans):

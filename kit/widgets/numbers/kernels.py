@@ -11,6 +11,7 @@ from kit.runs.analysis.kernels import KernelCost, kernel_table
 from kit.runs.ceilings import Ceilings
 from kit.runs.run import Run
 from kit.text import format_bytes, format_percent, format_share, safe_html
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import per_step
 from kit.widgets.base.listing import Listing, under_doubt
 from kit.widgets.base.selection import Links, Selection
@@ -87,7 +88,7 @@ def kernels_drawn(
 
 def folded_kernels(run: Run) -> tuple[str, list[Selection]]:
     """The same behind a line that a click opens; "" where no kernel was seen."""
-    if not run.timeline.where(kind="kernel").any():
+    if not run.timeline.where(kind=ON_DEVICE).any():
         return "", []
     body, picks = kernels_drawn(run)
     return folded("Kernels: what each computes, how long it takes, what it moves", body), picks

@@ -321,6 +321,14 @@ def test_a_device_that_waits_for_python_in_its_program_is_told_so() -> None:
     assert [row.kernel.charged_ms for row in kit.kernel_table(run)] == [7, 3]
 
 
+def test_a_device_that_only_calls_python_is_idle_for_that_cause() -> None:
+    """Without a kernel nothing was known of it: neither busy time, nor why it was idle."""
+    run = run_of([replace(busy(0, 8), name="io_callback.1", kind="callback")])
+    assert str(of(run).limit) == "callback-bound (80% of the step)"
+    assert run.headline().device_busy_fraction == 0
+    assert {row.cause: row.total_ms for row in run.idle} == {"host callback": 8, "unknown": 2}
+
+
 def launched(name: str, lengths: Sequence[float], kernels: str = "abcdef") -> kit.Run:
     """A call that launches each ms, of so many ms, and its kernel of 0.01 ms."""
     spans = []

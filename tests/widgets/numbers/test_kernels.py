@@ -7,7 +7,7 @@ from dataclasses import replace
 from kit.runs.ceilings import Ceilings
 from kit.runs.run import Fused
 from kit.trace import Span, Timeline
-from kit.widgets.numbers.kernels import KernelView, kernels_drawn
+from kit.widgets.numbers.kernels import KernelView, folded_kernels, kernels_drawn
 from tests.factories import empty_run, make_run, native_run, one_span_run
 
 
@@ -46,6 +46,13 @@ def test_the_sum_of_bytes_is_unknown_where_each_is_and_else_at_least_what_is_kno
     bare = Span("device/0 kernels", "bare", "kernel", 0, 9)
     mixed = Timeline.of([*run.timeline.spans, bare], (), "profiled")
     assert "<b>at least " in kernels_drawn(replace(run, timeline=mixed))[0]
+
+
+def test_a_program_that_only_calls_python_has_a_table_too() -> None:
+    span = Span("device/0", "call", "callback", 0, 9)
+    run = replace(empty_run(), timeline=Timeline.of([span]))
+    assert "<b>100%</b>" in folded_kernels(run)[0]
+    assert folded_kernels(empty_run()) == ("", [])
 
 
 def test_ceilings_are_said() -> None:
