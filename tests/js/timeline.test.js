@@ -313,6 +313,17 @@ test("a selection lights up its kernels and the host's work for their segments",
   assert.deepEqual([...matching(table, {nodes: new Set([9]), sites: new Set()}).lit], [0, 0, 0]);
 });
 
+test("what a device waits in is lit and picked as a kernel is, by its own nodes", () => {
+  for (const kind of ["communication", "callback"]) {
+    const table = tableOf([[[0, 1, "dispatch"], [2, 3, "kernel"], [4, 5, kind]]],
+      {"keys.nodes": [["", "3", "4"]], "keys.segment": [[7, 7, 7]], "spans.segment": [[8, 8, 8]],
+        "graph.sites": [["a.py:1"]], "graph.site": [[-1, -1, -1, -1, 0]]});
+    const lit = (/** @type {number} */ node) => [...matching(table, {nodes: new Set([node]), sites: new Set()}).lit];
+    assert.deepEqual([lit(3), lit(4)], [[1, 1, 0], [1, 0, 1]]);
+    assert.deepEqual([...selectionOf(table, "span", 2).nodes], [4]);
+  }
+});
+
 test("a picked sync point stands for its line and the nodes of that line", () => {
   const table = tableOf([kernels([0, 1])], {"syncs.site": [["a.py:1"]], "syncs.at": [[0]],
     "graph.sites": [["a.py:1", "b.py:2"]], "graph.site": [[1, 0, 0]]});

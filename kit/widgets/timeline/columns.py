@@ -22,6 +22,7 @@ from kit.runs.run import Run
 from kit.text import format_count, safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, critical_path, idle_gaps
 from kit.trace.imported import Caller
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import MAX_TEXT
 from kit.widgets.base.theme import kind_color
 from kit.widgets.timeline.lanes import Places
@@ -118,7 +119,7 @@ def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
     segment = np.where(is_told, t.segment[one], -1).tolist()
     node = np.where(is_told, t.node[one], -1).tolist()
     nodes = [
-        run.nodes_of(s, n, d) if k == "kernel" and not run.callers else () if d < 0 else (d,)
+        run.nodes_of(s, n, d) if k in ON_DEVICE and not run.callers else () if d < 0 else (d,)
         for s, n, d, k in zip(segment, raw, node, kind, strict=True)
     ]
     lanes = [safe_label(x) for x in t.lanes]
@@ -132,7 +133,7 @@ def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
             "segment": np.array(segment, np.int32),
             "node": np.array(node, np.int32),
             "nodes": [" ".join(map(str, ids)) for ids in nodes],
-            "bar": [_computed(ids, run) if k == "kernel" else ""
+            "bar": [_computed(ids, run) if k in ON_DEVICE else ""
                     for ids, k in zip(nodes, kind, strict=True)],
             "detail": _details(segment, nodes, run),
         },

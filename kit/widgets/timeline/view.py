@@ -24,6 +24,7 @@ from kit.errors import TimelineError, TraceFileError
 from kit.runs.run import Run
 from kit.text import format_ns, safe_label
 from kit.trace import Timeline, count_devices
+from kit.trace.kinds import ON_DEVICE
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.errors import NOT_DRAWN, ErrorsIn
 from kit.widgets.base.flag import Flag
@@ -387,11 +388,11 @@ class TimelineView(View):
         node = int(keys["node"][k])
         self.segment = segment if segment >= 0 else None
         self.node = node if node >= 0 else None
-        is_kernel, name = keys["kind"][k] == "kernel", keys["name"][k]
-        if segment >= 0 and not is_kernel:
+        kind, name = keys["kind"][k], keys["name"][k]
+        if segment >= 0 and kind not in ON_DEVICE:
             return self._links.of_segment(segment)
         nodes = map(int, keys["nodes"][k].split())
-        return self._links.of_nodes(nodes, f"kernel {name}" if is_kernel else name)
+        return self._links.of_nodes(nodes, f"kernel {name}" if kind == "kernel" else name)
 
     def _marked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
         if not self._is_shown(new):

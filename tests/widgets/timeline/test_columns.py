@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kit.ir.names import computed_by
 from kit.runs.run import Fused
 from kit.trace import GAP_CAUSES, KINDS, Span, SyncPoint, Timeline, critical_path, idle_gaps
+from kit.trace.kinds import ON_DEVICE
 from kit.widgets.base.theme import COLORS
 from kit.widgets.timeline import columns as timeline_data
 from kit.widgets.timeline.columns import end_ns
@@ -210,9 +211,17 @@ def test_steps_and_syncs_have_rows_of_their_own():
     assert payload["syncs"]["site"][0] == syncs[0].site
 
 
-def test_a_kernel_tells_its_op_line_segment_and_all_its_nodes():
+def with_kernels_as(kind):
+    """A run whose devices do nothing but this."""
     run = make_run()
-    kernel = next(s for s in run.timeline.spans if s.kind == "kernel" and s.node >= 0)
+    kinds = np.where(run.timeline.where(kind="kernel"), KINDS.index(kind), run.timeline.kind)
+    return replace(run, timeline=replace(run.timeline, kind=kinds))
+
+
+@pytest.mark.parametrize("kind", ON_DEVICE)
+def test_a_kernel_tells_its_op_line_segment_and_all_its_nodes(kind):
+    run = with_kernels_as(kind)
+    kernel = next(s for s in run.timeline.spans if s.kind == kind and s.node >= 0)
     fused = Fused(kernel.segment, kernel.name, (kernel.node, kernel.node + 1))
     both = f"{kernel.node} {kernel.node + 1}"
     for one, nodes in ((run, f"{kernel.node}"), (replace(run, fused=(fused,)), both)):
@@ -220,7 +229,7 @@ def test_a_kernel_tells_its_op_line_segment_and_all_its_nodes():
         k = next(
             k
             for k in range(len(keys["name"]))
-            if keys["kind"][k] == "kernel"
+            if keys["kind"][k] == kind
             and keys["name"][k] == kernel.name
             and keys["segment"][k] == kernel.segment
         )
@@ -231,7 +240,7 @@ def test_a_kernel_tells_its_op_line_segment_and_all_its_nodes():
         assert keys["nodes"][k] == nodes
         members = [run.graphs[0].nodes[int(i)] for i in nodes.split()]
         assert keys["bar"][k] == computed_by(members)
-        others = {b for b, kind in zip(keys["bar"], keys["kind"], strict=True) if kind != "kernel"}
+        others = {b for b, other in zip(keys["bar"], keys["kind"], strict=True) if other != kind}
         assert others == {""}
 
 

@@ -18,6 +18,7 @@ from kit.ir import Graph, Node
 from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline, critical_path, idle_gaps
 from kit.trace.imported import Caller
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import COLUMNS
 from kit.widgets.base.selection import NOTHING, Selection
 from kit.widgets.timeline import columns as timeline_data
@@ -25,13 +26,11 @@ from kit.widgets.timeline import range as timeline_range
 from kit.widgets.timeline import view as timeline_module
 from kit.widgets.timeline.payload import as_run, flat
 from kit.widgets.timeline.range import around, range_metrics
-from kit.widgets.timeline.view import (
-    TimelineView,
-)
+from kit.widgets.timeline.view import TimelineView
 from tests.factories import empty_run, make_run, native_run
 from tests.formats.chrome.traces import cuda_trace
 from tests.reliability.growth import alive
-from tests.widgets.timeline.test_columns import _timeline, pick
+from tests.widgets.timeline.test_columns import _timeline, pick, with_kernels_as
 
 
 def bar_of(view, wanted):
@@ -41,17 +40,18 @@ def bar_of(view, wanted):
     )
 
 
-def test_clicking_a_kernel_selects_its_nodes_and_lines_and_nothing_echoes():
-    run = make_run()
+@pytest.mark.parametrize("kind", ON_DEVICE)
+def test_clicking_a_kernel_selects_its_nodes_and_lines_and_nothing_echoes(kind):
+    run = with_kernels_as(kind)
     view = TimelineView(run)
-    i = bar_of(view, "kernel")
+    i = bar_of(view, kind)
     changes = []
     view.observe(lambda change: changes.append(change["new"]), "selection")
     pick(view, "span", i)
     assert view.node is not None
     assert view.selection.nodes == {view.node}
     assert view.selection.sites == {run.graphs[0].nodes[view.node].site}
-    assert view.selection.label.startswith("kernel ")
+    assert view.selection.label.startswith("kernel ") == (kind == "kernel")
     assert view.sources["lit"].data["nodes"] == [str(view.node)]
     assert view.sources["picked"].data["index"] == [i]
     assert len(changes) == 1

@@ -1,7 +1,7 @@
 // Which dispatch of the host launched which kernel.
 
 // As `kit.trace.kinds.ON_DEVICE`.
-const ON_DEVICE = ["kernel", "communication", "callback"];
+export const ON_DEVICE = ["kernel", "communication", "callback"];
 
 /**
  * For each kernel the dispatch that launched it: the last one of its segment that began before it;

@@ -1,5 +1,6 @@
 // Which spans and sync points belong to a text that is searched, or to a selection.
 import {isPlaced} from "./arrange.js";
+import {ON_DEVICE} from "./launches.js";
 
 /**
  * What the views share: nodes of the graph and lines of the program.
@@ -98,10 +99,10 @@ export function matching(table, {nodes, sites}) {
   for (const k of mine) {
     if (!holds(keys.nodes[k])) continue;
     lit[k] = 1;
-    if (keys.kind[k] === "kernel") segments.add(keys.segment[k]);
+    if (ON_DEVICE.includes(keys.kind[k])) segments.add(keys.segment[k]);
   }
   for (const k of mine) {
-    if (keys.kind[k] !== "kernel" && keys.segment[k] >= 0 && segments.has(keys.segment[k])) lit[k] = 1;
+    if (!ON_DEVICE.includes(keys.kind[k]) && keys.segment[k] >= 0 && segments.has(keys.segment[k])) lit[k] = 1;
   }
   return {lit, marks};
 }
@@ -132,12 +133,12 @@ function selectionOfSpan(table, i) {
   const {keys, graph} = table;
   const k = table.key[i], segment = table.segmentOf(i), name = keys.name[k];
   if (keys.part[k]) return nothing();
-  const isKernel = keys.kind[k] === "kernel", isSegment = !isKernel && segment >= 0;
+  const kindOf = keys.kind[k], isSegment = !ON_DEVICE.includes(kindOf) && segment >= 0;
   const text = isSegment ? graph.nodes[graph.segments.indexOf(segment)] ?? "" : keys.nodes[k];
   const ids = text.split(" ").filter(Boolean).map(Number);
   const nodes = new Set(ids.filter((/** @type {number} */ id) => id < graph.site.length));
   if (nodes.size === 0) return nothing();
   const lines = [...nodes].map((id) => graph.site[id]).filter((line) => line >= 0);
-  const label = isSegment ? `segment ${segment}` : isKernel ? `kernel ${name}` : name;
+  const label = isSegment ? `segment ${segment}` : kindOf === "kernel" ? `kernel ${name}` : name;
   return {nodes, sites: new Set(lines.map((line) => graph.sites[line])), label};
 }
