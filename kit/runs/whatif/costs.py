@@ -276,7 +276,7 @@ def _asleep(steps: Sequence[tuple[float, float]]) -> float:
 def _beside(timeline: Timeline, away: NDArray[np.int64]) -> float:
     """The share of the launches' time that lies beside recording, and not beside waiting."""
     launches = timeline.intervals(kind="dispatch")
-    kernels = timeline.intervals(kind="kernel")
+    kernels = timeline.intervals(kind=("kernel", "callback"))
     python = _without(launches, kernels)
     if not python:
         return 0.0
@@ -306,7 +306,7 @@ def _batch(run: Run) -> tuple[float, float]:
         return python / timeline.steps, asleep / timeline.steps
     spans = timeline.intervals(kind="input", lane="host/main")
     away = timeline.intervals(kind="elsewhere", lane="host/main")
-    no_python = np.concatenate([away, timeline.intervals(kind="kernel")])
+    no_python = np.concatenate([away, timeline.intervals(kind=("kernel", "callback"))])
     launches = np.concatenate([no_python, timeline.intervals(kind="dispatch")])
     found, pythons = [], []
     for inside in _by_step(timeline, spans):

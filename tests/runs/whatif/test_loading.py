@@ -13,6 +13,7 @@ from kit.runs.whatif.costs import costs_of
 from kit.runs.whatif.predict import calibrated, predict
 from kit.runs.whatif.steps import Shape, step_ns
 from kit.trace import Span, Timeline
+from kit.trace.kinds import KINDS
 from tests.runs.whatif.measured import measured
 
 
@@ -148,3 +149,17 @@ def test_a_loader_beside_recording_waits_for_the_lock_and_one_beside_nothing_sle
     alone = Span("host/loader", "next batch", "input", last, last + 10_000_000)
     slow = replace(run, timeline=Timeline.of([*loading.timeline.spans, alone]))
     assert costs_of(slow).inputs_away > 0 == costs_of(slow).inputs
+
+
+def test_what_a_callback_lasts_is_no_python_of_launching() -> None:
+    """On a CPU a dispatch lasts as long as what it launched, be that a kernel or a callback."""
+    run = replace(
+        measured(Settings(mode="lazy"), syncs=0),
+        metrics={"overhead.launch_ns": 7_000.0, "overhead.sync_ns": 90.0},
+    )
+    t = run.timeline
+    t = replace(t, stop_ns=t.stop_ns + 100_000 * t.where(kind="dispatch"))
+    kinds = np.where(t.where(kind="kernel"), KINDS.index("callback"), t.kind)
+    own, called = (costs_of(replace(run, timeline=x)) for x in (t, replace(t, kind=kinds)))
+    assert called.record == own.record
+    assert called.inputs == own.inputs
