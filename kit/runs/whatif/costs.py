@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Costs", "between", "costs_of", "is_heavy", "on_loading", "with_overheads"]
 
+Floats = NDArray[np.float64]
 _HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru", "rnn_")
 _CUT = 4.0  # hand-overs: one to the worker, and Python's lock goes to it and back while it launches
 _WAKE = (
@@ -50,7 +51,7 @@ class Costs:
         nanoseconds; `border` in nanoseconds a byte
 
     Shape:
-        device: (nodes of the graph,)
+        device, called: (nodes of the graph,)
     """
 
     record: dict[str, float]  # phase -> recording one op of it
@@ -61,11 +62,12 @@ class Costs:
     sync: float  # a wait for something that is done
     look: float  # before a step is replayed: whether it may be
     inputs: float  # a batch is loaded and copied by Python, once a micro-batch
-    device: NDArray[np.float64]  # each op's share of the device's time
+    device: Floats  # each op's share of the device's time
     program: float  # device time of a program besides its ops
     border: float  # for each byte that a segment hands to another one
     away: Mapping[str, float] = field(default_factory=dict)  # phase -> a wait for neither, an op
     inputs_away: float = 0.0  # what loading a batch sleeps or waits for a file, beside `inputs`
+    called: Floats | float = 0.0  # of `device`, the part that is in a host callback
     stretch: float = 1.0  # how many times the untraced steps took what all of this comes to
 
     def scaled(self, by: float, *, overheads: bool = False) -> Costs:
@@ -124,7 +126,7 @@ def costs_of(run: Run) -> Costs:
     wake = max(_WAKE * run.metrics.get("overhead.sync_ns", 0.0) - _CUT * sync, 0.0)
     rows = segment_costs(run)
     launch, value = _launches(run, rows, sync)
-    device, program = _device(run, rows)
+    device, called, program = _device(run, rows)
     python, asleep = (ns / max(run.settings.accumulate, 1) for ns in _batch(run))
     return Costs(
         record={}
@@ -143,6 +145,7 @@ def costs_of(run: Run) -> Costs:
         border=_border(timeline, graph),
         away=_away(run),
         inputs_away=asleep,
+        called=called,
     )
 
 
@@ -347,20 +350,15 @@ def _launches(run: Run, costs: Sequence[SegmentCost], sync: float) -> tuple[floa
     return least, min(max(float(np.percentile(each, 25)), sync / 6), sync / 3)
 
 
-def _device(run: Run, rows: Sequence[SegmentCost]) -> tuple[NDArray[np.float64], float]:
-    """Each op's share of the device's time, and what a program costs besides its ops.
+def _device(run: Run, rows: Sequence[SegmentCost]) -> tuple[Floats, Floats, float]:
+    """Each op's share of the device's time, the part of that in host callbacks, and a program's.
 
-    The latter is the time of a kernel that does next to nothing.
+    The last is what a program costs besides its ops: a kernel that does next to nothing.
     """
     graph, timeline = run.graphs[0], run.timeline
     shares = np.zeros(len(graph))
-    named = (
-        timeline.where(kind=("kernel", "callback"))
-        & (timeline.node >= 0)
-        & (timeline.node < len(graph))
-    )
-    found = np.zeros(len(graph))  # time of the kernels that are named after each op
-    np.add.at(found, timeline.node[named], (timeline.stop_ns - timeline.start_ns)[named])
+    computed, calling = _named(timeline, "kernel", graph), _named(timeline, "callback", graph)
+    found = computed + calling
     for row, segment in zip(rows, run.segments, strict=True):
         if row.device_ns > 0:
             nodes = np.array(segment.nodes, dtype=np.intp)
@@ -368,7 +366,16 @@ def _device(run: Run, rows: Sequence[SegmentCost]) -> tuple[NDArray[np.float64],
             shares[nodes] += row.device_ns * weights / weights.sum()
     kernels = timeline.intervals(kind="kernel")
     lengths = kernels[:, 1] - kernels[:, 0]
-    return shares, float(np.percentile(lengths, 10)) if len(lengths) else 0.0
+    called = np.divide(calling, found, out=np.zeros(len(graph)), where=found > 0)
+    return shares, called, float(np.percentile(lengths, 10)) if len(lengths) else 0.0
+
+
+def _named(timeline: Timeline, kind: str, graph: Graph) -> Floats:
+    """Nanoseconds of the spans of this kind that are named after each op."""
+    mask = timeline.where(kind=kind) & (timeline.node >= 0) & (timeline.node < len(graph))
+    found = np.zeros(len(graph))
+    np.add.at(found, timeline.node[mask], (timeline.stop_ns - timeline.start_ns)[mask])
+    return found
 
 
 def _border(timeline: Timeline, graph: Graph) -> float:

@@ -206,7 +206,8 @@ def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
         notes.append(said)
     shape = _shape(base, wanted, costs, asked.without, asked.stream, notes)
     if speed != 1.0:
-        notes.append(f"every kernel takes 1/{speed:g} of its time, whatever limits it")
+        stays = "; host callbacks take as long" if shape.calls else ""
+        notes.append(f"every kernel takes 1/{speed:g} of its time, whatever limits it{stays}")
         shape = replace(shape, device=tuple(d / speed for d in shape.device))
     costs = with_overheads(base, costs, asked.launch_ns, asked.sync_ns, notes)
     step, timeline = modelled(shape, costs, notes)
@@ -424,12 +425,13 @@ def _drawn(
     wanted: Settings,
     graph: Graph,
     segments: Sequence[Segment],
-    device: tuple[float, ...],
+    device: tuple[tuple[float, ...], tuple[float, ...]],
     waits: Waits,
 ) -> Shape:
     guessed = wanted.step_mode == "speculate" and is_guessed(run, waits)
-    return Shape(graph, tuple(segments), device, waits, wanted.step_mode, guessed, wanted.prefetch,
-                 serial=run.environment.get("device", "cpu").startswith("cpu"))  # fmt: skip
+    serial = run.environment.get("device", "cpu").startswith("cpu")
+    return Shape(graph, tuple(segments), device[0], waits, wanted.step_mode, guessed,
+                 wanted.prefetch, serial, device[1])  # fmt: skip
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ class Shape:
     """What a step does: its ops as they are cut, where the host waits, and how steps are issued.
 
     Attributes:
-        device: nanoseconds of each segment on the device.
+        device: nanoseconds of each segment's kernels.
+        calls: nanoseconds of the host callbacks before them; empty if there are none.
         is_guessed: segments are issued before they are recorded, from the step before.
         prefetch: batches that the loader's queue holds.
         serial: the worker waits for each segment, as on a CPU.
@@ -66,6 +67,7 @@ class Shape:
     is_guessed: bool = False
     prefetch: int = 0
     serial: bool = True
+    calls: tuple[float, ...] = ()
 
     @property
     def batches(self) -> int:
@@ -80,8 +82,8 @@ def device_times(
     costs: Costs,
     repeated: Graph | None = None,
     sources: NDArray[np.intp] | None = None,
-) -> tuple[float, ...]:
-    """Device nanoseconds of each new segment, from what the ops cost in the old ones.
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Nanoseconds of each new segment in kernels and in callbacks, from the ops' in the old ones.
 
     What segments hand to each other is written and read, and costs time; inside one program it
     need not be. The new segments are of `repeated`, if given; `sources`: for each of its nodes, the
@@ -95,12 +97,15 @@ def device_times(
         if whole > 0:
             rest = max(whole - costs.program - costs.border * size, 0.3 * whole)
             inner[nodes] *= rest / whole
+    calls = inner * costs.called
+    computed = inner - calls
     if sources is not None:
-        inner = inner[sources]
-    return tuple(
-        float(inner[list(s.nodes)].sum()) + costs.program + costs.border * size
+        calls, computed = calls[sources], computed[sources]
+    device = tuple(
+        float(computed[list(s.nodes)].sum()) + costs.program + costs.border * size
         for s, size in zip(new, _handed(repeated or graph, new), strict=True)
     )
+    return device, tuple(float(calls[list(s.nodes)].sum()) for s in new) if calls.any() else ()
 
 
 def _handed(graph: Graph, segments: Sequence[Segment]) -> list[float]:
@@ -340,6 +345,9 @@ class _Steps:
         segment = self._shape.segments[k]
         name = f"segment {k} ({format_count(len(segment.nodes), 'op')})"
         self._put(_WORKER, name, "dispatch", self._launches[k], (handed, *before), _PYTHON, k)
+        if self._shape.calls and self._shape.calls[k]:
+            called = self._shape.calls[k]
+            self._put(_DEVICE, name, "callback", called, (len(self.work) - 1,), "", k)
         self._put(_DEVICE, name, "kernel", self._shape.device[k], (len(self.work) - 1,), "", k)
         self._done.append(len(self.work) - 1)
 
