@@ -58,10 +58,11 @@ _MISSING = {
     "kernel": "no device kernels are in the profile: it has no plane of a device, and no hlo_op on "
     "the host's",
 }
-_NAMELESS = (
-    "of some waits the profile has no function of Python's (python_tracer_level=1 records them): "
-    "whether a value was read there or only waited for is not known"
+_NO_LINES = (
+    "at which line some waits are is not known: no function of a Python file is around them "
+    "(python_tracer_level=1 records those that begin while the profiler runs)"
 )
+_NAMELESS = "of some waits it is not known whether a value was read there or only waited for"
 _NO_PROFILE = (
     "it is no XSpace, or was cut off: write or copy it again. A Chrome trace is read by its "
     "suffix, .json or .json.gz"
@@ -242,6 +243,8 @@ class _Profile:
             for s in map(self.syncs.get, self.spans)
             if s and 0 <= s.at_ns - zero < 2 * DAY_NS and s.wait_ns < DAY_NS
         ]
+        if not all(s.site or s.via for s in syncs):
+            self.notes.append(_NO_LINES)
         if any(s.cause == READ_OR_READY for s in syncs):
             self.notes.append(_NAMELESS)
         part = Spans(lane[near], kind[near], name[near], begin, end)

@@ -124,6 +124,7 @@ def test_of_waits_without_steps_it_is_not_known_how_many_a_step_has(tmp_path: Pa
     t = opened(tmp_path, space([(10, 50, "dot")], steps=False) + host)
     assert [s.cause for s in t.syncs] == ["copy to host"]
     assert not any("only waited for" in note for note in t.notes)
+    assert any("at which line some waits are is not known" in note for note in t.notes)
     run = kit.open_trace(tmp_path / "gpu.xplane.pb")
     unknown = "nknown: the file marks no steps, and waits are those of steps"
     assert unknown in summary(run)

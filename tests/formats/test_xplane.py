@@ -102,6 +102,7 @@ def test_the_whole_of_a_wait_is_seen(tmp_path: Path):
     busy = t.intervals(kind="kernel")
     assert wait.cause == "a read, or block_until_ready"  # np.asarray looks alike
     assert any("whether a value was read there or only waited for" in note for note in t.notes)
+    assert any("python_tracer_level=1" in note for note in t.notes)
     assert wait.at_ns + wait.wait_ns >= busy[:, 1].max()
     assert wait.wait_ns > 1_000_000  # what jax notes of its two ends takes 1,000 ns
 
@@ -122,6 +123,7 @@ def test_numpys_copy_of_an_array_is_a_read_and_no_block_until_ready(tmp_path: Pa
     (wait,) = t.syncs
     assert wait.cause == "copy to host"
     assert not any("only waited for" in note for note in t.notes)
+    assert any("those that begin while the profiler runs" in note for note in t.notes)
 
 
 def test_a_compile_and_its_lowering_are_seen(run: Run):
