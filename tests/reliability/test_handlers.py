@@ -249,6 +249,30 @@ def test_a_time_limit_is_raised_before_its_block_is_left() -> None:
         assert made[0].tolist() == [2.0, 2.0]
 
 
+def test_a_handler_that_puts_itself_away_is_not_stopped_by_what_was_kept() -> None:
+    """As the second SIGTERM does: it ended nothing, in the middle of an op."""
+    heard: list[str] = []
+
+    def handle(*_: Any) -> None:
+        if not heard:
+            heard.append("first")
+            raise TimeLimit
+        signal.signal(SIGNAL, signal.SIG_DFL)
+        heard.append("second")
+
+    def twice(frame: Any) -> None:
+        INTERRUPTS.arrive(handle, SIGNAL, frame)
+        INTERRUPTS.arrive(handle, SIGNAL, frame)
+
+    with kit.Session() as session:
+        x = torch.ones(2, device="kit")
+        signal.signal(SIGNAL, handle)
+        run_with(lambda: x + 1, (Bulk._append.__code__, LINE), twice)
+        with pytest.raises(TimeLimit):
+            session.mark_step()
+    assert heard == ["first", "second"]
+
+
 def test_what_two_handlers_raise_is_both_raised() -> None:
     def leave(*_: Any) -> None:
         sys.exit(3)

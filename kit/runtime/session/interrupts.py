@@ -26,6 +26,7 @@ import contextlib
 import importlib
 import os
 import signal
+import sys
 import sysconfig
 import threading
 import time
@@ -146,8 +147,10 @@ class Interrupts:
         with self._lock:
             before = _own(_set(number, self._caller(handler)))
             self._sent = 0
-        # A notebook's kernel sets that of Ctrl-C itself, and ends if an interrupt is raised there.
-        if number != signal.SIGINT and any(kept == number for kept, _ in self.kept):
+        # A notebook's kernel sets that of Ctrl-C itself, and ends if an interrupt is raised there;
+        # and what was kept must not stop a handler that puts itself away.
+        is_kept = number != signal.SIGINT and any(kept == number for kept, _ in self.kept)
+        if is_kept and not _is_in_handler(sys._getframe()):
             self.check()  # else a time limit would be raised where its block has been left
         return before
 
@@ -320,6 +323,10 @@ def _own(handler: Any) -> Any:
 
 def _is_main() -> bool:
     return threading.get_ident() == threading.main_thread().ident
+
+
+def _is_in_handler(frame: FrameType | None) -> bool:
+    return any(f.f_code is _ARRIVE for f in callers(frame))
 
 
 def refuse_in_handler(frame: FrameType | None) -> None:
