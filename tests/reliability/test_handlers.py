@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -35,9 +36,10 @@ SAID = "a signal handler or __del__ uses a kit tensor while an op is recorded"
 
 @pytest.fixture(autouse=True)
 def _handler_stays() -> Iterator[None]:
-    before = signal.getsignal(SIGNAL)
+    before = {number: signal.getsignal(number) for number in (SIGNAL, signal.SIGTERM)}
     yield
-    signal.signal(SIGNAL, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
     sys.settrace(None)
 
 
@@ -273,10 +275,11 @@ def test_a_handler_that_puts_itself_away_is_not_stopped_by_what_was_kept() -> No
     assert heard == ["first", "second"]
 
 
-def test_what_two_handlers_raise_is_both_raised() -> None:
-    def leave(*_: Any) -> None:
-        sys.exit(3)
+def leave(*_: Any) -> None:
+    sys.exit(3)
 
+
+def test_what_two_handlers_raise_is_both_raised() -> None:
     def arrive(frame: Any) -> None:
         INTERRUPTS.arrive(limit, SIGNAL, frame)
         INTERRUPTS.arrive(limit, SIGNAL, frame)  # which is one with the first
@@ -292,6 +295,28 @@ def test_what_two_handlers_raise_is_both_raised() -> None:
             except (TimeLimit, SystemExit) as error:
                 raised.append(type(error))
     assert raised == [TimeLimit, SystemExit]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing looks a second time")
+def test_what_a_second_handler_raises_needs_no_op() -> None:
+    """The first one's time limit has ended, and its signal has no handler."""
+
+    def arrive(frame: Any) -> None:
+        INTERRUPTS.arrive(limit, SIGNAL, frame)
+        INTERRUPTS.arrive(leave, signal.SIGTERM, frame)
+
+    def work(x: torch.Tensor) -> None:
+        try:
+            with time_limit():
+                run_with(lambda: x + 1, (Bulk._append.__code__, LINE), arrive)
+        except TimeLimit:
+            time.sleep(20)
+
+    signal.signal(signal.SIGTERM, leave)
+    with kit.Session():
+        x = torch.ones(2, device="kit")
+        with pytest.raises(SystemExit):
+            work(x)
 
 
 def test_what_a_handler_raises_is_no_error_of_a_sessions_end() -> None:

@@ -19,7 +19,7 @@ from jupyter_client.manager import start_new_kernel
 
 import kit
 from kit.runtime.recording.bulk import Bulk
-from kit.runtime.session.interrupts import INTERRUPTS, QUIET_S, postponed
+from kit.runtime.session.interrupts import INTERRUPTS, QUIET_S, RETRY_S, postponed
 from tests.reliability import errors
 from tests.reliability.kinds import KINDS
 
@@ -152,6 +152,22 @@ def test_an_interrupt_in_the_middle_of_an_op_is_raised_once_the_program_goes_on(
         with pytest.raises(KeyboardInterrupt):
             add_and_sleep(x)
         assert (x + 1).tolist() == [2.0] * 3
+
+
+def test_a_kept_interrupt_waits_for_a_handler() -> None:
+    """Between two cells a notebook's kernel has none."""
+
+    def add_and_ignore(x: Any) -> None:
+        interrupted(x)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        time.sleep(5 * RETRY_S)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        time.sleep(60)
+
+    with kit.Session():
+        x = torch.ones(3, device="kit")
+        with pytest.raises(KeyboardInterrupt):
+            add_and_ignore(x)
 
 
 def test_a_session_inside_of_another_gives_the_handler_back() -> None:

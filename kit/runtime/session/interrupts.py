@@ -147,6 +147,8 @@ class Interrupts:
         with self._lock:
             before = _own(_set(number, self._caller(handler)))
             self._sent = 0
+            if self.kept:
+                self._look_later()  # by this handler's caller, if there was none
         # A notebook's kernel sets that of Ctrl-C itself, and ends if an interrupt is raised there;
         # and what was kept must not stop a handler that puts itself away.
         is_kept = number != signal.SIGINT and any(kept == number for kept, _ in self.kept)
@@ -211,7 +213,7 @@ class Interrupts:
         try:
             may_raise = self._may_raise(frame, is_second=len(self.kept) > 1)
             if not may_raise:
-                self._look_later(number)
+                self._look_later()
         finally:
             self._is_looking = False
         if may_raise:
@@ -236,27 +238,31 @@ class Interrupts:
     def _next(self) -> BaseException:
         """Take what came first; the same of a second signal is raised with it."""
         number, error = self.kept[0]
+        if len(self.kept) > 1:
+            self._look_later()
         self.kept[:] = [(n, e) for n, e in self.kept if (n, type(e)) != (number, type(error))]
         return error
 
-    def _look_later(self, number: int) -> None:
-        """Have this handler's caller look again; not on Windows, nor without one more thread."""
+    def _look_later(self) -> None:
+        """Have a handler's caller look again; not on Windows, nor without one more thread."""
         send = getattr(signal, "pthread_kill", None)
         with self._lock, contextlib.suppress(RuntimeError):  # then `check` raises it
             if send is not None and not self._is_sending:
-                _thread.start_new_thread(self._send, (send, number))
+                _thread.start_new_thread(self._send, (send,))
                 self._is_sending = True
 
-    def _send(self, send: Callable[[int, int], None], number: int) -> None:
+    def _send(self, send: Callable[[int, int], None]) -> None:
         main = threading.main_thread().ident
         while main is not None:
             time.sleep(RETRY_S)
             with self._lock:
-                if not self.kept:
+                # a signal that has no caller may end the process
+                called = (n for n, _ in self.kept if isinstance(_get(n), _Caller))
+                number = next(called, None)
+                if number is None:
                     self._is_sending = False
                     return
-                is_called = isinstance(_get(number), _Caller)  # else it may end the process
-                if is_called and self._sent != number:
+                if not self._sent:
                     self._sent = number
                     send(main, number)
 
