@@ -65,7 +65,9 @@ def of_module(module: nn.Module) -> Watched:
     `conv.stride`, which attributes are None, and the functions among them, such as `forward`.
     """
     parts, trained = parts_of(module)
-    parts = [m for m in parts if not is_scripted(m)]
+    if scripted := next(filter(is_scripted, parts), None):
+        name = scripted.original_name
+        return Watched(_none, _none, f"the step has a scripted {name}, whose numbers are in C++")
     known, weights = [*map(ref, parts)], [*map(ref, trained)]
     choices = [
         (i, name)

@@ -74,11 +74,7 @@ class Follower(OptimizerWatch):
         session = self._session()
         stream = None if session is None else session.here.stream
         if session is not None and stream is not None and stream.place is not None:
-            if is_scripted(module):
-                session.stepper.note_obstacle(
-                    f"the step calls a {type(module).__name__}, whose numbers TorchScript keeps"
-                )
-            elif not stream.place.scope:
+            if not stream.place.scope or is_scripted(module):
                 session.stepper.watch(module, of_module)
             stream.place.enter(module)
             stream.look()

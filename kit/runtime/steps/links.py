@@ -67,6 +67,7 @@ _READERS = {
 _BY_TEXT = {"hasattr", "attrgetter", "methodcaller"}  # a text is the name of what they ask for
 _WORD = re.compile(r"[^\W\d]\w*")
 _FIELD = re.compile(r"[.\[{]([^\W\d]\w*)")  # of "{0.weight}"
+_SCRIPTED = {"ScriptModule", "ScriptMethod"}  # of torch
 _WATCHED = (int, float, complex, str)  # are compared, of a module that has been run
 _CODE = (FunctionType, BuiltinFunctionType)
 _OF_THE_ENVIRONMENT = {os.getenv, getattr(os, "getenvb", None)}  # there is no second one on Windows
@@ -202,17 +203,28 @@ class Search:
         if self._count > _LIMIT:
             why = f"more than {_LIMIT:,} things or {_MOST_MB} MB of arrays, with {name}"
         if why:
-            at = line_of(name.removeprefix("global "), self._functions)
-            raise Unseen(f"the step names {why}{at}, and that cannot be compared before each step")
+            raise self._unseen(name, why)
         for part in held.stops(thing):
             self._add(*part)
         return held
 
+    def _unseen(self, name: str, what: str) -> Unseen:
+        at = line_of(name.removeprefix("global "), self._functions)
+        return Unseen(f"the step names {what}{at}, and that cannot be compared before each step")
+
     def _add(self, name: str, thing: Any) -> None:
-        """A function or an object from which the code may go on."""
+        """A function or an object from which the code may go on.
+
+        Raises:
+            Unseen: it is of TorchScript.
+        """
         kind = type(thing)
         if id(thing) in self._seen:
             return
+        if any(
+            base.__name__ in _SCRIPTED and module_of(base)[:5] == "torch" for base in kind.__mro__
+        ):
+            raise self._unseen(name, f"{name} (of TorchScript: its numbers are in C++)")
         if kind in _CODE and thing in _READERS:
             self._reads_any = True
         elif kind in (attrgetter, methodcaller):

@@ -105,10 +105,12 @@ class Watched(NamedTuple):
     Attributes:
         constants: gives its numbers that the step has as constants.
         bound: gives the ids of the tensors that it holds, which only the step may put others for.
+        unseen: why that is not all that it has, in words; "" if it is.
     """
 
     constants: Callable[[], Any]
     bound: Callable[[], Any]
+    unseen: str = ""
 
 
 @dataclass(eq=False, slots=True)

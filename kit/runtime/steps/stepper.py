@@ -223,7 +223,9 @@ class Stepper:
         now = self._now if self.mode == "replay" else None
         if now is None or ((known := now.watched.get(id(thing))) and known[0]() is thing):
             return
-        now.watched[id(thing)] = ref(thing), looks_at(thing)
+        now.watched[id(thing)] = ref(thing), (watched := looks_at(thing))
+        if watched.unseen:
+            self.note_obstacle(watched.unseen)
 
     def note_cut(
         self, task: Task, kept: Sequence[Value], holders: Sequence[Value] = ()

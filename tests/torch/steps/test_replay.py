@@ -357,9 +357,57 @@ def test_a_step_of_torchscript_is_recorded_each_time() -> None:
         inner = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
         net, x = torch.nn.Sequential(inner, torch.nn.ReLU()).to("kit"), torch.ones(1, 2).to("kit")
 
-        def step() -> torch.Tensor:
-            return inner(x) + net(x)
+        results = [session.run_step(lambda: net(x)).cpu() for _ in range(8)]
+        assert "the step has a scripted Linear" in session.explain()
+        assert torch.equal(results[0], net(x).detach().cpu())
 
-        results = [session.run_step(step).cpu() for _ in range(8)]
-        assert "the step calls a TopLevelTracedModule" in session.explain()
-        assert torch.equal(results[0], (inner(x) + net(x)).detach().cpu())
+
+class _Scales(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+    @torch.jit.export
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+class _Holds(torch.nn.Module):
+    """Holds TorchScript, and calls it where no hook runs."""
+
+    def __init__(self, inner: Any, way: str) -> None:
+        super().__init__()
+        self.way = way
+        if way == "in a list":
+            self.inners = [inner]
+        else:
+            self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if self.way == "in a list":
+            return self.inners[0].encode(x)
+        return self.inner.encode(x) if self.way == "a method" else self.inner.forward(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "way", ["a method", "its forward", "in a list", "the step's", "the step's method"]
+)
+def test_a_number_of_torchscript_counts_in_the_next_step(way: str) -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        inner: Any = torch.jit.script(_Scales())
+        encode = inner.encode
+        net, x = _Holds(inner, way).to("kit"), torch.ones(1, device="kit")
+        steps: dict[str, Any] = {
+            "the step's": lambda: inner.encode(x),
+            "the step's method": lambda: encode(x),
+        }
+        found = []
+        for i in range(8):
+            inner.scale = 2.0 if i < 6 else 5.0
+            found.append(session.run_step(steps.get(way, lambda: net(x))).item())
+        assert found == [2.0] * 6 + [5.0] * 2
+        assert "script" in session.explain().lower(), session.explain()
