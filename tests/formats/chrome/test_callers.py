@@ -61,6 +61,14 @@ def caller_of(run: Run, kernel: str) -> Caller:
     return found
 
 
+def test_callers_of_nodes_with_64_bit_numbers_are_told_apart():
+    """CUPTI's nodes of CUDA graphs; times the names of ops they pass 64 bits."""
+    names, nodes = np.array([0, 4, 1]), np.array([4, 0, 1 << 62])
+    number, first = callers._groups([names, nodes])
+    assert sorted(number.tolist()) == [0, 1, 2]
+    assert len(first) == 3
+
+
 def test_a_kernel_leads_to_its_op_module_annotation_and_line(tmp_path: Path):
     shapes = {"Input Dims": [[8], [4, 16], [16, 8], []],
               "Input type": ["float", "c10::Half", "c10::Half", "Scalar"]}  # fmt: skip
