@@ -29,7 +29,7 @@ NONE = -1
 _ROUNDING_NS = 1000  # older files have whole microseconds
 _MAX_PATHS = 100_000
 _MODULE, _USERS = 1, 2  # Python functions
-_DEEPEST = 200  # modules, or annotations, in each other
+_DEEPEST = 200  # modules, or annotations, in each other; what goes on and a range outlasts
 _STEP = Role.STEP  # begins and ends inside of calls of prof.step: nothing is inside of it
 _PART = 1 << 16  # events that are looked at together
 _LAUNCHING = frozenset({Role.LAUNCH, Role.TRANSFER, Role.WAIT})
@@ -125,7 +125,8 @@ def _around(thread: Places, start: Ints, stop: Ints, role: NDArray[np.int8]) -> 
                 open_.pop()
             base = len(ends)
             if kind in lasting:
-                while base and ends[base - 1] + _ROUNDING_NS < end:
+                least = max(base - _DEEPEST, 0)
+                while base > least and ends[base - 1] + _ROUNDING_NS < end:
                     base -= 1
             found.append(open_[base - 1] if base else NONE)
             if kind != _STEP:

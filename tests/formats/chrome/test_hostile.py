@@ -15,12 +15,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kit.errors import TraceFileError
-from kit.formats.chrome import collectives, events, lanes
+from kit.formats.chrome import collectives, events, lanes, nesting
 from kit.formats.chrome import json as scanner
 from kit.formats.chrome.arguments import Arguments
 from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.read import read_chrome
+from kit.formats.chrome.roles import Role
 from kit.formats.chrome.steps import Annotation, find_steps
 from kit.trace.communication import BYTES_UNKNOWN
 from kit.trace.host import phases
@@ -102,6 +103,15 @@ def test_many_lists_of_events_hold_no_more_than_one(tmp_path: Path, monkeypatch)
     file = written(tmp_path, f'{{"traceEvents": {some}, "traceEvents": {some}}}')
     with pytest.raises(TraceFileError, match="more than 10 events"):
         read_chrome(file)
+
+
+def test_ranges_that_outlast_all_before_them_cost_no_more_than_others():
+    """Each walked past all of those: a million events would have taken hours."""
+    start = np.arange(1000)
+    role = np.full(1000, Role.ANNOTATION, np.int8)
+    found = nesting._around(np.zeros(1000, np.int32), start, 10**6 + 2000 * start, role)
+    assert (found[: nesting._DEEPEST + 1] == nesting.NONE).all()
+    assert (found[nesting._DEEPEST + 1 :] >= 0).all()
 
 
 def test_sync_points_of_our_own_files_are_bounded(monkeypatch):
