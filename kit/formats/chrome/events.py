@@ -26,7 +26,7 @@ from kit.formats.chrome.lanes import Halves, Lanes
 from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.names import Names, Roles
 from kit.formats.chrome.roles import LAUNCHES, OPS, RUNTIME, Role
-from kit.formats.chrome.twins import COLUMNS, find_twins
+from kit.formats.chrome.twins import find_twins
 from kit.text import format_count
 from kit.trace.devices import OTHER_DEVICES
 from kit.trace.host import LONG_NS
@@ -53,11 +53,14 @@ NONE = -1
 _Said = tuple[int, int, int]
 _FIELDS = ("ph", "cat", "name", "pid", "tid", "ts")
 _fields = itemgetter(*_FIELDS)
-# A row of an event's numbers: its role; the numbers of its name and lane; microseconds; `link`, the
-# correlation of calls and kernels, sequence number of ops or segment of our own spans; `node`,
-# arguments and line of ops, or node of kernels in a CUDA graph and of our own spans.
-_PACKED = Struct("=biiddqq")
-_ROW = np.dtype(list(zip(COLUMNS, ("i1", "i4", "i4", "f8", "f8", "i8", "i8"), strict=True)))
+# A row of an event's numbers, as `extend` packs them: its role; the numbers of its name and lane;
+# microseconds; `link`, the correlation of calls and kernels, sequence number of ops or segment of
+# our own spans; `node`, arguments and line of ops, or node of kernels in a CUDA graph and of our
+# own spans.
+_TYPES = {"role": "b", "name": "i", "thread": "i", "start_us": "d", "length_us": "d",
+          "link": "q", "node": "q"}  # fmt: skip
+_PACKED = Struct("=" + "".join(_TYPES.values()))
+_ROW = np.dtype(list(_TYPES.items()))
 
 
 class Events:
@@ -164,7 +167,7 @@ class Events:
     def close(self) -> None:
         """The file has ended."""
         rows = np.frombuffer(self._rows, _ROW)
-        self._columns = {name: np.ascontiguousarray(rows[name]) for name in COLUMNS}
+        self._columns = {name: np.ascontiguousarray(rows[name]) for name in _TYPES}
         self._rows = bytearray()
         self._settle_gradients()
         if any(map(_OF_MAC.match, self.names)):
@@ -175,7 +178,7 @@ class Events:
             self.repairs["allocation", _TWICE] += twice
 
     def column(self, name: str) -> NDArray[Any]:
-        """One of `COLUMNS`, once the file has ended."""
+        """One of those in a row, once the file has ended."""
         return self._columns[name]
 
     def times(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kit.formats.chrome.roles import Role
 from kit.trace.intervals import Ints
 
-__all__ = ["COLUMNS", "MERGED", "alike", "are_copies", "are_merged", "find_twins"]
+__all__ = ["MERGED", "alike", "are_copies", "are_merged", "find_twins"]
 
 MERGED = (
     "the file has the work of several processes, as where traces were merged into one file: it is "
@@ -27,7 +27,6 @@ MERGED = (
     "of each process, or a folder of them with kit.open_ranks"
 )
 
-COLUMNS = ("role", "name", "thread", "start_us", "length_us", "link", "node")
 MANY = 0.1  # of the events that were looked at
 _NUMBERED = (Role.LAUNCH, Role.TRANSFER, Role.WAIT, Role.KERNEL)
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # of a multiplicative hash
@@ -38,7 +37,7 @@ def find_twins(columns: Mapping[str, NDArray[Any]], usable: NDArray[np.bool_]) -
     role = columns["role"]
     # A function of Python's within itself is no harm, and there are millions.
     chosen = np.flatnonzero(usable & (role != Role.PYTHON) & (role < Role.OWN))
-    twins = chosen[alike([columns[name][chosen] for name in COLUMNS])]
+    twins = chosen[alike([column[chosen] for column in columns.values()])]
     is_sure = np.isin(role[twins], _NUMBERED) & (columns["link"][twins] > 0)
     return twins if are_copies(len(twins), len(chosen)) else twins[is_sure]
 
