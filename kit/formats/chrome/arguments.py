@@ -18,8 +18,10 @@ from kit.formats.chrome.frames import Stacks
 from kit.ir import Aval
 from kit.trace.imported import NOT_AN_ARRAY, cut_name
 
-__all__ = ["NO_ARGUMENTS", "Arguments", "OpArguments", "joined", "parts"]
+__all__ = ["NO_ARGUMENTS", "SAYING", "Arguments", "OpArguments", "joined", "parts"]
 
+# With none of these an op's arguments say nothing: `Arguments` need not be asked.
+SAYING = frozenset({"Input Dims", "Module Hierarchy", "Call stack"})
 _MOST = 64  # arguments of an op, dimensions of an array
 _MAX_ELEMENTS = 1 << 50
 _MAX_KEPT = 100_000

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
-from kit.formats.chrome.arguments import Arguments, joined
+from kit.formats.chrome.arguments import SAYING, Arguments, joined
 from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.lanes import Halves, Lanes
 from kit.formats.chrome.memory import MEMORY, Allocations
@@ -40,7 +40,6 @@ _TWICE = "that the file has twice, as where it was merged with itself: left out"
 # Of these the arguments say nothing that is kept.
 _PLAIN = frozenset({Role.STEP, Role.UPDATE, Role.FINISH, Role.INPUT, Role.COMPILE, Role.PYTHON,
                     Role.ANNOTATION})  # fmt: skip
-_OF_OPS = frozenset({"Input Dims", "Module Hierarchy", "Call stack"})
 _OF_KERNELS = ("correlation", "stream", "device")  # numbers with which torch writes a kernel
 # What torch_npu writes of Huawei's Ascend: names of processes, and categories of its queue.
 _ASCEND = {"process_labels": {"NPU"}, "process_name": {"Ascend Hardware", "HCCL"}}
@@ -286,7 +285,7 @@ class Events:
         if "Sequence number" in args:
             link = whole_said(args["Sequence number"], (1 << 40) - 1)
             thread = whole_said(args.get("Fwd thread id"), 1 << 20)
-        if role != Role.ENGINE and not _OF_OPS.isdisjoint(args):
+        if role != Role.ENGINE and not SAYING.isdisjoint(args):
             function = self.arguments.function(args)
             line = self._names.number(cut_name(function)) if function else NONE
             said = joined(self.arguments.number(self._names.texts[number], args), line)

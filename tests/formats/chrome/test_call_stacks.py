@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kit.formats.chrome.arguments import SAYING, Arguments
 from tests.formats.chrome.test_callers import caller_of, event, launch, opened
 
 LIBRARY = "/opt/conda/lib/python3.8/site-packages/torch"
@@ -18,6 +19,24 @@ BACKWARD = f"{LIBRARY}/tensor.py(245): backward;/home/me/train.py(41): step"
 
 def with_stack(*frames: str) -> dict[str, str]:
     return {"Call stack": ";".join(frames)}
+
+
+class Asked(dict[str, Any]):
+    """Arguments of an op without any, which keep what was asked for."""
+
+    def __init__(self) -> None:
+        self.keys_asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.keys_asked.add(key)
+        return default
+
+
+def test_ops_without_anything_that_is_read_first_are_not_asked_further():
+    args, arguments = Asked(), Arguments()
+    assert arguments.number("aten::convolution", args) == -1
+    assert not arguments.function(args)
+    assert args.keys_asked == SAYING
 
 
 def test_a_kernel_leads_to_the_users_innermost_line_of_its_ops_stack(tmp_path: Path):
