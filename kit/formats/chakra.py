@@ -69,7 +69,7 @@ def read_chakra(path: str | os.PathLike[str], step_by: str = "") -> Imported:
             events,
             program="Chakra execution trace",
             nothing=[nothing],
-            notes=[_NOT_MET],
+            notes=[_NOT_MET] * nodes.is_newer,
         )
 
 
@@ -79,6 +79,7 @@ class _Nodes:
     def __init__(self, events: Events) -> None:
         self.count = 0
         self.in_graph = 0  # nodes of a graph for simulators
+        self.is_newer = False  # than the real files that were met?
         self._events = events
 
     def graph(self, node: Any) -> None:
@@ -95,6 +96,7 @@ class _Nodes:
         length = next((node[key] for key in _LENGTHS if key in node), None)
         if start is None and length is None:
             return
+        self.is_newer |= "inclusive_dur" in node
         category = cut_name(node.get("cat"))
         attributes = _attributes(node.get("attrs"))
         stream, args = node.get("stream", attributes.get("stream")), node.get("args")

@@ -231,6 +231,7 @@ def test_what_chakra_wrote_in_2023_has_times_and_devices(tmp_path: Path) -> None
     run = opened(tmp_path / "dlrm_1_plus.json", {"schema": "1.0.1", "pid": 7, "nodes": nodes})
     assert ("device/1 stream 22", "kernel", "gemm", 7_000) in shown(run)
     assert [(copy.what, copy.size_bytes) for copy in run.copies] == [("Memcpy HtoD", 832)]
+    assert not any("real files with times" in note for note in run.timeline.notes)
 
 
 @pytest.mark.parametrize(
