@@ -164,7 +164,9 @@ class Events:
             self.repairs["event", "without its kind (ph): left out"] += 1
 
     def close(self) -> None:
-        """The file has ended."""
+        """The file has ended; once more changes nothing."""
+        if self._columns:
+            return
         rows = np.frombuffer(self._rows, _ROW)
         self._columns = {name: np.ascontiguousarray(rows[name]) for name in _TYPES}
         self._rows = bytearray()

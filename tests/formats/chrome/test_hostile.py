@@ -68,6 +68,7 @@ def test_a_pair_keeps_its_arguments_and_frees_its_place(monkeypatch):
         gathered.add(op(ph="E", ts=at + 2))
     gathered.close()
     assert gathered.column("link").tolist() == [1, 5]
+    gathered.close()  # once more
     assert gathered.column("length_us").tolist() == [2.0, 2.0]
     assert list(gathered.lanes.numbers) == ["device/0 stream 7"]
 
