@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.formats.chrome.arguments import parts
-from kit.formats.chrome.events import Events
+from kit.formats.chrome.events import NONE, Events
 from kit.formats.chrome.frames import MODULE, Frames
 from kit.formats.chrome.memory import Around, measured_memory
-from kit.formats.chrome.nesting import NONE, Nesting, Places
+from kit.formats.chrome.nesting import Nesting, Places
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.imported import MAX_CALLERS, Caller, MeasuredMemory, cut_name
 from kit.trace.intervals import Ints, distinct

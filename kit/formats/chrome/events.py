@@ -33,8 +33,9 @@ from kit.trace.host import LONG_NS
 from kit.trace.imported import DAY_NS, MAX_DIGITS, cut_name, whole, whole_said
 from kit.trace.timeline import SyncPoint
 
-__all__ = ["Events"]
+__all__ = ["NONE", "Events"]
 
+NONE = -1
 _MAX_OWN_SYNCS = 200_000
 _TWICE = "that the file has twice, as where it was merged with itself: left out"
 # Of these the arguments say nothing that is kept.
@@ -48,7 +49,6 @@ _OF_MAC = re.compile(r"aten::(?:_?mps_\w+|\w+_mps(?:_backward)?)$")  # ops on it
 _OVERHEAD = "overhead"  # Kineto's category of what CUPTI says of itself and of CUDA's driver
 _MAX_STALLS = 100  # names of them
 _NOTHING: Mapping[str, Any] = {}
-NONE = -1
 _Said = tuple[int, int, int]
 _FIELDS = ("ph", "cat", "name", "pid", "tid", "ts")
 _fields = itemgetter(*_FIELDS)

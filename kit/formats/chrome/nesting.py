@@ -14,18 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.formats.chrome.events import Events
+from kit.formats.chrome.events import NONE, Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.devices import is_librarys
 from kit.trace.intervals import Ints, Mask
 
-__all__ = ["NONE", "Nesting", "Paths", "Places", "called", "inside", "nest", "outermost",
+__all__ = ["Nesting", "Paths", "Places", "called", "inside", "nest", "outermost",
            "regions"]  # fmt: skip
 
 Places = NDArray[np.int32]
 
-NONE = -1
 _ROUNDING_NS = 1000  # older files have whole microseconds
 _MAX_PATHS = 100_000
 _MODULE, _USERS = 1, 2  # Python functions

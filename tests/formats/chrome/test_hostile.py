@@ -111,7 +111,7 @@ def test_ranges_that_outlast_all_before_them_cost_no_more_than_others():
     start = np.arange(1000)
     role = np.full(1000, Role.ANNOTATION, np.int8)
     found = nesting._around(np.zeros(1000, np.int32), start, 10**6 + 2000 * start, role)
-    assert (found[: nesting._DEEPEST + 1] == nesting.NONE).all()
+    assert (found[: nesting._DEEPEST + 1] == events.NONE).all()
     assert (found[nesting._DEEPEST + 1 :] >= 0).all()
 
 
