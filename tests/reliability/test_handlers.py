@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -317,6 +318,23 @@ def test_what_a_second_handler_raises_needs_no_op() -> None:
         x = torch.ones(2, device="kit")
         with pytest.raises(SystemExit):
             work(x)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork")  # of jax, and of Python 3.12
+def test_a_forked_child_hears_its_first_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent's next one was a second look, and calls no handler."""
+    heard: list[int] = []
+    signal.signal(SIGNAL, lambda *_: heard.append(1))
+    INTERRUPTS.hook()
+    monkeypatch.setattr(INTERRUPTS, "_sent", SIGNAL)
+    child = os.fork()
+    if not child:
+        try:
+            signal.raise_signal(SIGNAL)
+        finally:
+            os._exit(len(heard))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 def test_what_a_handler_raises_is_no_error_of_a_sessions_end() -> None:

@@ -161,7 +161,8 @@ class Interrupts:
         self.kept.clear()
         self._sessions.clear()
         self._lock = threading.RLock()
-        self._is_sending = self._is_looking = False
+        self._sent = 0
+        self._is_sending = self._is_looking = self._is_postponed = False
 
     # -- sessions --------------------------------------------------------------------------------
 
