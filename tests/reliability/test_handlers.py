@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -24,6 +26,7 @@ from kit.runtime.recording.bulk import Bulk
 from kit.runtime.session.interrupts import INTERRUPTS
 from kit.runtime.session.streams import ThreadStreams
 from kit.torch.dispatch import Dispatcher
+from kit.torch.tensors.unwinding import DeviceQuestion
 from tests.reliability.errors import run_with
 from tests.reliability.training import TimeLimit
 
@@ -223,6 +226,19 @@ def test_a_program_sees_its_own_handlers_whenever_it_has_set_them() -> None:
         with pytest.raises(TypeError):
             signal.signal(SIGNAL, "limit")  # type: ignore[arg-type]
     assert signal.getsignal(SIGNAL) is limit
+
+
+def test_only_c_code_that_holds_the_devices_question_asks_it() -> None:
+    """A list of all objects, as one makes to find a leak, made each Ctrl-C wait for ever."""
+    question = DeviceQuestion()
+    assert not question.is_asked()
+    found = gc.get_objects()
+    assert any(x is question._answer for x in found)
+    assert not question.is_asked()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(question._answer))
+    assert question.is_asked()
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(question._answer))
+    assert not question.is_asked()
 
 
 @contextmanager

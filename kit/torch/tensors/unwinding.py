@@ -10,12 +10,14 @@ takes errors out later.
 
 Before the call, pybind11 makes a text of the name of the Python function that runs, and there
 Python looks for signals, too. It holds what it is about to call, so the count of references to
-that tells a handler's caller that nothing may be raised.
+that tells a handler's caller that nothing may be raised. Those of lists and other containers do
+not count: the program may hold a list of all objects.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 from functools import partial
 from itertools import cycle
 from sys import getrefcount
@@ -53,10 +55,17 @@ class DeviceQuestion:
         base = private("torch._C._acc.DeviceGuard")
         self.guard: Any = type("Guard", (base,), {"type_": self._answer})()
         self._at_rest = getrefcount(self._answer)
+        self._hidden_at_rest = self._hidden()
 
     def is_asked(self) -> bool:
         """Is torch about to call this?"""
-        return getrefcount(self._answer) > self._at_rest
+        if getrefcount(self._answer) <= self._at_rest:
+            return False
+        return self._hidden() > self._hidden_at_rest  # 14 ms with 170,000 objects
+
+    def _hidden(self) -> int:
+        """The references that are no container's."""
+        return getrefcount(self._answer) - len(gc.get_referrers(self._answer))
 
     def take(self) -> BaseException | None:
         """An error that was set while torch asked, once."""
