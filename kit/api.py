@@ -153,6 +153,7 @@ def sweep(
         SweepError: some cells failed; all the others were run, and are in its `runs`.
         SweepInterrupted: an interrupt (also a KeyboardInterrupt); what is done is in its `runs`.
         Cancelled: `cancelled()` became true.
+        BaseException: what the handler of a signal has raised; what is done is in its `runs`.
     """
     from kit.measure.search.sweeps import sweep as measure
 
@@ -188,8 +189,7 @@ def compare(
             for a while is slow for all. The run with the median step time is shown, and all of
             them say how sure a difference is; they are in `repeats` of the comparison.
         devices, processes, options: of each run, as for `kit.run`.
-        progress: called with a text and a fraction of the whole. By default a bar, in a notebook
-            or on a terminal; false: none.
+        progress: as for `kit.sweep`.
         cancelled: asked between steps; true ends it with `Cancelled`, and nothing is kept.
 
     Raises:

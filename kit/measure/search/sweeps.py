@@ -6,16 +6,11 @@ is lost: not by an interrupt, and not by another cell that fails.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import multiprocessing
 import os
 import platform
-import re
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -26,6 +21,7 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
@@ -34,14 +30,14 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from kit.errors import Cancelled, RunFileError, SettingsError, SweepError, SweepInterrupted, note
-from kit.files import as_path
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.provenance import provenance
 from kit.measure.base.turns import TURNS
 from kit.measure.many.placement import Placement
 from kit.measure.many.portable import check_importable, let_go, portable
-from kit.measure.search.source import not_compared, source_of, why_another
+from kit.measure.search.saved import files_of, folder_at, read
+from kit.measure.search.source import not_compared, source_of
 from kit.runs.knob import check_by_name
 from kit.runs.labels import COMMIT
 from kit.runs.run import Run
@@ -82,6 +78,7 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
         SweepError: some cells failed; all the others were run.
         SweepInterrupted: with the runs that had finished.
         Cancelled: `cancelled()` became true.
+        BaseException: what the handler of a signal has raised, with these runs in its `.runs`.
     """
     placement = Placement.of(workload)
     base = placement.workload.fit(settings)
@@ -94,7 +91,7 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
     ]
     if isinstance(executor, ProcessPoolExecutor):
         _check_processes(executor, placement.workload)
-    state = _Sweep(placement, cells, None if path is None else _folder(path), progress, cancelled)
+    state = _Sweep(placement, cells, None if path is None else folder_at(path), progress, cancelled)
     try:
         state.load()
         try:
@@ -112,6 +109,11 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
         missing = [c for i, c in enumerate(cells) if i not in state.runs]
         # `from None`: where a step was when Ctrl-C came says nothing
         raise SweepInterrupted(state.finished, missing, state.where) from None
+    except BaseException as error:
+        if is_of_handler(error):
+            state.save()
+            state.give_runs(error)
+        raise
     if state.failures:
         first = next(iter(state.failures.values()))
         raise SweepError(state.finished, state.failures, list(grid)) from first
@@ -166,8 +168,8 @@ class _Sweep:
         if self.folder is None:
             return
         unknown = ""
-        for i, file in enumerate(_files(self.folder, self.placement, self.cells)):
-            run, why = _read(file, self.placement.name, self.cells[i], self.source)
+        for i, file in enumerate(files_of(self.folder, self.placement, self.cells)):
+            run, why = read(file, self.placement.name, self.cells[i], self.source)
             if run is not None:
                 self.runs[i] = run
                 self.saved.add(i)
@@ -183,7 +185,7 @@ class _Sweep:
 
     def leave(self) -> None:
         """Remember what the steps have changed of what their builder reads."""
-        with contextlib.suppress(Exception):  # of an object of the user's: the runs are there
+        with suppress(Exception):  # of an object of the user's: the runs are there
             if self.folder is not None:
                 left = source_of(self.placement.workload)
                 _BEGAN[self.placement.name, *left.values()] = self.source
@@ -290,7 +292,7 @@ class _Sweep:
         """Write what is not in the folder yet."""
         if self.folder is None:
             return
-        files = _files(self.folder, self.placement, self.cells)
+        files = files_of(self.folder, self.placement, self.cells)
         for i in sorted(set(self.runs) - self.saved):
             try:
                 self.runs[i].save(files[i])
@@ -320,9 +322,14 @@ class _Sweep:
         try:
             warnings.warn(text, stacklevel=level_of_user())
         except Warning as error:
-            error.runs = self.finished  # type: ignore[attr-defined]
-            note(error, "what was measured is in this error's .runs")
+            self.give_runs(error)
             raise
+
+    def give_runs(self, error: Any) -> None:
+        """To an error that is not the kit's, if it takes them: one with slots does not."""
+        with suppress(AttributeError):
+            error.runs = self.finished
+            note(error, "what was measured is in this error's .runs")
 
     def report(self, text: str, fraction: float) -> None:
         """`fraction` is of the cell that is being measured."""
@@ -404,47 +411,3 @@ def _check_processes(executor: ProcessPoolExecutor, workload: Workload) -> None:
         "functions whole (dask.distributed's client.get_executor(), loky)"
     )
     check_importable(workload, advice)
-
-
-def _folder(path: str | os.PathLike[str]) -> Path:
-    folder = as_path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(
-            f"path={os.fspath(path)!r} cannot be a folder for runs: {error}"
-        ) from None
-    return folder
-
-
-def _files(folder: Path, placement: Placement, cells: Iterable[Settings]) -> list[Path]:
-    """A file for each cell; a cell that the grid holds twice has two."""
-    readable = re.sub(r"[^A-Za-z0-9-]+", "_", placement.name)[:40].strip("_") or "workload"
-    where = [] if placement.is_alone else [str(placement.devices), placement.processes]
-    seen: Counter[Settings] = Counter()
-    files = []
-    for cell in cells:
-        text = json.dumps([placement.name, cell.as_dict(), *where], sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:20]
-        seen[cell] += 1
-        again = f"-{seen[cell]}" if seen[cell] > 1 else ""
-        files.append(folder / f"{readable}-{digest}{again}.kitrun")
-    return files
-
-
-def _read(
-    file: Path, name: str, cell: Settings, source: Mapping[str, str]
-) -> tuple[Run | None, str]:
-    """The saved run, or why there is none that can be trusted; "" if there is no file."""
-    try:
-        run = Run.load(file)
-    except FileNotFoundError:
-        return None, ""
-    except (OSError, RunFileError) as error:
-        return None, str(error)
-    if run.name != name:
-        return None, "it is a run of another workload"
-    if run.settings != cell:
-        return None, "it was measured under other settings"
-    why = why_another(run.environment, source)
-    return (None, why) if why else (run, "")
