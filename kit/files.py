@@ -177,8 +177,10 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-        if isinstance(error, OSError):  # of a file whose name nobody has given
-            said = f"{error.strerror or error}; it was not written, and what was there is as before"
+        # Of a file whose name nobody has given. One without a number is none of the system's:
+        # the handler of a signal has raised it, such as the TimeoutError of a time limit.
+        if isinstance(error, OSError) and error.errno is not None:
+            said = f"{error.strerror}; it was not written, and what was there is as before"
             raise OSError(error.errno, said, os.fspath(path)) from error
         raise
 

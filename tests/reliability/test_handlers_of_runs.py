@@ -5,9 +5,11 @@ See `test_handlers.py` for what it does to the steps themselves.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +75,23 @@ def test_a_handlers_error_with_slots_ends_a_sweep_as_it_is() -> None:
     with pytest.raises(Slots) as caught:
         kit.sweep(_counted([], at=2), {"seed": [0, 1]}, NATIVE)
     assert caught.value.runs is None
+
+
+def test_a_time_limit_while_a_run_is_saved_is_no_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most raise `TimeoutError`, which is an OSError: it was a warning, and forgotten."""
+
+    def time_is_over(*_: Any) -> None:
+        raise TimeoutError("time is over")
+
+    def sync(file: int) -> None:
+        monkeypatch.undo()
+        signal.raise_signal(SIGNAL)
+
+    signal.signal(SIGNAL, time_is_over)
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(TimeoutError, match=r"^time is over") as caught:
+        kit.sweep(_counted([], at=0), {"seed": [0, 1]}, NATIVE, path=tmp_path)
+    assert [run.settings.seed for run in caught.value.runs] == [0]  # type: ignore[attr-defined]
+    assert len(list(tmp_path.iterdir())) == 1

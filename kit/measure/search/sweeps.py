@@ -297,6 +297,8 @@ class _Sweep:
             try:
                 self.runs[i].save(files[i])
             except (OSError, RunFileError) as error:
+                if is_of_handler(error):  # a time limit may raise TimeoutError
+                    raise
                 self.warn(f"this run could not be saved, and is kept in memory only: {error}")
             self.saved.add(i)
 
