@@ -1,7 +1,8 @@
 """The events of a Chrome trace that say something about a step, gathered into columns.
 
-`Events.add` is called with each event as it is read, and keeps a few numbers of it. What an event
-is for is its `Role` (`kit.formats.chrome.roles`), found once for each (category, name).
+`Events.extend` is called with some events at a time, as they are read, and keeps a few numbers of
+each. What an event is for is its `Role` (`kit.formats.chrome.roles`), found once for each
+(category, name).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Read a Chrome trace file event by event: bounded memory, whatever the file holds.
+"""Read a Chrome trace file some events at a time: bounded memory, whatever the file holds.
 
     file ::= {"key": value, ..., "traceEvents": [event, ...], ...}  |  [event, ...     "]" optional
            | event event ...     one a line, say
 
 The format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
-All may be packed by gzip, and be UTF-8 or UTF-16. The standard library's scanner decodes one event
-at a time from a window over the text, so a file of a gigabyte needs a few megabytes.
+All may be packed by gzip, and be UTF-8 or UTF-16. A decoder takes some events at a time from a
+window over the text, so a file of a gigabyte needs a few megabytes.
 """
 
 from __future__ import annotations
