@@ -318,6 +318,18 @@ def test_many_threads_take_no_lane_from_a_device_or_the_steps(tmp_path):
     assert "305 lanes: 106 of them are drawn together" in t.notes
 
 
+def test_of_spans_that_start_together_the_longest_comes_first_whatever_part_it_is_of():
+    parts = [Spans(0, "kernel", 0, np.array([start, 9]), np.array([stop, 10]))
+             for start, stop in ((3, 4), (3, 8))]  # fmt: skip
+    t = Spans.timeline(parts, ["device/0"], ["mm"])
+    assert t.stop_ns.tolist() == [8, 4, 10, 10]
+
+
+def test_a_file_of_one_event_has_one_span(tmp_path):
+    t = opened(tmp_path, op("aten::mm", 3, 5))
+    assert shown(t, "kernel") == [("aten::mm", 0, 5000)]
+
+
 def test_waits_that_are_too_many_are_said_not_to_be_counted():
     part = Spans(0, "step", 0, np.array([0]), np.array([10]))
     syncs = [SyncPoint(i, 1, "item") for i in range(MAX_SYNCS + 5)]
