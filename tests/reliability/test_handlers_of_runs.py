@@ -8,14 +8,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import kit
+from kit.measure.attached.recorder import Recorded
+from kit.measure.attached.recording import Recording, Wanted
+from kit.measure.search.source import source_of
 from kit.runtime.session.interrupts import INTERRUPTS
 from tests.reliability.training import TimeLimit
 
@@ -95,3 +101,52 @@ def test_a_time_limit_while_a_run_is_saved_is_no_full_disk(
         kit.sweep(_counted([], at=0), {"seed": [0, 1]}, NATIVE, path=tmp_path)
     assert [run.settings.seed for run in caught.value.runs] == [0]  # type: ignore[attr-defined]
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_handlers_error_is_raised_where_a_loss_is_read() -> None:
+    """It was one of the loss's, and a note of the run."""
+
+    class Loss:
+        def __float__(self) -> float:
+            signal.raise_signal(SIGNAL)
+            return 1.0
+
+    with pytest.raises(TimeLimit):
+        Recorded("a loop", times=[1], losses=[Loss()]).kept_losses()
+
+
+def test_a_handlers_error_is_raised_where_a_trace_is_given_up() -> None:
+    """So is one of the program's where the recording ends; the trace's own are forgotten."""
+    failures: list[Callable[[], None]] = []
+
+    def end_trace() -> None:
+        failures.pop(0)()
+
+    def fail() -> None:
+        raise MemoryError
+
+    recorder: Any = SimpleNamespace(end_trace=end_trace, begin_clock=list, trace_length=1)
+    for second, raised in ((fail, None), (partial(signal.raise_signal, SIGNAL), TimeLimit)):
+        recording = Recording(Recorded("a loop"), recorder, Wanted(2, None), [])
+        failures += [fail, second]
+        with pytest.raises(raised) if raised else nullcontext():
+            recording.close("")
+        assert not failures
+
+
+def test_a_handlers_error_is_raised_where_a_sweep_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There an error of the workload's own objects is forgotten."""
+    asked: list[Any] = []
+
+    def source(workload: Any) -> dict[str, str]:
+        if asked:
+            signal.raise_signal(SIGNAL)
+        asked.append(workload)
+        return source_of(workload)
+
+    monkeypatch.setattr("kit.measure.search.sweeps.source_of", source)
+    with pytest.raises(TimeLimit) as caught:
+        kit.sweep(_counted([], at=0), {"seed": [0]}, NATIVE, path=tmp_path)
+    assert len(caught.value.runs) == 1  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from kit.measure.base.ready import ReadyBatches
 from kit.runs.conditions import OF_OTHERS, UNKNOWN_CONDITIONS, Conditions
 from kit.runs.labels import ENDS_AT, WATCHED
 from kit.runs.run import Run
+from kit.runtime.session.interrupts import is_of_handler
 
 __all__ = ["EXPLICIT", "FAILED", "Recorded", "Recorder"]
 
@@ -73,7 +74,9 @@ class Recorded:
             return ()
         try:
             return tuple(float(loss) for loss in self.losses[: len(self.times)])
-        except Exception as error:  # noqa: BLE001 - the program's, as where a segment failed
+        except Exception as error:  # the program's, as where a segment failed
+            if is_of_handler(error):
+                raise
             self.notes.append(f"the losses could not be read: {error}")
             return ()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ from kit.measure.base.ready import MOST_EMPTYING, MOST_LEAD_IN, ReadyBatches, us
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP, WINDOW
 from kit.runtime.recording.sites import format_site, here
-from kit.runtime.session.interrupts import is_of_handler
+from kit.runtime.session.interrupts import but_of_handlers, is_of_handler
 from kit.text import check_whole_number, format_count
 
 __all__ = ["Recording", "Wanted", "is_of_a_worker", "is_the_loops"]
@@ -105,7 +104,7 @@ class Recording:
         try:
             self._recorder.end_trace()
         except BaseException as error:
-            with contextlib.suppress(Exception):  # the first error is told, and the run is kept
+            with but_of_handlers():  # the first error is told, and the run is kept
                 self._recorder.end_trace()  # an error in the middle must not leave a profiler on
             if not isinstance(error, Exception) or is_the_loops(error):
                 raise

@@ -44,7 +44,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.recording.sites import level_of_user
 from kit.runtime.session.executor import ExecutableCache
-from kit.runtime.session.interrupts import is_of_handler
+from kit.runtime.session.interrupts import but_of_handlers, is_of_handler
 from kit.text import format_count
 
 __all__ = ["sweep"]
@@ -185,7 +185,7 @@ class _Sweep:
 
     def leave(self) -> None:
         """Remember what the steps have changed of what their builder reads."""
-        with suppress(Exception):  # of an object of the user's: the runs are there
+        with but_of_handlers():  # of an object of the user's: the runs are there
             if self.folder is not None:
                 left = source_of(self.placement.workload)
                 _BEGAN[self.placement.name, *left.values()] = self.source
