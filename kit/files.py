@@ -165,7 +165,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
     target = _behind_links(path)  # the new file would replace the link
     temporary = os.path.join(os.path.dirname(target), name)
     try:
-        _sweep(os.path.dirname(os.path.abspath(target)))
+        if sync:  # else it is one of thousands of a folder that is swept by its owner
+            _sweep(os.path.dirname(os.path.abspath(target)))
         with open(temporary, "xb") as file:
             file.write(data)
             if sync:

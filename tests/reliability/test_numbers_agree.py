@@ -401,7 +401,7 @@ def test_the_page_has_the_cards_and_the_numbers_of_the_terminal(
 def test_every_place_says_which_steps_the_waits_are_of(said: dict[str, Said]) -> None:
     own = f"{TRACED_STEPS} traced steps"
     for kind, one in said.items():
-        words = {"jax profile": "o step was measured", "kit": "4 untraced steps", "native": own,
+        words = {"jax profile": "the file marks no steps", "kit": "4 untraced steps", "native": own,
                  "watched": own, "rank": "3 traced steps"}.get(kind, "2 traced steps")  # fmt: skip
         assert words in headline_html(one.run)
         assert words in sync_table_html(one.run)
