@@ -8,7 +8,8 @@ device in C++ code that must not raise, and Python looks for signals there, too.
 called at once, what it raises is kept, and that is raised by the first of these:
 
 - what has called the handler, if the program's own code is on top, or a wait, and no backward pass
-  is under way; it looks again every few milliseconds;
+  is under way; it looks again every few milliseconds, by a second signal of the same number (one
+  of the program's that comes while that is on its way is one with it, and calls no handler);
 - the next op that begins a segment or a phase, the end of a backward pass, of a step or of the
   session, or the next wait for the device, which all call `check`;
 - the function that sets another handler for that signal, as at the end of a time limit.
