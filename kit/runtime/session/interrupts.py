@@ -12,7 +12,8 @@ called at once, what it raises is kept, and that is raised by the first of these
   of the program's that comes while that is on its way is one with it, and calls no handler);
 - the next op that begins a segment or a phase, the end of a backward pass, of a step or of the
   session, or the next wait for the device, which all call `check`;
-- the function that sets another handler for that signal, as at the end of a time limit.
+- the function that sets another handler for that signal, as at the end of a time limit. One that is
+  ended by `signal.alarm(0)` alone may still be raised after its block.
 
 A second one does not wait for the recorder or for a backward pass, if no op is recorded.
 
