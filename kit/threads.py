@@ -1,5 +1,6 @@
 """Start a thread, or say clearly that there are too many; read another one's stack; time limits;
-when no garbage is collected; how a forked child ends, which has none of its parent's threads.
+when no garbage is collected; which objects live, without harm to other threads; how a forked child
+ends, which has none of its parent's threads.
 
 A thread that could not start must not be remembered as one that runs: whoever waits for its work
 would wait for ever. So threads are started here, and kept by their owner afterwards.
@@ -14,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from numbers import Real
 from typing import Any, NoReturn, TypeVar
 
@@ -25,6 +27,8 @@ __all__ = [
     "exit_status",
     "forked",
     "in_forked_children",
+    "living",
+    "living_types",
     "read_stacks",
     "start_thread",
     "waits_for_the_end",
@@ -198,3 +202,18 @@ def _joins_main(thread: threading.Thread) -> bool:
 def _of_pools() -> Collection[threading.Thread]:
     """The threads of all pools of `concurrent.futures`."""
     return getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
+
+
+def living(*kinds: type) -> list[Any]:
+    """All objects of these classes, which are written in Python, and of their subclasses.
+
+    Not by a list of all objects: while another thread makes a tuple of a generator, one more
+    reference to what is half made, as in such a list, is a `SystemError` there.
+    """
+    found = {kind for kind in living_types() if issubclass(kind, kinds)}
+    return [x for x in gc.get_referrers(*found) if type(x) in found] if found else []
+
+
+def living_types() -> set[type]:
+    """The types of all objects, gathered while no other thread can run."""
+    return {*map(type, chain.from_iterable(map(gc.get_objects, (None,))))}

@@ -1,4 +1,4 @@
-"""Stacks of other threads are read without harm to them."""
+"""Stacks of other threads are read, and objects found, without harm to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 
 from kit.errors import EngineError
-from kit.threads import read_stacks, start_thread, without_collection
+from kit.threads import (
+    living,
+    living_types,
+    read_stacks,
+    start_thread,
+    without_collection,
+)
 from tests.reliability.errors import interrupt, lines_of, run_with
 
 # One thread calls functions whose frames differ in size, another reads its stack. The collector
@@ -166,3 +172,52 @@ def test_at_pythons_end_no_limit_is_blamed_for_a_thread_that_cannot_start(
     monkeypatch.setattr(threading.Thread, "start", refused)
     with pytest.raises(EngineError, match="Python is ending; join the thread that still trains"):
         start_thread(lambda: None, "kit prefetch")
+
+
+class Kind:
+    pass
+
+
+class Slotted(Kind):
+    __slots__ = ("one",)
+
+
+class Other:
+    pass
+
+
+def test_objects_of_a_class_and_of_its_subclasses_are_found() -> None:
+    kept = [Kind(), Slotted(), Other()]
+    assert {*map(id, living(Kind))} == {id(kept[0]), id(kept[1])}
+    assert {*map(id, living(Kind, Other))} == {*map(id, kept)}
+    assert {Kind, Slotted, Other} <= living_types()
+    del kept
+    assert living(Kind) == []
+
+
+def test_tuples_that_other_threads_make_meanwhile_are_not_broken() -> None:
+    """`gc.get_objects` broke about one in each search: a `SystemError` in a user's thread."""
+    kept, many = [Kind()], [[i] for i in range(100_000)]
+    broken: list[SystemError] = []
+    is_over = threading.Event()
+
+    def make() -> None:
+        while not is_over.is_set():
+            try:
+                tuple(x for x in range(200))
+            except SystemError as error:
+                broken.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            assert living(Kind) == kept
+            assert Kind in living_types()
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert len(many) == 100_000
+    assert not broken

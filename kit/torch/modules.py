@@ -23,6 +23,7 @@ from kit.errors import words_of
 from kit.runtime.recording.bulk import LISTED_REFERENCES
 from kit.runtime.recording.sites import callers, level_of_user
 from kit.runtime.steps.reach import HOOKS
+from kit.threads import living
 from kit.torch.lazy_modules import await_shapes, with_waiting
 from kit.torch.tensors.learning import attributes_of
 from kit.torch.tensors.private import private
@@ -127,8 +128,7 @@ def _follow(module: nn.Module, moved: dict[int, tuple[Any, Any]]) -> None:
     """Hand the new parameters to the optimizers that hold the old ones."""
     if not _count_held(module, moved):
         return
-    kinds = (torch.optim.Optimizer, nn.Module)
-    for other in [o for o in gc.get_objects() if issubclass(type(o), kinds)]:
+    for other in living(torch.optim.Optimizer, nn.Module):
         if isinstance(other, torch.optim.Optimizer):
             _hand_over(other, moved)
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 import weakref
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from kit.runs.sources import snippets_of
 from kit.runtime.profiling.elsewhere import Look
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.forks import entered, is_any_open
+from kit.threads import living_types
 from kit.torch.tensors.private import private
 from kit.trace import Timeline
 
@@ -273,7 +273,7 @@ class _JaxArrays:
         kind, live = getattr(jax, "Array", None), getattr(jax, "live_arrays", None)
         if kind is None or live is None:
             return ()
-        kinds = () if self._noted else {*map(type, gc.get_objects())}
+        kinds = () if self._noted else living_types()
         is_started = self._noted or any(issubclass(found, kind) for found in kinds)
         return live() if is_started else ()
 

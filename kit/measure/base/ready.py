@@ -9,7 +9,6 @@ The queue of a loader is torch's own matter: where it is kept otherwise, nothing
 
 from __future__ import annotations
 
-import gc
 import math
 import sys
 import weakref
@@ -19,6 +18,7 @@ from typing import Any
 
 from kit.runs.steady import ALIKE, MOST_WARMUP, WINDOW, drift
 from kit.text import format_ms
+from kit.threads import living
 
 __all__ = ["MOST_EMPTYING", "MOST_LEAD_IN", "ReadyBatches", "used_up_text"]
 
@@ -125,7 +125,7 @@ def _live_iterators() -> list[Any]:
                    None)  # fmt: skip
     if kind is None:
         return []
-    return [x for x in gc.get_objects() if issubclass(type(x), kind)]
+    return living(kind)
 
 
 def _is_over(iterator: Any) -> bool:
