@@ -25,7 +25,7 @@ from kit.reports.markdown import report_markdown
 from kit.reports.target import is_markdown
 from kit.runs.analysis.diff import diff_runs
 from kit.runs.analysis.headline import Headlines
-from kit.runs.analysis.sentence import change_sentence
+from kit.runs.analysis.sentence import change_sentence, is_told
 from kit.runs.analysis.story import best_of, story_of
 from kit.runs.change import told_interval
 from kit.runs.labels import device_of, has_other_samples
@@ -222,14 +222,13 @@ def _change(runs: Sequence[Run], headlines: Headlines, old: int, new: int) -> di
         return {}
     if len(runs) ** 2 > MOST_PAIRS:
         step = headlines.steps.difference(old, new)
-        return {"said": headlines.steps.text(old, new), "told": step.is_changed, "cards": {}}
+        return {"said": headlines.steps.text(old, new, step), "told": step.is_changed, "cards": {}}
     found = headlines.differences(old, new)
     by_sample = has_other_samples(runs[old], runs[new])
     unit = "sample" if by_sample else "step"
     said = change_sentence(found, unit=unit, known_doubt=runs[new].doubt)
-    told = any(difference.is_changed for difference in found.values())  # the page has it bold
     cards = headline_changes(found, is_by_sample=by_sample)
-    return {"said": said, "told": told, "cards": cards}
+    return {"said": said, "told": is_told(found), "cards": cards}
 
 
 def _figure_block(

@@ -235,9 +235,12 @@ class StepTimes:
         each = ([_times(run) / n] for run, n in zip((a, b), samples, strict=True))
         return replace(_with_means(found, *each), doubt=doubt_of(a, b))
 
-    def text(self, old: int, new: int) -> str:
-        """`10 ms → 8 ms a step: 20% ± 4% faster`; "" if one of them has no steps."""
-        found = self.difference(old, new)
+    def text(self, old: int, new: int, found: Difference) -> str:
+        """`10 ms → 8 ms a step: 20% ± 4% faster`; "" if one of them has no steps.
+
+        Args:
+            found: what `difference` gives of them.
+        """
         if found.kind == "unknown":
             return ""
         unit = "sample" if has_other_samples(self._runs[old], self._runs[new]) else "step"

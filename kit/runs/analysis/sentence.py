@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from kit.runs.change import Difference
 from kit.text import format_ms, format_number, format_percent
 
-__all__ = ["NOTHING", "change_sentence"]
+__all__ = ["NOTHING", "change_sentence", "is_told"]
 
 NOTHING = "nothing that can be told from noise"
 
@@ -43,6 +43,11 @@ def change_sentence(
         return "not measured in both"
     said = f"a {unit}: {step.text(says_doubt=step.doubt != known_doubt)}"
     return f"{'; '.join(told) or NOTHING}; {said}"
+
+
+def is_told(found: Mapping[str, Difference]) -> bool:
+    """Is anything told from noise? The sentence is bold then."""
+    return any(difference.is_changed for difference in found.values())
 
 
 def _of_step(step: Difference, unit: str) -> str:

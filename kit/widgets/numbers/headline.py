@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kit.runs.analysis.headline import headline_differences
-from kit.runs.analysis.sentence import change_sentence
+from kit.runs.analysis.sentence import change_sentence, is_told
 from kit.runs.knob import knobs_of
 from kit.runs.labels import has_other_samples
 from kit.runs.run import Run
@@ -86,8 +86,7 @@ def _changed(old: Run, new: Run, *, known_doubt: str = "") -> tuple[str, str, bo
     head = "; ".join(f"{label} {a} → {b}" for label, a, b in moved) or "Since the run before"
     unit = "sample" if has_other_samples(old, new) else "step"
     found = headline_differences(old, new)
-    is_changed = any(difference.is_changed for difference in found.values())
-    return head, change_sentence(found, unit=unit, known_doubt=known_doubt), is_changed
+    return head, change_sentence(found, unit=unit, known_doubt=known_doubt), is_told(found)
 
 
 def _moved(old: Settings, new: Settings) -> list[tuple[str, str, str]]:
