@@ -252,6 +252,12 @@ def words_of(error: BaseException) -> str:
         return ""
 
 
+def named(error: BaseException, most: int | None = None) -> str:
+    """`ValueError: what it says`, of that so many characters; its type alone if that is nothing."""
+    text = words_of(error)[:most]
+    return f"{type(error).__name__}{': ' if text else ''}{text}"
+
+
 def note(error: BaseException, text: str) -> None:
     """Add a note to a program's error, which stays the one that is raised if it takes none."""
     with suppress(Exception):  # a frozen dataclass, or a method of its own

@@ -19,14 +19,13 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import Thread, current_thread
 from threading import enumerate as threads
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
 
-from kit.errors import SettingsError, words_of
+from kit.errors import SettingsError, named
 from kit.measure.attached.capture import Capture
-from kit.measure.attached.device_kit import KitRecorder, StepMarks
 from kit.measure.attached.later import LaterSteps
 from kit.measure.attached.native import NativeRecorder
 from kit.measure.attached.optimizers import (
@@ -36,6 +35,7 @@ from kit.measure.attached.optimizers import (
     is_captured,
     is_inner,
     notes_of_left_out,
+    session_around,
 )
 from kit.measure.attached.recorder import EXPLICIT, FAILED, Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_the_loops
@@ -44,9 +44,11 @@ from kit.measure.base.turns import HELD, TURNS
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP
 from kit.runtime.recording.sites import format_site, here
-from kit.runtime.session.session import current_session
 from kit.torch.optimizers import FOLLOWED, OptimizerWatch
 from kit.versions import warn_of_untried
+
+if TYPE_CHECKING:
+    from kit.measure.attached.device_kit import StepMarks
 
 __all__ = ["LoopWatch", "watch"]
 
@@ -349,8 +351,7 @@ class LoopWatch(OptimizerWatch):
             self._later.begin()  # what that took is no time of the loop's
 
     def _between(self, boundary: str, optimizer: Any, loss: Any) -> None:
-        now = self._recording
-        if now is not None:
+        if (now := self._recording) is not None:
             now.end_step(loss)
             if now.is_over:
                 self._end("")
@@ -375,10 +376,12 @@ class LoopWatch(OptimizerWatch):
 
     def _recorder(self, optimizer: Any) -> Recorder:
         device = device_of(optimizer)
-        session = current_session()
+        session = session_around()
         if device != "kit" or session is None:
             self._marks = None
             return NativeRecorder(device, index_of(optimizer))
+        from kit.measure.attached.device_kit import KitRecorder, StepMarks
+
         if self._marks is None:
             self._marks = StepMarks(session)
             session.at_end(partial(_leave, self))
@@ -444,7 +447,4 @@ def _insist(act: Callable[[], None]) -> None:
 
 def _said(error: BaseException | None) -> str:
     """What has ended a loop, in words; "" if nothing did."""
-    if error is None:
-        return ""
-    text = words_of(error)
-    return f"{type(error).__name__}{': ' if text else ''}{text}"[:200]
+    return "" if error is None else named(error, 200)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kit.errors import SettingsError
 from kit.runs.steady import MOST_WARMUP
-from kit.runtime.session.session import current_session
+from kit.runtime.session.forks import is_any_open
 from kit.text import format_count
 from kit.torch.optimizers import step_around
 
+if TYPE_CHECKING:
+    from kit.runtime.session.session import Session
+
 __all__ = ["MANY", "Leader", "device_of", "index_of", "is_captured", "is_inner",
-           "notes_of_left_out", "parameters_of"]  # fmt: skip
+           "notes_of_left_out", "parameters_of", "session_around"]  # fmt: skip
 
 
 MANY = 3  # optimizers, one after the other: the loop makes new ones all the time
@@ -152,11 +155,20 @@ def parameters_of(optimizer: Any) -> Iterator[Any]:
         yield from group["params"]
 
 
+def session_around() -> Session | None:
+    """The session that is open around the loop; a loop without one does not load jax."""
+    if not is_any_open():
+        return None
+    from kit.runtime.session.session import current_session
+
+    return current_session()
+
+
 def device_of(optimizer: Any) -> str:
     """Where the loop trains: by its optimizer's parameters, or else by what is in use."""
     kinds = {p.device.type for p in parameters_of(optimizer)}
     in_use = [name for name in ("kit", "cuda") if name in kinds]
-    if not kinds and current_session() is not None:
+    if not kinds and session_around() is not None:
         return "kit"
     if not kinds:
         return "cuda" if _holds_cuda_memory() else "cpu"

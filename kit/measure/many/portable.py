@@ -7,7 +7,7 @@ import pickle
 import sys
 import traceback
 
-from kit.errors import RAISED_AT, ExecutionError, SettingsError, note, words_of
+from kit.errors import RAISED_AT, ExecutionError, SettingsError, named, note
 from kit.measure.base.context import Workload
 
 __all__ = ["check_importable", "let_go", "portable"]
@@ -39,7 +39,7 @@ def portable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever its constructor raises
-        plain = ExecutionError(f"{type(error).__name__}: {words_of(error)}")
+        plain = ExecutionError(named(error))
         for said in getattr(error, "__notes__", ()):
             plain.add_note(said)
         return plain

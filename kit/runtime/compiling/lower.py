@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kit.errors import LoweringError, words_of
+from kit.errors import LoweringError, named
 from kit.ir import Aval
 from kit.runs.settings import GPUS
 from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
@@ -247,8 +247,7 @@ class _Lowering:
             where = f" recorded at {site}" if site else ""
             types = ", ".join(map(str, op.avals))
             raise LoweringError(
-                f"the rule for {op.name}({types}){where} failed: "
-                f"{type(error).__name__}: {words_of(error)}"
+                f"the rule for {op.name}({types}){where} failed: {named(error)}"
             ) from error
         return results
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kit.errors import Cancelled, ExecutionError, KitError, words_of
+from kit.errors import Cancelled, ExecutionError, KitError, named
 
 __all__ = ["CANCELLED", "DONE", "IN_BETWEEN", "RUNNING", "WAITING", "Operation", "Variable",
            "outcome"]  # fmt: skip
@@ -85,7 +85,7 @@ def outcome(op: Operation) -> tuple[BaseException | None, bool]:
     except KitError as error:
         return error, True
     except BaseException as error:  # noqa: BLE001 - the waiter gets it, the thread lives
-        wrapped = ExecutionError(f"{op!r} failed: {type(error).__name__}: {words_of(error)[:2000]}")
+        wrapped = ExecutionError(f"{op!r} failed: {named(error, 2000)}")
         wrapped.__cause__ = error
         return wrapped, True
     return None, False

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kit.errors import SessionError, words_of
+from kit.errors import SessionError, named
 from kit.runtime.processes.greeting import Badge
 from kit.runtime.processes.links import Links, in_words
 from kit.runtime.recording.sites import line_of
@@ -136,7 +136,7 @@ class Channel:
         """Send to all that this process cannot go on; only the first failure counts."""
         if self.failure:
             return
-        why = f"failed with {type(error).__name__}: {words_of(error)[:500]}{line_of(error)}"
+        why = f"failed with {named(error, 500)}{line_of(error)}"
         self._send("failed", why, "")
         self._end(self.rank, why)
 
@@ -290,4 +290,4 @@ class Channel:
             try:
                 call()
             except Exception as error:  # noqa: BLE001 - the others must be called, too
-                self.failure += f"; after that, {type(error).__name__}: {error}"
+                self.failure += f"; after that, {named(error)}"

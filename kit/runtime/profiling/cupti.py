@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import ctypes
 
-import jax
-
 from kit.runtime.profiling.libraries import loaded
 
-__all__ = ["TAKEN", "has_subscriber", "is_taken"]
+__all__ = ["TAKEN", "has_subscriber"]
 
 TAKEN = (
     "no device kernels: another profiler of this process, such as torch's, holds CUDA's profiling "
@@ -25,11 +23,6 @@ _LIBRARIES = ("libcupti.so.13", "libcupti.so.12", "libcupti.so")
 _MULTIPLE_SUBSCRIBERS = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 _CALLED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 _nothing = _CALLED(lambda *_: None)  # it is asked for nothing, so it is never called
-
-
-def is_taken() -> bool:
-    """Would XLA's profiler be refused now? Never where jax has no GPU."""
-    return jax.default_backend() != "cpu" and has_subscriber()
 
 
 def has_subscriber() -> bool:

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kit.errors import SessionError, to_raise
+from kit.errors import SessionError, named, to_raise
 from kit.ir import Aval
 from kit.runs.gradients import Link
 from kit.runtime.processes.join import Processes
@@ -340,7 +340,7 @@ class Collectives:
                 )
                 jax.block_until_ready(collective.outputs)
         except Exception as error:  # noqa: BLE001 - each reader of the results gets the error
-            why = f"{collective.name} failed: {type(error).__name__}: {error}"
+            why = f"{collective.name} failed: {named(error)}"
             if processes is not None and (failure := processes.channel.wait_for_failure()):
                 why = f"{collective.name} will not happen: {failure}"
             collective.error = SessionError(why)

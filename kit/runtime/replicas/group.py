@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kit.errors import SessionError, words_of
+from kit.errors import SessionError, named
 from kit.runtime.processes.join import Processes
 from kit.runtime.replicas.turns import Turns
 from kit.threads import check_timeout
@@ -84,7 +84,7 @@ class Group:
         with self.changed:
             self.ended.add(rank)
             if error is not None and self.failure is None:
-                self.failure = (rank, f"{type(error).__name__}: {words_of(error)[:500]}")
+                self.failure = (rank, named(error, 500))
         if error is not None and self.processes is not None:
             self.processes.channel.fail(error)
         self._tell()

@@ -21,7 +21,7 @@ from weakref import finalize, ref
 import jax
 import numpy as np
 
-from kit.errors import EngineError, ExecutionError, KitError, words_of
+from kit.errors import EngineError, ExecutionError, KitError, named, words_of
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.checks import Checks
 from kit.runtime.compiling.disk_cache import use_disk_cache
@@ -419,7 +419,7 @@ def _summary(error: BaseException) -> str:
     before, found, trace = text.partition("Traceback (most recent call last):")
     if found:
         return trace.strip().splitlines()[-1].strip()[:2000] or before
-    return f"{type(error).__name__}: {text[:2000]}"
+    return named(error, 2000)
 
 
 def _nothing() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from kit.errors import SessionError, SettingsError, words_of
+from kit.errors import SessionError, SettingsError, named
 from kit.runs.gradients import Link
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
@@ -205,9 +205,8 @@ class Replicas:
             rank, error = self._parted
             raise SessionError(
                 f"the replicas have parted: the update of replica {rank} failed "
-                f"({type(error).__name__}: {words_of(error)}), "
-                "others have made theirs. Make a new DataParallel, of the model with one replica's "
-                "net.modules[0].state_dict(), or with what you saved"
+                f"({named(error)}), others have made theirs. Make a new DataParallel, of the model "
+                "with one replica's net.modules[0].state_dict(), or with what you saved"
             ) from error
 
     @contextlib.contextmanager
