@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +25,7 @@ __all__ = [
     "in_packages",
     "is_no_users",
     "open_plain",
+    "sweep",
     "write_whole",
 ]
 
@@ -150,11 +151,14 @@ def encoding_of(first: bytes) -> str:
     return "utf-16-be" if first in (b"\0{", b"\0[") else "utf-8-sig"
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True) -> None:
+def write_whole(
+    path: str | os.PathLike[str], data: bytes, *, sync: bool = True, mode: int = 0o666
+) -> None:
     """Write a file, a link's where the path is one: all of it or nothing.
 
     Args:
         sync: wait until the disk has it; without, a machine that loses its power may leave a part.
+        mode: what `umask` is taken from.
 
     Raises:
         OSError: it cannot be written, or is no plain file; what was there is then untouched.
@@ -166,8 +170,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
     temporary = os.path.join(os.path.dirname(target), name)
     try:
         if sync:  # else it is one of thousands of a folder that is swept by its owner
-            _sweep(os.path.dirname(os.path.abspath(target)))
-        with open(temporary, "xb") as file:
+            _sweep_once(os.path.dirname(os.path.abspath(target)))
+        with open(temporary, "xb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
             if sync:
                 file.flush()
@@ -186,8 +190,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
         raise
 
 
-@lru_cache(256)  # once a process: a folder may hold thousands of files
-def _sweep(folder: str) -> None:
+def sweep(folder: str) -> None:
     """Remove what processes had not written to its end when they were killed."""
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         for entry in found:
@@ -196,6 +199,9 @@ def _sweep(folder: str) -> None:
                     age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
                     if age_s > _STALE_S:
                         os.unlink(entry.path)
+
+
+_sweep_once = lru_cache(256)(sweep)  # a folder may hold thousands of files
 
 
 def keep_places() -> list[int]:

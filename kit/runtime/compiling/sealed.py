@@ -3,8 +3,7 @@
 What somebody else wrote, what was put in another's place and what is torn is compiled again. The
 seal is an HMAC of the entry's name and contents with a key of this user, which lies beside the
 entries. Nothing here takes a lock, and a write costs the same whether there are ten entries or a
-hundred thousand: entries appear by a rename, and one write in some thousand makes room. What a
-killed process has left half written goes when the folder is opened.
+hundred thousand: entries appear by a rename, and one write in some thousand makes room.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ import hmac
 import os
 import secrets
 import sys
-import time
 import warnings
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
-from kit.files import open_plain, write_whole
+from kit.files import open_plain, sweep, write_whole
 from kit.text import safe_terminal
 
 __all__ = ["MAX_BYTES", "SealedFolder"]
@@ -32,7 +29,6 @@ _SUFFIX = ".sealed"
 _KEY = "key"
 _KEY_BYTES = 32
 _SEAL_BYTES = 32
-_STALE_S = 3600.0  # a file that is still being written is younger
 
 
 class SealedFolder:
@@ -46,7 +42,7 @@ class SealedFolder:
         self._path = Path(folder)  # jax's name for it: jax logs it
         self._key = _key_of(self._path)
         self._has_failed = False  # at writing an entry
-        self._sweep()
+        sweep(folder)
 
     def get(self, key: str) -> bytes | None:
         """What was put under this name, by this user; None if there is nothing that is."""
@@ -85,8 +81,7 @@ class SealedFolder:
             self.make_room()
 
     def make_room(self) -> None:
-        """Remove what a kill left, and the least recently used entries beyond `MAX_BYTES`."""
-        self._sweep()
+        """Remove the least recently used files beyond `MAX_BYTES`."""
         # "-cache": of jax's own cache, which earlier versions kept here
         entries = sorted(self._files(_SUFFIX, ".tmp", "-cache", "-atime"))
         total = sum(size for _, size, _ in entries)
@@ -97,14 +92,6 @@ class SealedFolder:
             total -= size
             with contextlib.suppress(OSError):
                 os.unlink(path)
-
-    def _sweep(self) -> None:
-        """Remove what processes had not written to its end when they were killed."""
-        now = time.time()
-        for written, _, path in self._files(".tmp"):
-            if now - written > _STALE_S:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
 
     def _files(self, *suffixes: str) -> Iterator[tuple[float, int, str]]:
         """When each file of such a name was last used, its size, and its path."""
@@ -131,14 +118,8 @@ def _key_of(folder: Path) -> bytes:
     path = folder / _KEY
     for _ in range(2):
         if not path.exists():
-            fresh = folder / f"{_KEY}.{secrets.token_hex(4)}.tmp"
-            try:
-                with open(fresh, "xb", opener=partial(os.open, mode=0o600)) as file:
-                    file.write(secrets.token_bytes(_KEY_BYTES))
-                os.replace(fresh, path)  # of several processes the last one's counts
-            except BaseException:  # a full disk
-                fresh.unlink(missing_ok=True)
-                raise
+            # Of several processes the last one's counts.
+            write_whole(path, secrets.token_bytes(_KEY_BYTES), sync=False, mode=0o600)
         with open(path, "rb", opener=_open_no_link) as file:
             state, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
         if sys.platform != "win32" and (state.st_uid != os.getuid() or state.st_mode & 0o077):

@@ -167,13 +167,14 @@ def test_what_a_killed_writer_left_goes_when_the_folder_is_opened(
 ) -> None:
     """Each stayed until two gigabytes were full."""
     SealedFolder(str(tmp_path)).put("step", b"machine code")
-    for name, age_s in (("left.tmp", 7200), ("key.ab12.tmp", 7200), ("live.tmp", 60)):
+    left, live, folder = (f".kit-{i:016x}.tmp" for i in range(3))
+    for name, age_s in ((left, 7200), (live, 60)):
         (tmp_path / name).write_bytes(b"half")
         os.utime(tmp_path / name, (time.time() - age_s,) * 2)
-    (tmp_path / "folder.tmp").mkdir()
-    os.utime(tmp_path / "folder.tmp", (1, 1))
+    (tmp_path / folder).mkdir()
+    os.utime(tmp_path / folder, (1, 1))
     assert SealedFolder(str(tmp_path)).get("step") == b"machine code"
-    assert names(tmp_path) == {"key", "step.sealed", "live.tmp", "folder.tmp"}
+    assert names(tmp_path) == {"key", "step.sealed", live, folder}
     (tmp_path / "key").unlink()
 
     def full(*_: object) -> None:
@@ -182,7 +183,7 @@ def test_what_a_killed_writer_left_goes_when_the_folder_is_opened(
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space left"):
         SealedFolder(str(tmp_path))
-    assert names(tmp_path) == {"step.sealed", "live.tmp", "folder.tmp"}
+    assert names(tmp_path) == {"step.sealed", live, folder}
 
 
 def test_threads_and_a_stopped_process_do_not_keep_each_other_waiting(tmp_path: Path) -> None:
