@@ -54,7 +54,7 @@ BELOW: dict[str, list[str]] = {
     "runs/analysis": [*_DATA, "runs/device"],
     "runs/whatif": [*_DATA, "runs/device", "runs/analysis"],
     "runs/tables": [*_DATA, "runs/device", "runs/analysis"],
-    "formats": [*_DATA, "runs/analysis", "formats/chrome"],
+    "formats": [*_DATA, "runs/analysis", "runs/tables", "formats/chrome"],
     "formats/chrome": _DATA,
     "formats/ranks": [
         *_DATA,

@@ -30,6 +30,7 @@ from kit.formats.chrome.twins import MERGED
 from kit.formats.foreign import Clock, Streams, as_event, foreign_imported, link_of
 from kit.formats.nvtx import category_and_name
 from kit.formats.refused import why_refused_database
+from kit.runs.tables.sqlite import Budget, as_text, may_read
 from kit.text import format_count
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, naming
 
@@ -37,7 +38,6 @@ __all__ = ["FORMAT", "read_nsys"]
 
 FORMAT = "Nsight Systems"
 _MAX_OPERATIONS = 4_000_000_000
-_EVERY = 1_000_000
 _FEW = 1_001  # of the times, to know what is usual
 _MAX_TEXT = 1 << 20
 _MAX_CHARS = 1 << 30  # of all names
@@ -71,14 +71,13 @@ _TOGETHER = (
     "and are shown together. To compare them as ranks, trace each into a file of its own, as by "
     "`torchrun --no-python nsys profile -o rank%q{RANK} python train.py`"
 )
-_ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION)
 
 
 def read_nsys(path: str | os.PathLike[str], step_by: str = "") -> Imported:
     """The trace in a `.sqlite` file; arguments and errors as of `read_chrome`."""
     check_plain(path)
     address = f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1"
-    budget = _Budget()
+    budget = Budget(_MAX_OPERATIONS)
     with naming(path):
         try:
             with closing(sqlite3.connect(address, uri=True)) as database:
@@ -179,40 +178,21 @@ def _process(number: Any) -> int | None:
     return number >> 24 & 0xFFFFFF if type(number) is int and number > 0 else None
 
 
-class _Budget:
-    """How much a file may ask of SQLite, which reports to `spend` now and then."""
-
-    def __init__(self) -> None:
-        self._left = _MAX_OPERATIONS
-
-    def spend(self) -> int:
-        """Not 0: stop. Ctrl-C is raised in here; SQLite catches it, and stops, too."""
-        self._left -= _EVERY
-        return int(self._left <= 0)
-
-    def was_interrupted(self, error: Exception) -> bool:
-        """Was it Ctrl-C that stopped SQLite, and not the end of the budget?"""
-        code = getattr(error, "sqlite_errorcode", None)
-        return code == sqlite3.SQLITE_INTERRUPT and self._left > 0
-
-
 class _Tables:
     """The plain tables of a file, row by row."""
 
-    def __init__(self, database: sqlite3.Connection, budget: _Budget) -> None:
+    def __init__(self, database: sqlite3.Connection, budget: Budget) -> None:
         self._database = database
-        database.text_factory = lambda data: data.decode(errors="replace")
+        database.text_factory = as_text
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT)
         database.execute("pragma trusted_schema = off")
         database.execute("pragma temp_store = memory")  # where rows are sorted
-        database.set_progress_handler(budget.spend, _EVERY)
+        budget.watch(database)
         found = database.execute("select name from sqlite_master where type = 'table'")
         names = [name for (name,) in islice(found, _MAX_TABLES)]
         self.of_others = why_refused_database(names)
         self._columns = {name: self._known(name) for name in names if name in _TABLES}
-        database.set_authorizer(
-            lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
-        )
+        database.set_authorizer(may_read)
         self._clock = Clock(self._usual_time())
 
     def _usual_time(self) -> int | None:

@@ -16,6 +16,7 @@ import kit
 from kit.cli.main import main
 from kit.errors import TraceFileError
 from kit.formats import nsys
+from kit.runs.tables import sqlite
 from tests.factories import HOSTILE
 from tests.formats.made_profiles import THREAD
 from tests.formats.made_profiles import nsys as nsys_report
@@ -325,19 +326,19 @@ def test_the_first_gpu_of_each_process_may_be_another_one(
 
 
 def test_ctrl_c_while_a_file_is_read_is_no_wrong_file(tmp_path: Path, monkeypatch) -> None:
-    class Pressed(nsys._Budget):
+    class Pressed(nsys.Budget):
         def spend(self) -> int:
             signal.raise_signal(signal.SIGINT)
             return super().spend()
 
-    monkeypatch.setattr(nsys, "_EVERY", 10)
-    monkeypatch.setattr(nsys, "_Budget", Pressed)
+    monkeypatch.setattr(sqlite, "EVERY", 10)
+    monkeypatch.setattr(nsys, "Budget", Pressed)
     with pytest.raises(KeyboardInterrupt):
         kit.open_trace(nsys_report(tmp_path / "report.sqlite"))
 
 
 def test_what_a_file_asks_of_sqlite_is_bounded(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(nsys, "_EVERY", 10)
+    monkeypatch.setattr(sqlite, "EVERY", 10)
     monkeypatch.setattr(nsys, "_MAX_OPERATIONS", 200)
     with pytest.raises(TraceFileError, match="interrupted"):
         kit.open_trace(nsys_report(tmp_path / "report.sqlite"))

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from kit.errors import QueryError
 from kit.runs.run import Run
 from kit.runs.tables.columns import TABLES, Field, Table, Texts, Values
+from kit.runs.tables.sqlite import Budget, as_text, may_read
 from kit.text import (
     check_whole_number,
     format_count,
@@ -42,13 +43,6 @@ MAX_FILLED = 12_000_000  # rows of all tables, of all ranks: a gigabyte
 _SHOWN = 30  # rows, where an answer shows itself
 _CELL = 60  # characters
 _AT_ONCE = 50_000  # rows
-_EVERY = 1_000_000  # operations between two looks at Ctrl-C
-_MAY = {
-    sqlite3.SQLITE_SELECT,
-    sqlite3.SQLITE_READ,
-    sqlite3.SQLITE_FUNCTION,
-    sqlite3.SQLITE_RECURSIVE,
-}
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 16 << 20,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
@@ -150,20 +144,20 @@ def ask(
     Raises:
         QueryError: as of `query`; or the tables have too many rows.
     """
-    budget = _Budget(operations)
+    budget = Budget(operations)
     named = named_tables(sql, tables)
     with closing(sqlite3.connect(":memory:")) as database:
-        database.text_factory = lambda data: data.decode(errors="replace")
+        database.text_factory = as_text
         _fill(database, parts(named))
-        _bound(database, _may)
-        database.set_progress_handler(budget.spend, _EVERY)
+        _bound(database, may_read)
+        budget.watch(database)
         try:
             cursor = database.execute(sql)
             if cursor.description is None:
                 raise QueryError("it asks for nothing: write select ... from ...")
             return _answer(cursor)
         except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
-            raise budget.reason(error, tables) from None
+            raise _reason(budget, error, tables) from None
 
 
 def named_tables(sql: str, tables: Sequence[Table]) -> list[Table]:
@@ -177,7 +171,7 @@ def named_tables(sql: str, tables: Sequence[Table]) -> list[Table]:
     def look(action: int, what: str | None, more: str | None, *rest: str | None) -> int:
         if action == sqlite3.SQLITE_READ and what is not None:
             read.add(what.lower())
-        return _may(action, what, more, *rest)
+        return may_read(action, what, more, *rest)
 
     with closing(sqlite3.connect(":memory:")) as database:
         for table in tables:
@@ -189,7 +183,7 @@ def named_tables(sql: str, tables: Sequence[Table]) -> list[Table]:
             database.execute(sql)
         except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
             if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
-                raise _Budget(1).reason(error, tables) from None
+                raise _reason(Budget(1), error, tables) from None
     return [table for table in tables if table.name in read]
 
 
@@ -200,37 +194,19 @@ def _bound(database: sqlite3.Connection, may: Callable[..., int]) -> None:
     database.set_authorizer(may)
 
 
-class _Budget:
-    """How much a question may ask of SQLite, which reports to `spend` now and then."""
-
-    def __init__(self, operations: int) -> None:
-        self._left = operations
-
-    def spend(self) -> int:
-        """Not 0: stop. Where Ctrl-C is pressed, it is raised in here, and SQLite stops, too."""
-        self._left -= _EVERY
-        return int(self._left <= 0)
-
-    def reason(self, error: Exception, tables: Sequence[Table]) -> BaseException:
-        """What to raise for an error of SQLite's."""
-        if self._left <= 0:
-            return QueryError("it takes too long: is there a join without a condition?")
-        code = getattr(error, "sqlite_errorcode", None)
-        if code == sqlite3.SQLITE_INTERRUPT:
-            return KeyboardInterrupt()
-        is_refused = str(error).startswith("not authorized") or "prohibited" in str(error)
-        if is_refused or code == sqlite3.SQLITE_AUTH:
-            return QueryError("it may read the tables of the run, and do nothing else")
-        names = ", ".join(table.name for table in tables)
-        return QueryError(
-            f"{str(error).rstrip('.')}. The tables are {names}; kit query TRACE lists their columns"
-        )
-
-
-def _may(action: int, what: str | None, more: str | None, *_: str | None) -> int:
-    """Reading is allowed, and nothing else: no other file, no setting, no change."""
-    is_read = action in _MAY and more != "load_extension"
-    return sqlite3.SQLITE_OK if is_read else sqlite3.SQLITE_DENY
+def _reason(budget: Budget, error: Exception, tables: Sequence[Table]) -> BaseException:
+    """What to raise for an error of SQLite's."""
+    if budget.is_spent:
+        return QueryError("it takes too long: is there a join without a condition?")
+    if budget.was_interrupted(error):
+        return KeyboardInterrupt()
+    is_refused = str(error).startswith("not authorized") or "prohibited" in str(error)
+    if is_refused or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
+        return QueryError("it may read the tables of the run, and do nothing else")
+    names = ", ".join(table.name for table in tables)
+    return QueryError(
+        f"{str(error).rstrip('.')}. The tables are {names}; kit query TRACE lists their columns"
+    )
 
 
 def _fill(database: sqlite3.Connection, parts: Iterable[Part]) -> None:

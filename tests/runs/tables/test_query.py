@@ -234,13 +234,13 @@ def test_a_question_that_never_ends_is_stopped() -> None:
 def test_ctrl_c_stops_a_question(monkeypatch) -> None:
     looks = []
 
-    class Pressed(asked._Budget):
+    class Pressed(asked.Budget):
         def spend(self) -> int:
             looks.append(1)
             signal.raise_signal(signal.SIGINT)
             return super().spend()
 
-    monkeypatch.setattr(asked, "_Budget", Pressed)
+    monkeypatch.setattr(asked, "Budget", Pressed)
     endless = "with recursive a(x) as (select 1 union all select x + 1 from a) select max(x) from a"
     with pytest.raises(KeyboardInterrupt):
         empty_run().query(endless)
