@@ -1,4 +1,4 @@
-"""Every exception that kit raises on purpose.
+"""Every exception that kit raises on purpose; those that the handlers of signals have raised.
 
     KitError
     ├── SettingsError (ValueError)        a setting has a value that it cannot have
@@ -29,8 +29,8 @@ Each message says what is wrong, where in the user's code, and what to do about 
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -262,6 +262,29 @@ def note(error: BaseException, text: str) -> None:
     """Add a note to a program's error, which stays the one that is raised if it takes none."""
     with suppress(Exception):  # a frozen dataclass, or a method of its own
         error.add_note(text)
+
+
+def call_handler(handler: Callable[..., object], *args: Any) -> None:
+    """Call the handler of a signal, whose errors `is_of_handler` tells from all others."""
+    handler(*args)
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Has the handler of a signal raised this, whatever ran then?"""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not call_handler.__code__:
+        trace = trace.tb_next
+    return trace is not None
+
+
+@contextmanager
+def but_of_handlers() -> Iterator[None]:
+    """An error of the block is forgotten, but what the handler of a signal has raised."""
+    try:
+        yield
+    except Exception as error:
+        if is_of_handler(error):
+            raise
 
 
 def _cells(count: int) -> str:

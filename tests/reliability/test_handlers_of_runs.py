@@ -22,6 +22,7 @@ import kit
 from kit.measure.attached.recorder import Recorded
 from kit.measure.attached.recording import Recording, Wanted
 from kit.measure.search.source import source_of
+from kit.runtime.profiling import device_spans
 from kit.runtime.session.interrupts import INTERRUPTS
 from tests.reliability.training import TimeLimit
 
@@ -132,6 +133,34 @@ def test_a_handlers_error_is_raised_where_a_trace_is_given_up() -> None:
         with pytest.raises(raised) if raised else nullcontext():
             recording.close("")
         assert not failures
+
+
+@pytest.mark.parametrize("at", ["start", "stop"])
+def test_a_handlers_error_is_none_of_xlas_profiler(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a note of a run without kernels, and the time limit was lost."""
+    begin = device_spans._start
+
+    def start(options: Any) -> Callable[[], Any]:
+        end = begin(options)
+
+        def stop() -> Any:
+            found = end()
+            signal.raise_signal(SIGNAL)
+            return found
+
+        if at == "start":
+            signal.raise_signal(SIGNAL)
+        return stop
+
+    monkeypatch.setattr(device_spans, "_start", start)
+    with pytest.raises(TimeLimit), device_spans.profiled():
+        pass
+    monkeypatch.undo()
+    with device_spans.profiled() as profile:
+        pass
+    assert profile.notes == ()  # the profiler was not left on
 
 
 def test_a_handlers_error_is_raised_where_a_sweep_ends(

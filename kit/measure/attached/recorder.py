@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kit.errors import is_of_handler
 from kit.measure.base.machine import Usage, conditions_of
 from kit.measure.base.ready import ReadyBatches
 from kit.runs.conditions import OF_OTHERS, UNKNOWN_CONDITIONS, Conditions
 from kit.runs.labels import ENDS_AT, WATCHED
 from kit.runs.run import Run
-from kit.runtime.session.interrupts import is_of_handler
 
 __all__ = ["EXPLICIT", "FAILED", "Recorded", "Recorder"]
 

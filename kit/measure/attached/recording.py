@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, but_of_handlers, is_of_handler
 from kit.measure.attached.recorder import EXPLICIT, FAILED, Recorded, Recorder
 from kit.measure.base.machine import Watch as MachineWatch
 from kit.measure.base.provenance import provenance
@@ -17,7 +17,6 @@ from kit.measure.base.ready import MOST_EMPTYING, MOST_LEAD_IN, ReadyBatches, us
 from kit.runs.run import Run
 from kit.runs.steady import MOST_WARMUP, WINDOW
 from kit.runtime.recording.sites import format_site, here
-from kit.runtime.session.interrupts import but_of_handlers, is_of_handler
 from kit.text import check_whole_number, format_count
 
 __all__ = ["Recording", "Wanted", "is_of_a_worker", "is_the_loops"]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.errors import Cancelled, SettingsError, words_of
+from kit.errors import Cancelled, SettingsError, is_of_handler, words_of
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.many.placement import Placement
 from kit.measure.search.tuned import (
@@ -32,7 +32,6 @@ from kit.runs.knob import check_by_name, knobs_of
 from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.run import Run
 from kit.runs.settings import ENOUGH, Settings
-from kit.runtime.session.interrupts import is_of_handler
 from kit.runtime.steps.stepper import CONFIRM
 from kit.text import check_number
 

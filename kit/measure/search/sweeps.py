@@ -29,7 +29,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from kit.errors import Cancelled, RunFileError, SettingsError, SweepError, SweepInterrupted, note
+from kit.errors import (
+    Cancelled,
+    RunFileError,
+    SettingsError,
+    SweepError,
+    SweepInterrupted,
+    but_of_handlers,
+    is_of_handler,
+    note,
+)
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.provenance import provenance
@@ -44,7 +53,6 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.recording.sites import level_of_user
 from kit.runtime.session.executor import ExecutableCache
-from kit.runtime.session.interrupts import but_of_handlers, is_of_handler
 from kit.text import format_count
 
 __all__ = ["sweep"]

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from kit.errors import words_of
+from kit.errors import is_of_handler, words_of
 from kit.runtime.profiling.clocks import DayClock
 from kit.runtime.profiling.cupti import TAKEN, has_subscriber
 from kit.runtime.profiling.launches import Issue, issues_of, number_runs
@@ -107,7 +107,9 @@ def profiled() -> Iterator[Profile]:
         options.enable_hlo_proto = False  # very dear, and the text comes from the executable
     try:
         stop = _start(options)
-    except Exception as error:  # noqa: BLE001 - a run without kernels is still a run
+    except Exception as error:
+        if is_of_handler(error):
+            raise
         profile.notes = (f"no device kernels: the profiler did not start ({error})",)
         yield profile
         return
@@ -122,7 +124,9 @@ def profiled() -> Iterator[Profile]:
         try:
             seen, said = stop(), profile._clock.note()
             profile._data, profile.notes = (None, (said,)) if said else (seen, ())
-        except Exception as error:  # noqa: BLE001 - another session was running
+        except Exception as error:
+            if is_of_handler(error):
+                raise
             profile.notes = (f"no device kernels: the profiler failed ({error})",)
 
 

@@ -39,7 +39,7 @@ from types import FrameType
 from typing import Any, Protocol
 from weakref import ref
 
-from kit.errors import SessionError
+from kit.errors import SessionError, call_handler
 from kit.runtime.engine.operations import IN_BETWEEN
 from kit.runtime.recording.sites import KIT, callers
 from kit.threads import in_forked_children
@@ -47,8 +47,6 @@ from kit.threads import in_forked_children
 __all__ = [
     "INTERRUPTS",
     "Interrupts",
-    "but_of_handlers",
-    "is_of_handler",
     "no_session",
     "postponed",
     "refuse_in_handler",
@@ -205,7 +203,7 @@ class Interrupts:
             self._sent = 0
         else:
             try:
-                handler(number, frame)
+                call_handler(handler, number, frame)
                 return
             except BaseException as error:  # noqa: BLE001 - raised here or later
                 self.kept.append((number, error))
@@ -306,24 +304,6 @@ class Interrupts:
 INTERRUPTS = Interrupts()
 postponed = INTERRUPTS.postponed
 _ARRIVE = Interrupts.arrive.__code__
-
-
-def is_of_handler(error: BaseException) -> bool:
-    """Has the handler of a signal raised this, whatever ran then?"""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code is not _ARRIVE:
-        trace = trace.tb_next
-    return trace is not None
-
-
-@contextlib.contextmanager
-def but_of_handlers() -> Iterator[None]:
-    """An error of the block is forgotten, but what the handler of a signal has raised."""
-    try:
-        yield
-    except Exception as error:
-        if is_of_handler(error):
-            raise
 
 
 def _own(handler: Any) -> Any:

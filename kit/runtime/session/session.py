@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import ref
 
-from kit.errors import SessionError
+from kit.errors import SessionError, but_of_handlers
 from kit.ir.graph import GraphDiff
 from kit.ir.plan import OpStream
 from kit.runs.bulk_sizes import BulkSizes
@@ -33,7 +33,7 @@ from kit.runtime.session.ends import watch_ends
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.forks import watch_forks
 from kit.runtime.session.inputs import Inputs
-from kit.runtime.session.interrupts import but_of_handlers, no_session
+from kit.runtime.session.interrupts import no_session
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.reads import Reads
 from kit.runtime.session.redo import Redo
