@@ -29,6 +29,7 @@ __all__ = [
     "followed",
     "gradient_of",
     "rounded_once",
+    "two_sided",
     "var",
     "vector_norm",
     "wide",
@@ -150,11 +151,27 @@ def followed(product: Rule, a: Array, b: Array, add: Callable[[Array], Array]) -
     return lax.platform_dependent(a, b, cpu=in_float32, default=narrow)
 
 
+def two_sided(function: Rule) -> Rule:
+    """A function with f(conj z) = conj f(z): on its cut a zero's sign tells the side, as in torch.
+
+    XLA and jax take each number on the cut for one above it.
+    """
+
+    def rule(z: Array) -> Array:
+        if not jnp.iscomplexobj(z):
+            return function(z)
+        above = function(lax.complex(z.real, jnp.abs(z.imag)))
+        return jnp.where(jnp.signbit(z.imag), jnp.conj(above), above)
+
+    return rule
+
+
+_sqrt = two_sided(jnp.sqrt)
 UNARY = _table(
     {
         "abs": jnp.abs, "neg": jnp.negative, "exp": lambda x: jnp.exp(floating(x)),
         "expm1": lambda x: jnp.expm1(floating(x)), "log": lambda x: jnp.log(floating(x)),
-        "log1p": lambda x: jnp.log1p(floating(x)), "sqrt": lambda x: jnp.sqrt(floating(x)),
+        "log1p": lambda x: jnp.log1p(floating(x)), "sqrt": lambda x: _sqrt(floating(x)),
         "log2": rounded_once(lambda x: jnp.log2(floating(x))),
         "log10": rounded_once(lambda x: jnp.log10(floating(x))),
         "rsqrt": lambda x: lax.rsqrt(floating(x)), "sin": lambda x: jnp.sin(floating(x)),
@@ -252,11 +269,14 @@ def _lerp(x: Array, y: Array, w: Any) -> Array:
 
 def _pow(x: Any, y: Any) -> Array:
     if isinstance(y, float) and y == 0.5:  # torch's root of -inf is not a number
-        return jnp.sqrt(floating(x))
+        return _sqrt(floating(x))
     integers = all(jnp.issubdtype(jnp.result_type(v), jnp.integer) for v in (x, y))
     if integers and isinstance(y, Array):
         return _integer_pow(x, y)
-    return jnp.power(widened(x, y), y)
+    found = jnp.power(widened(x, y), y)
+    if jnp.iscomplexobj(found):  # XLA's power of 0j is not a number where y is complex
+        found = jnp.where((x == 0) & (jnp.real(y) > 0), 0, found)
+    return found
 
 
 def _integer_pow(x: Any, y: Array) -> Array:
@@ -299,12 +319,6 @@ def _clamp(x: Array, low: Any = None, high: Any = None) -> Array:
     return x if high is None else jnp.minimum(x, high)
 
 
-def _nan_to_num(x: Array, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Array:
-    """Each number is looked at once: NaN may become an infinity, and remains one."""
-    filled = jnp.nan_to_num(x, posinf=posinf, neginf=neginf)
-    return filled if nan is None else jnp.where(jnp.isnan(x), jnp.asarray(nan, x.dtype), filled)
-
-
 def _gelu(x: Array, *, approximate: str = "none") -> Array:
     return jax.nn.gelu(x, approximate=approximate == "tanh")
 
@@ -320,7 +334,6 @@ TERNARY = Rules({
     "aten.clamp_max.default": lambda x, high: jnp.minimum(x, high),
     "aten.masked_fill.Scalar": lambda x, m, v: jnp.where(m, cast(jnp.asarray(v), x.dtype), x),
     "aten.masked_fill.Tensor": lambda x, m, v: jnp.where(m, cast(v, x.dtype), x),
-    "aten.nan_to_num.default": _nan_to_num,
     "aten.gelu.default": rounded_once(_gelu),
     "aten.gelu_backward.default": rounded_once(gradient_of(_gelu)),
     "aten.threshold_backward.default": lambda g, x, t: jnp.where(x <= t, 0, g),

@@ -180,7 +180,7 @@ def _factors(rule: Rule) -> Rule:
     return multi
 
 
-def _power_sum(x: Array, p: Any, dtype: str | None = None) -> Array:
+def _power_sum(x: Array, p: Any = 2, dtype: str | None = None) -> Array:
     return jnp.sum(jnp.abs(x if dtype is None else x.astype(dtype)) ** p)
 
 
@@ -192,7 +192,7 @@ _FOREACH: dict[tuple[str, ...], Rule] = {
     ("div", "List", "Scalar", "ScalarList", "Tensor"): BINARY["aten.div.Tensor"],
     ("maximum", "List", "Scalar", "ScalarList"): jnp.maximum,
     ("minimum", "List", "Scalar", "ScalarList"): jnp.minimum,
-    ("pow", "List", "Scalar", "ScalarList"): jnp.power,
+    ("pow", "List", "Scalar", "ScalarList"): BINARY["aten.pow.Tensor_Tensor"],
     ("clamp_min", "List", "Scalar", "ScalarList"): jnp.maximum,
     ("clamp_max", "List", "Scalar", "ScalarList"): jnp.minimum,
     ("lerp", "List", "Scalar", "ScalarList"): TERNARY["aten.lerp.Scalar"],
@@ -211,5 +211,6 @@ MULTI_TENSOR = Rules({
        for (op, *overloads), rule in _FOREACH.items() for overload in overloads},
     **{f"aten._foreach_{op}.{overload}": _factors(TERNARY[f"aten.{op}.default"])
        for op in ("addcmul", "addcdiv") for overload in ("Scalar", "ScalarList", "Tensor")},
-    "aten._foreach_pow.ScalarAndTensor": lambda base, xs: [jnp.power(base, x) for x in xs],
+    "aten._foreach_pow.ScalarAndTensor": lambda base, xs: [
+        BINARY["aten.pow.Scalar"](base, x) for x in xs],
 })  # fmt: skip

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
-from kit.runtime.rules.math import cast, floating, rounded_once
+from kit.runtime.rules.math import cast, floating, rounded_once, two_sided
 from kit.runtime.rules.table import Rules
 
 __all__ = ["SPECIAL_RULES", "logaddexp"]
@@ -62,6 +62,12 @@ def logaddexp(x: Array, y: Array) -> Array:
     ends = jnp.where(end < 0, least, jnp.log(jnp.exp(least) + jnp.exp(most)))
     sums = most + jnp.log1p(jnp.exp(least - most))
     return jnp.where(jnp.isinf(end) & (end == jnp.real(least)), ends, sums)
+
+
+def _nan_to_num(x: Array, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Array:
+    """Each number is looked at once: NaN may become an infinity, and remains one."""
+    filled = jnp.nan_to_num(x, posinf=posinf, neginf=neginf)
+    return filled if nan is None else jnp.where(jnp.isnan(x), jnp.asarray(nan, x.dtype), filled)
 
 
 def _gcd(x: Array, y: Array) -> Array:
@@ -121,13 +127,24 @@ _POLYNOMIALS = {
     ),
 }
 
+_asin = two_sided(jnp.arcsin)
+
+
+def _asinh(x: Array) -> Array:
+    """By the arc sine of i x, whose cut it has."""
+    if not jnp.iscomplexobj(x):
+        return jnp.arcsinh(x)
+    turned = _asin(lax.complex(-x.imag, x.real))
+    return lax.complex(turned.imag, -turned.real)
+
+
 _UNARY: dict[str, Callable[..., Any]] = {
     "i0": special.i0, "special_i0e": special.i0e, "special_i1": special.i1,
     "special_i1e": special.i1e, "special_ndtri": special.ndtri,
     "special_log_ndtr": special.log_ndtr, "special_entr": special.entr, "lgamma": lax.lgamma,
     "digamma": _digamma, "erfc": special.erfc, "erfinv": lax.erf_inv, "exp2": jnp.exp2,
-    "sinh": jnp.sinh, "cosh": jnp.cosh, "asinh": jnp.arcsinh, "acosh": jnp.arccosh,
-    "atanh": jnp.arctanh, "asin": jnp.arcsin, "acos": jnp.arccos, "atan": jnp.arctan,
+    "sinh": jnp.sinh, "cosh": jnp.cosh, "asinh": _asinh, "acosh": two_sided(jnp.arccosh),
+    "atanh": jnp.arctanh, "asin": _asin, "acos": two_sided(jnp.arccos), "atan": jnp.arctan,
     "sinc": jnp.sinc,
 }  # fmt: skip
 _BINARY: dict[str, Callable[..., Any]] = {
@@ -187,6 +204,7 @@ SPECIAL_RULES = Rules({
        for n in ("", ".n_scalar")},
     "aten.mvlgamma.default": _mvlgamma,
     "aten.logit.default": rounded_once(_logit), "aten.heaviside.default": _heaviside,
+    "aten.nan_to_num.default": _nan_to_num,
     "aten.gcd.default": _gcd, "aten.lcm.default": _lcm,
     "aten.fmax.default": jnp.fmax, "aten.fmin.default": jnp.fmin,
     "aten.frexp.Tensor": jnp.frexp, "aten.signbit.default": jnp.signbit,

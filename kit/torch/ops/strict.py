@@ -32,7 +32,7 @@ _OF_TYPES = re.compile(
     r"dtype|scalar[ _]type|can't be cast|data ?type|not (yet )?implemented for|dtypes match|"
     r"not support|only supports|intended to support|Integers to negative|Expected a long tensor|"
     r"must be (a )?(long|int|bool)|must be of same type|Unsupported input type|out type|"
-    r"floating point type|may not be a boolean|alpha must not be|"
+    r"floating point( or complex)? (type|tensor)|may not be a boolean|alpha must not be|"
     r"Input type .* and (weight|bias) type"  # of a convolution, where the processor has halves
 )
 # What its refusals of a shape say: asked for tensors that are empty or have no dimension, where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +133,26 @@ CALLS: dict[str, Callable[[str], Any]] = {
     ),
     "mse_int": lambda d: F.mse_loss(T(d, 3, dtype=i64), T(d, 3, dtype=i64)),
     "mean_int": lambda d: T(d, 3, dtype=i64).mean(),
+    "norm_int": lambda d: torch._foreach_norm([T(d, 3, dtype=i64)])[0],
+    "power_sum": lambda d: torch._foreach_powsum([T(d, 3) * 2])[0],
+    "powers_int": lambda d: torch.stack(
+        [
+            *torch._foreach_pow([torch.tensor([-1, 2, 3], device=d)], 130),
+            *torch._foreach_pow(3, [torch.tensor([-1, 64, 130], device=d)]),
+        ]
+    ),
+    "roots_inf": lambda d: torch._foreach_pow([torch.tensor([-math.inf, 4.0], device=d)], 0.5)[0],
+    "power_of_0j": lambda d: torch.stack(
+        [T(d, 3, dtype=torch.complex64).mul(0) ** p for p in (2 - 1j, 0, 1, 0.5 + 2j)]
+    ),
+    **{  # numbers on a cut, of whose two sides the sign of a zero says one
+        f"{name}_cut": lambda d, name=name: getattr(torch, name)(
+            torch.view_as_complex(
+                torch.tensor([[-2.0, -0.0], [-2.0, 0.0], [2.0, -0.0], [-0.0, 1.5], [0.0, -1.5]])
+            ).to(d)
+        )
+        for name in ("sqrt", "acos", "asin", "acosh", "asinh", "atanh", "log")
+    },
     "softmax_int": lambda d: T(d, 3, dtype=i64).softmax(0),
     "bitand_float": lambda d: T(d, 3) & T(d, 3),
     "shift_float": lambda d: T(d, 3) << 1,
