@@ -278,5 +278,5 @@ def _load(storage: Any, location: str) -> Any:
     if location != "kit" and not location.startswith("kit:"):
         return None
     _session()
-    Backend().set_device(location)
+    torch.kit.set_device(location)  # type: ignore[attr-defined]
     return LoadedStorage.of(storage)

@@ -12,6 +12,7 @@ from torch import nn
 
 from kit.errors import SessionError
 from kit.runs.settings import Settings
+from kit.torch import backend
 from kit.torch.device import open_session
 
 PLACES: dict[str, Callable[[], Any]] = {
@@ -31,7 +32,9 @@ def saved(item: Any) -> io.BytesIO:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_a_checkpoint_loads_to_the_device(place: str, weights_only: bool) -> None:
+def test_a_checkpoint_loads_to_the_device(
+    place: str, weights_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     w = torch.arange(6.0).reshape(2, 3)
     made = {
         "w": w,
@@ -45,6 +48,8 @@ def test_a_checkpoint_loads_to_the_device(place: str, weights_only: bool) -> Non
         "complex": torch.tensor([1 + 2j]),
     }
     with open_session():
+        # This looks at all objects, which took seconds where each storage of a file did it.
+        monkeypatch.setattr(backend, "DeviceQuestion", lambda: pytest.fail("it is made again"))
         found = torch.load(saved(made), map_location=PLACES[place](), weights_only=weights_only)
         for name, expected in made.items():
             assert found[name].device.type == "kit"
