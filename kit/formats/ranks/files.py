@@ -57,19 +57,27 @@ def is_folder_of_ranks(path: Path) -> bool:
     """Is this a folder of traces of torch's or Nsight's, and not a profile of jax?
 
     Saved runs are ranks if their names end as `kit.watch` ends those of ranks, or if each is in a
-    folder of its rank: those of a sweep are no ranks of one job.
+    folder of its rank: those of a sweep are no ranks of one job, nor are "lora_rank4" and
+    "lora_rank8". A job has a rank 0, or one is given a part of it that has no gap.
     """
     files = _in_folder(path) if path.is_dir() else []
-    return bool(files) and all(
-        not file.name.endswith(".xplane.pb")
-        and (not file.name.endswith(".kitrun") or _is_saved_rank(file, path))
-        for file in files
+    saved = [file for file in files if file.name.endswith(".kitrun")]
+    ranks = {_saved_rank(file, path) for file in saved}
+    return (
+        bool(files)
+        and not any(map(_is_profile, files))
+        and (not ranks or min(ranks) == 0 or (-1 not in ranks and _have_no_gap(ranks)))
     )
 
 
-def _is_saved_rank(file: Path, path: Path) -> bool:
+def _saved_rank(file: Path, path: Path) -> int:
     is_below = file.parent != path
-    return bool(_SAVED.search(file.name) or (is_below and _OF_FOLDER.search(file.parent.name)))
+    match = _SAVED.search(file.name) or (is_below and _OF_FOLDER.search(file.parent.name))
+    return int(match[1]) if match else -1
+
+
+def _have_no_gap(numbers: set[int]) -> bool:
+    return max(numbers) - min(numbers) < len(numbers)
 
 
 def rank_in_name(file: Path) -> int:

@@ -22,13 +22,15 @@ from kit.cores import usable_cores
 from kit.errors import KitError, TraceFileError
 from kit.formats.ranks.files import Path_, perhaps_hosts, rank_files, rank_in_name
 from kit.formats.ranks.member import read_rank
-from kit.text import check_whole_number, format_count
+from kit.text import check_whole_number, format_count, format_ns
 from kit.trace.ranks.one import RankTrace
 from kit.trace.ranks.ranks import Ranks
 
 __all__ = ["open_ranks", "ranks_of", "why_unread"]
 
 SMALL_BYTES = 4 << 20  # a file of so much takes as long as a process to start
+APART_NS = 10_000_000_000  # more than the clocks of two hosts of one job differ by
+MAX_LISTED = 12  # ranks in a sentence
 
 
 def open_ranks(
@@ -75,7 +77,7 @@ def ranks_of(
         )
     traces, doubled = _one_each(_without_hosts(read, files))
     problems += doubled
-    problems += _missing(traces) + _without_clock(traces)
+    problems += [*_missing(traces), *_apart(traces), *_without_clock(traces)]
     return Ranks(_name(paths, files), tuple(traces), tuple(problems), step_by)
 
 
@@ -141,20 +143,21 @@ def _are_several(traces: Sequence[RankTrace]) -> bool:
 
     One program writes several traces one after the other; and the copy of a file is of one time.
     """
-
-    def times(trace: RankTrace) -> tuple[int, int]:
-        return trace.zero_ns + int(trace.steps[0, 0]), trace.zero_ns + int(trace.steps[-1, 1])
-
-    known = sorted((t for t in traces if t.has_clock and len(t.steps)), key=times)
+    known = sorted((t for t in traces if t.has_clock and len(t.steps)), key=_window)
     return any(
         (a.host and b.host and a.host != b.host)
         or (
-            times(b)[0] < times(a)[1]
-            and times(b) != times(a)
+            _window(b)[0] < _window(a)[1]
+            and _window(b) != _window(a)
             and not (a.process and a.process == b.process)
         )
         for a, b in pairwise(known)
     )
+
+
+def _window(trace: RankTrace) -> tuple[int, int]:
+    """From its first step to its last, on the clock of its file."""
+    return trace.zero_ns + int(trace.steps[0, 0]), trace.zero_ns + int(trace.steps[-1, 1])
 
 
 def _one_each(read: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
@@ -213,29 +216,58 @@ def _short(trace: RankTrace) -> str:
     return repr(Path(trace.file).name)
 
 
-def _missing(traces: Sequence[RankTrace]) -> list[str]:
+def _missing(traces: Sequence[RankTrace]) -> Iterator[str]:
     there = {trace.rank for trace in traces}
     world = max(max(trace.world for trace in traces), max(there) + 1)
     absent = [rank for rank in range(min(world, 65_536)) if rank not in there]
     if not absent:
-        return []
-    shown = ", ".join(map(str, absent[:12])) + (", ..." if len(absent) > 12 else "")
-    return [
-        f"{format_count(len(absent), 'rank')} of {world:,} missing: {shown}. What is said of the "
-        "others holds without them only"
-    ]
+        return
+    if 0 not in there and all(trace.is_from_name for trace in traces):
+        # A job has a rank 0: the number may be a host's, or a setting's as in "lora_rank8".
+        yield (
+            f"the numbers of the ranks are what the files' names say, {_listed(sorted(there))}: "
+            "whether others are missing is not known"
+        )
+        return
+    yield (
+        f"{format_count(len(absent), 'rank')} of {world:,} missing: {_listed(absent, ', ')}. What "
+        "is said of the others holds without them only"
+    )
 
 
-def _without_clock(traces: Sequence[RankTrace]) -> list[str]:
+def _apart(traces: Sequence[RankTrace]) -> Iterator[str]:
+    """Which ranks were recorded when none of those before them was, if only names say the rank."""
+    if any(trace.world for trace in traces):
+        return
+    known = [trace for trace in traces if trace.has_clock and len(trace.steps)]
+    until: int | None = None
+    for trace in sorted(known, key=lambda trace: _window(trace)[0]):
+        begin, end = _window(trace)
+        if until is not None and begin - until > APART_NS:
+            yield (
+                f"rank {trace.rank} was recorded {format_ns(begin - until)} after the others, and "
+                "ranks of one job are at one time: two jobs are compared by kit diff"
+            )
+        until = max(end, until or end)
+
+
+def _without_clock(traces: Sequence[RankTrace]) -> Iterator[str]:
     without = [trace.rank for trace in traces if not trace.has_clock]
     if not without:
-        return []
+        return
     whose = "all ranks" if len(without) == len(traces) else f"{format_count(len(without), 'rank')}"
-    return [
+    yield (
         f"no common clock: the files of {whose} were saved or exported by the kit: their times "
         "count from the begin of each. Who came last and who waited is not said of them; open the "
         "traces that their profiler wrote"
-    ]
+    )
+
+
+def _listed(ranks: Sequence[int], last: str = " and ") -> str:
+    """`4 and 8`; of many the first ones."""
+    if len(ranks) > MAX_LISTED:
+        return ", ".join(map(str, ranks[:MAX_LISTED])) + ", ..."
+    return last.join(filter(None, (", ".join(map(str, ranks[:-1])), str(ranks[-1]))))
 
 
 def _name(paths: Path_ | Iterable[Path_], files: Sequence[Path]) -> str:

@@ -108,12 +108,15 @@ class Ranks:
         named = [row for row in self.steps if row.slowest >= 0]
         if not self.steps:
             return "No step is in the traces of two ranks: there is nothing to compare."
-        if not self.has_clock:
+        if not named and not self.has_clock:
             return "The ranks have no common clock: which one is the slowest is not known."
         if not named:
             most = max(self.steps, key=lambda row: row.over_ms)
-            sure = f": the most above the next, {_above(most)}, is not sure"
-            return f"In no step one rank stands out as the slowest{sure * (most.over_ms > 0)}."
+            why = f": the most above the next, {_above(most)}, is not sure" * (most.over_ms > 0)
+            if lost := [row.rank for row in self.ranks if not row.clock.is_known]:
+                whom = "them" if len(lost) > 1 else "it"
+                why = f": how long {_numbers(lost)} waited, and who for {whom}, is not known"
+            return f"In no step one rank stands out as the slowest{why}."
         parts = []
         for rank, count in Counter(row.slowest for row in named).most_common(3):
             mine = [row for row in named if row.slowest == rank]
@@ -201,6 +204,8 @@ def clock_text(row: RankRow) -> str:
 
 def _plus_minus(ms: float, error_ms: float) -> str:
     """`0.9 ms ± 1.2 ms`: both in the unit of the larger one."""
+    if not error_ms:
+        return format_ms(ms)
     return f"{format_ms(ms, beside=error_ms)} ± {format_ms(error_ms, beside=ms)}"
 
 

@@ -287,11 +287,16 @@ def _collective(
 
 
 class _Waits:
-    """What one rank waited for others, step by step. Shape: each (steps,)."""
+    """What one rank waited for others, step by step; all of it is exposed communication.
+
+    Shape:
+        exposed, error, unknown, own: (steps,)
+    """
 
     def __init__(self, trace: RankTrace, r: int, clock: Clock, together: _Together) -> None:
         mine = together.fit & together.known[:, r]
         self.is_known = clock.is_known and bool(mine.any())
+        self.may_be = bool(len(trace.exposed))
         shift = clock.offset_ns + trace.zero_ns  # from the rank's own timeline to the reference's
         last = together.last[mine] - shift
         start = together.matched.start[mine, r] - trace.zero_ns
@@ -327,7 +332,7 @@ def _rank(trace: RankTrace, clock: Clock, waits: _Waits, came_last: Counter[int]
         compute_ms=mean(parts.compute),
         communication_ms=mean(parts.communication),
         exposed_ms=mean(parts.exposed),
-        waited_ms=mean(waits.exposed) if waits.is_known else math.nan,
+        waited_ms=mean(waits.exposed) if waits.is_known or not waits.may_be else math.nan,
         memory_ms=mean(parts.memory),
         idle_ms={cause: mean(ns) for cause, ns in parts.causes.items()},
         overlap=1 - int(parts.exposed.sum()) / sent if sent else math.nan,
@@ -355,7 +360,8 @@ def _step(
     errors = {r: of_slowest + float(waits[r].error[at[r]]) for r in others}
     rival = max(others, key=lambda r: errors[r] + own[r])  # may have been the slowest, first
     error = errors[rival]
-    is_sure = own[slowest] - own[rival] > error and all(waits[r].is_known for r in at)
+    is_known = all(waits[r].is_known for r in at) or not any(waits[r].may_be for r in at)
+    is_sure = own[slowest] - own[rival] > error and is_known
     lengths = [int(traces[r].steps[i, 1] - traces[r].steps[i, 0]) for r, i in at.items()]
     why, why_ns = _why(traces, waits, at, slowest) if is_sure else ("", 0.0)
     return StepRow(

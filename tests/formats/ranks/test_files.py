@@ -24,6 +24,9 @@ from tests.factories import make_run
         (["rank0/step.kitrun", "rank1/step.kitrun"], True),
         (["lora_rank8-6b86.kitrun", "lora_rank8-d473.kitrun"], False),
         (["rank8-6b86.kitrun", "rank8-d473.kitrun"], False),
+        (["lora_rank4.kitrun", "lora_rank8.kitrun"], False),
+        (["now_rank0.kitrun", "now_rank2.kitrun"], True),  # rank 1 is missing
+        (["now_rank2.kitrun", "now_rank3.kitrun"], True),
         (["gpu1.kitrun", "gpu2.kitrun"], False),
         (["worker2.kitrun", "worker4.kitrun"], False),
         (["crank1.kitrun"], False),
@@ -49,6 +52,7 @@ def test_a_saved_run_is_a_rank_if_its_name_ends_so(tmp_path: Path, names: list[s
          [0, 1, 2]),
         (["worker4.17000.json", "worker4.18000.json", "worker5.17000.json"], [4, 5]),  # two cycles
         (["gpu2.json", "gpu3.json"], [2, 3]),
+        (["gpu07.json", "gpu08.json"], [7, 8]),  # two hosts
         (["run.v2_gpu0_a.json", "run.v2_gpu0_b.json"], [0, 1]),
     ],
 )  # fmt: skip
@@ -61,7 +65,9 @@ def test_a_number_of_several_files_is_a_hosts_or_a_gpus(
         (tmp_path / name).write_text(json.dumps(made))
     job = kit.open_ranks(tmp_path)
     assert [row.rank for row in job.ranks] == ranks
-    assert any("missing" in problem for problem in job.problems) == (min(ranks) > 0)
+    assert not any("missing:" in problem for problem in job.problems)
+    is_untold = any("whether others are missing is not known" in text for text in job.problems)
+    assert is_untold == (min(ranks) > 0)
     answer, _ = query_folder(tmp_path, "select distinct rank from kernels order by rank")
     assert [rank for (rank,) in answer.rows] == ranks
 
@@ -95,6 +101,21 @@ def test_two_traces_of_one_rank_are_no_two_ranks(tmp_path: Path, later_s: int):
     answer, problems = query_folder(tmp_path, "select distinct rank from kernels order by rank")
     assert answer.rows == ((0,), (1,))
     assert problems == job.problems
+
+
+@pytest.mark.parametrize("later_s", [0, 60])
+def test_ranks_of_two_times_may_be_of_two_jobs(tmp_path: Path, later_s: int):
+    """Traces of LoRA of ranks 4 and 8 were ranks 4 and 8 of a job of 9, of which 7 were missing."""
+    for rank, made in zip((4, 8), made_traces(Job(ranks=2)), strict=True):
+        made.pop("distributedInfo")
+        for event in made["traceEvents"]:
+            event["ts"] += 1e6 * later_s * (rank == 8)
+        (tmp_path / f"lora_rank{rank}.json").write_text(json.dumps(made))
+    (untold, *doubts) = kit.open_ranks(tmp_path).problems
+    assert untold.endswith("4 and 8: whether others are missing is not known")
+    assert [text[:41] for text in doubts] == ["rank 8 was recorded 60 s after the others"] * (
+        later_s > 0
+    )
 
 
 def test_a_folder_that_says_its_rank_is_believed_before_a_host():

@@ -76,6 +76,28 @@ def test_who_came_last_and_what_the_others_waited_is_a_count(arrivals, offsets):
         assert parts == pytest.approx(rank.step_ms)
 
 
+@pytest.mark.parametrize("senders", [0, 2])
+def test_ranks_that_send_nothing_wait_for_nobody(senders: int):
+    """They were told to have no common clock: "which one is the slowest is not known"."""
+    traces = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0])
+    for r in range(senders, 3):
+        spans = [Span("host/main", f"step {i}", "step", i * 10**7, i * 10**7 + 10**6 * (3 + r))
+                 for i in range(6)]  # fmt: skip
+        spans += [Span("device/0 stream 7", "gemm", "kernel", 0, 10**6 * (1 + r))]
+        traces[r] = rank_trace(Timeline.of(spans), Member(), rank=r)
+    ranks = Ranks("job", tuple(traces))
+    named = [(step.slowest, step.over_ms, step.error_ms, step.why) for step in ranks.steps]
+    if senders:  # what the others waited for the one that may not have been traced whole is unknown
+        assert {slowest for slowest, *_ in named} == {-1}
+        assert ranks.said.endswith("how long rank 2 waited, and who for it, is not known.")
+        return
+    assert named == [(2, 1.0, 0.0, "compute")] + [(2, 1.0, 0.0, "idle: unknown")] * 5
+    assert ranks.said.startswith("Of 6 steps the slowest was rank 2 in 6 (")
+    assert "above" not in ranks.said
+    assert step_cells(ranks.steps[0])[4] == "1 ms"
+    assert [row.waited_ms for row in ranks.ranks] == [0.0] * 3
+
+
 def test_the_slowest_rank_of_a_step_is_named_with_what_it_did_longer():
     found = compare_ranks(job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 7_000, -9_000]))
     for step in found.steps:
