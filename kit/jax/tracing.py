@@ -27,7 +27,7 @@ from kit.jax.arguments import (
 from kit.jax.array import TRACING, Kind
 from kit.jax.places import caller, here
 from kit.jax.program import Program, is_without_numbers
-from kit.runtime.recording.sites import format_site, level_of_user, line_of
+from kit.runtime.recording.sites import format_site, level_of_user, line_of, site_of
 from kit.text import format_count
 
 __all__ = ["Trace", "Traced", "TracedFunction", "telling_changes"]
@@ -133,10 +133,8 @@ class TracedFunction:
         try:
             closed, results = trace(*shaped_args, **shaped_kwargs)
         except Exception as error:
-            code = getattr(self.function, "__code__", None)
-            start = (
-                f", at {format_site((code.co_filename, code.co_firstlineno))}" if code else here()
-            )
+            start = format_site(site_of(self.function))
+            start = f", at {start}" if start else here()
             note(
                 error,
                 f"kit: while {self.name} was traced{line_of(error) or start}: {reason}. "

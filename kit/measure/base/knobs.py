@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from kit.errors import SettingsError
 from kit.runs.knob import MOST_VALUES, OwnKnob
 from kit.runs.settings import check_names
+from kit.runtime.recording.sites import format_site, site_of
 
 __all__ = ["RESERVED", "knob", "own_knobs"]
 
@@ -176,9 +175,5 @@ def _own(parameter: inspect.Parameter, offer: _Offer, where: str) -> OwnKnob:
 
 def _where(build: Callable[..., Any], name: str) -> str:
     """The builder as an error names it: `mine (train.py:12)`."""
-    while isinstance(build, partial):
-        build = build.func
-    code = getattr(inspect.unwrap(build), "__code__", None)
-    if code is None:
-        return name
-    return f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    where = format_site(site_of(build))
+    return f"{name} ({where})" if where else name

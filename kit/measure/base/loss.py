@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from kit.errors import SettingsError
+from kit.runtime.recording.sites import format_site, site_of
 
 __all__ = ["check_loss", "detached", "no_loss", "told"]
 
@@ -86,7 +86,5 @@ def check_loss(loss: Any, step: Callable[..., Any] | None = None) -> None:
 
 def _place(step: Callable[..., Any] | None) -> str:
     """` at train.py:12`, where a step's function begins; "" of what is no function of Python."""
-    code = getattr(getattr(step, "__wrapped__", step), "__code__", None)
-    if code is None:
-        return ""
-    return f" at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+    where = format_site(site_of(step))
+    return f" at {where}" if where else ""

@@ -7,6 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
+from inspect import unwrap
 from types import FrameType
 from typing import Any
 
@@ -29,6 +31,7 @@ __all__ = [
     "line_of_frame",
     "not_a_librarys",
     "passes_on",
+    "site_of",
 ]
 
 # The folder of kit itself.
@@ -55,6 +58,14 @@ def _cell_number(path: str) -> int | None:
     numbers = getattr(getattr(notebook_shell(), "compile", None), "_filename_map", {})
     found = numbers.get(path)
     return found if isinstance(found, int) else None
+
+
+def site_of(function: Any) -> Site:
+    """The line where a function begins; ("", 0) of what is no function of Python's."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(unwrap(function), "__code__", None)
+    return ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
 
 
 def line_of(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 import kit
 from kit.errors import SettingsError
+from kit.measure.base.loss import no_loss
 
 SHORT = {"steps": 2, "warmup": 1}
 ON_ONE_CPU = ["cpu:0", "cpu:0"]
@@ -64,6 +66,18 @@ def test_what_is_no_loss_is_refused_at_the_users_line(kind: str, mode: str) -> N
     with pytest.raises(SettingsError, match=text) as raised:
         kit.run(workload(make), kit.Settings(mode=mode, **SHORT))
     assert f"the step at {place('line_of_step')} must return its loss" in str(raised.value)
+
+
+def test_a_line_of_a_notebooks_cell_has_the_cells_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is called 3157498123.py, which says nothing to anybody."""
+    path, space = "/tmp/ipykernel_7/1.py", {"kit": kit}
+    source = "def step(): ...\ndef mine(ctx, width=kit.knob(1, 2, default=3)): ..."
+    exec(compile(source, path, "exec"), space)
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={path: 5}))
+    monkeypatch.setattr("kit.runtime.recording.sites.notebook_shell", lambda: shell)
+    assert "the step at In[5]:1 must return its loss" in str(no_loss(None, space["step"]))
+    with pytest.raises(SettingsError, match=r"^width of mine \(In\[5\]:2\): must be one of"):
+        kit.workload(space["mine"])
 
 
 @pytest.mark.parametrize("mode", ["lazy", "torch"])
