@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from statistics import median
 from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
 from kit.text import format_count, format_ms, format_percent, safe_terminal
-from kit.trace import Timeline
+from kit.trace import Timeline, each_step, headline, union_ns
 from kit.trace.intervals import joined, within
 
 __all__ = [
@@ -39,6 +40,8 @@ COMPILES, COMPILED_MS = "exported.compiles", "exported.compiled_ms"
 MOSTLY = 0.5  # of the measured steps' time: compiling is then what limits them
 COMPILED = 0.05  # of the measured steps' time: compiling is then worth a word
 _LONGER = 2.0  # times a traced step: a trace only slows, so a measured step holds something else
+_OTHER_WORK = 1.05  # of a measured step: kernels that need more are not of such steps
+_OTHER_KERNELS = 1.25  # times those of a traced step: then another one did other work
 _ONLY_TRACED = 0.2  # of the traced steps: what only these compiled is then no part of a step
 STORM = 3  # recompiles for the same reason at the same place
 MOST_CHANGES = 4  # pairs of graphs that a run keeps
@@ -146,6 +149,25 @@ class Measured:
             f"a measured step took {format_ms(middle_ms)} and a traced one "
             f"{format_ms(traced_ms)}: what the rest of its time went into was not traced"
         )
+
+    @property
+    def busy_fraction(self) -> float:
+        """The part of a measured step that kernels need, by the traced ones, which are longer.
+
+        nan where these are not longer, or did other work.
+        """
+        ends = self.timeline.intervals(kind="step")
+        if not (self.is_untraced and len(ends) and self.times_ns):
+            return math.nan
+        step_ms = median(self.times_ns) / 1e6
+        if not union_ns(ends) / len(ends) / 1e6 > step_ms > 0:
+            return math.nan
+        parts = map(headline, each_step(self.timeline))
+        busy_ms = [step.device_busy_fraction * step.step_ms for step in parts]
+        if not max(busy_ms) <= _OTHER_KERNELS * min(busy_ms):  # as of a validation pass in one
+            return math.nan
+        part = sum(busy_ms) / len(busy_ms) / step_ms
+        return min(part, 1.0) if part <= _OTHER_WORK else math.nan
 
     @property
     def _only_traced_text(self) -> str:

@@ -22,6 +22,7 @@ from kit.runs.conditions import (
     OF_OTHERS,
     UNKNOWN_CONDITIONS,
     Conditions,
+    Unseen,
     doubt,
     outside_fraction,
     unseen,
@@ -37,20 +38,20 @@ from kit.trace import (
     IdleRow,
     Limit,
     SyncPoint,
+    SyncRow,
     Timeline,
     breakdown,
-    each_step,
     headline,
     limit_shares,
     limited_by,
     named_fraction,
+    sync_table,
 )
 from kit.trace.communication import CopyTotal
 from kit.trace.gaps import NOT_BEGUN, Idle, idle_of
 from kit.trace.imported import Caller, MeasuredMemory
-from kit.trace.kernels import WrongTimes, after_steps_fraction, wrong_times
 from kit.trace.limits import BUSY
-from kit.trace.metrics import says_host, union_ns
+from kit.trace.metrics import says_host, union_ns, waits_of
 from kit.trace.timeline import Pin, with_pin, without_pin
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ BASELINE, JIT = "baseline", "jax.jit"  # in the environment of a native run of j
 EXPORTED_AS, KNOWN_FRACTION = "exported from origin", "exported.known_fraction"
 MEASURED_WAITS = "exported.sync_points"  # how many: then they are those of its measured steps
 _STRETCHED = 1.1  # so many times a measured step's length is that of a traced one
-_OTHER_WORK = 1.05  # of a measured step: kernels that need more are not of such steps
-_OTHER_KERNELS = 1.25  # times those of a traced step: then another one did other work
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,26 +181,29 @@ class Run:
         lost = self._idle.causes.get(NOT_BEGUN, 0.0)
         return lost / union_ns(self.timeline.intervals(kind="step")) if lost else 0.0
 
-    @cached_property
-    def after_steps_fraction(self) -> float:
-        """Of an imported trace; see `kit.trace.kernels.after_steps_fraction`."""
-        is_foreign = self.timeline.origin == "imported"
-        return after_steps_fraction(self.timeline) if is_foreign else 0.0
-
-    @cached_property
-    def wrong_times(self) -> WrongTimes:
-        """Of an imported trace; see `kit.trace.kernels.wrong_times`."""
-        is_foreign = self.timeline.origin == "imported"
-        return wrong_times(self.timeline) if is_foreign else WrongTimes((), "")
-
     def headline(self) -> Headline:
         """Step time, busy and overlap fraction, waits; see `kit.trace.headline`.
 
         The busy fraction is that of a measured step where a GPU's traced ones are longer.
         """
+        return self._headline
+
+    @cached_property
+    def _headline(self) -> Headline:
         part = self.busy_of_measured
         found = headline(self)
         return found if math.isnan(part) else replace(found, device_busy_fraction=part)
+
+    @cached_property
+    def sync_rows(self) -> tuple[SyncRow, ...]:
+        """The waits that are told (see `kit.trace.metrics.waits_of`) by line; the dearest first.
+
+        () where nobody looked for waits.
+        """
+        told = waits_of(self)
+        if not told.steps:
+            return ()
+        return sync_table(told.syncs, steps=told.steps, timeline=self.timeline)
 
     @cached_property
     def members(self) -> Mapping[tuple[int, str], tuple[int, ...]]:
@@ -273,18 +275,9 @@ class Run:
         and of a CPU.
         """
         is_on_gpu = self.environment.get("device", "").startswith(GPUS)
-        if not (self.measures_untraced and is_on_gpu):
+        if not is_on_gpu or unequal_text(self) or sorts_of_steps(self.timeline, self.sorts):
             return math.nan
-        if unequal_text(self) or sorts_of_steps(self.timeline, self.sorts):
-            return math.nan
-        if not self.traced_ms > self.step_ms > 0:
-            return math.nan
-        parts = map(headline, each_step(self.timeline))
-        busy_ms = [step.device_busy_fraction * step.step_ms for step in parts]
-        if not max(busy_ms) <= _OTHER_KERNELS * min(busy_ms):  # as of a validation pass in one
-            return math.nan
-        part = sum(busy_ms) / len(busy_ms) / self.step_ms
-        return min(part, 1.0) if part <= _OTHER_WORK else math.nan
+        return self.measured.busy_fraction
 
     @property
     def is_stretched(self) -> bool:
@@ -312,9 +305,12 @@ class Run:
             found = Limit("device", self.busy_of_measured)
         elif self.is_stretched:
             found = replace(found, of="traced step")
-        parts = self.not_begun_fraction, self.after_steps_fraction, self.wrong_times.doubt
-        why = unseen(self.timeline, self.environment, *parts).why
-        return replace(found, doubt=self.doubt or why)
+        return replace(found, doubt=self.doubt or self.unseen.why)
+
+    @cached_property
+    def unseen(self) -> Unseen:
+        """Why its timeline does not tell what limits a step, and what to do about that."""
+        return unseen(self.timeline, self.environment, self.not_begun_fraction)
 
     @cached_property
     def withheld(self) -> str:

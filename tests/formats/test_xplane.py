@@ -22,6 +22,7 @@ from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.trace import Timeline, busy_fraction
 from kit.trace.imported import MAX_SPAN_NAME
+from kit.trace.kernels import after_steps_fraction
 from kit.widgets.timeline.view import timeline_payload
 
 
@@ -310,7 +311,7 @@ def test_waits_and_copies_beside_the_steps_are_not_theirs(tmp_path: Path):
                  "1 device_put of threads beside the steps'"):  # fmt: skip
         assert f"{said} left out" in t.notes
     run = kit.open_trace(tmp_path / "gpu.xplane.pb")
-    assert run.after_steps_fraction == pytest.approx(350 / 440)
+    assert after_steps_fraction(run.timeline) == pytest.approx(350 / 440)
     assert "80% of the kernels' time" in run.limited_by().doubt
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.loss_scaling import LOSS_SCALING
-from kit.runs.run import Run
+from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.settings import DEVICES, MODES, Settings
-from kit.trace import Span, Timeline
+from kit.trace import Span, Timeline, sync_table
 from tests.factories import empty_run, make_run
 
 
@@ -50,6 +50,17 @@ def test_a_callback_of_a_file_from_before_there_was_the_kind_is_one(tmp_path):
     replace(empty_run(), timeline=timeline).save(tmp_path / "a.kitrun")
     assert [s.kind for s in Run.load(tmp_path / "a.kitrun").timeline.spans] == [
         "callback", "kernel"]  # fmt: skip
+
+
+def test_the_sync_rows_are_of_the_waits_that_are_told():
+    run = make_run()
+    steps = len(run.step_times_ns)
+    assert run.sync_rows == sync_table(run.sync_points, steps=steps, timeline=run.timeline)
+    assert sum(row.count for row in run.sync_rows) == len(run.sync_points) > 0
+    native = replace(run, settings=Settings(mode="torch"))  # whose measured steps nobody looks at
+    waits, steps = native.timeline.syncs, native.timeline.steps
+    assert native.sync_rows == sync_table(waits, steps=steps, timeline=native.timeline)
+    assert replace(native, environment={BASELINE: JIT}, sync_points=()).sync_rows == ()
 
 
 def test_step_ms_is_the_median_and_nan_without_steps():

@@ -22,8 +22,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.recording.sites import format_site
 from kit.torch.tensors.places import outside_torch
-from kit.trace import sync_table
-from kit.trace.metrics import breakdown_ns, union_ns, waits_of
+from kit.trace.metrics import breakdown_ns, union_ns
 from kit.workloads.known_waits import known_waits, sites_that_wait
 from kit.workloads.masked_lm import bert_of
 
@@ -127,8 +126,6 @@ def _tables(journal: Journal, made: Run) -> None:
             }
         ],
     )
-    waits = waits_of(made)
-    rows = sync_table(waits.syncs, steps=waits.steps, timeline=made.timeline)
     journal.table(
         "BERT, native: sync points by line",
         [
@@ -140,7 +137,7 @@ def _tables(journal: Journal, made: Run) -> None:
                 "waits (ms a step)": r.wait_ms_per_step,
                 "device idle (ms a step)": r.idle_ms_per_step,
             }
-            for r in rows
+            for r in made.sync_rows
         ],
     )
     journal.table(

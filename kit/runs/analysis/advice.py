@@ -34,11 +34,11 @@ from kit.runs.gradients import comes_last
 from kit.runs.labels import is_native, is_of_jax, is_of_jit, is_of_strangers, is_on_cpu, is_on_gpu
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_count, format_ms
-from kit.trace import count_devices, sync_table, union_ns
+from kit.trace import count_devices, union_ns
 from kit.trace.devices import is_runtimes
 from kit.trace.gaps import ELSEWHERE, OWN
 from kit.trace.kinds import CATEGORY_ROWS, COPY, MADE_ANEW, TRACE
-from kit.trace.metrics import Together, waits_of
+from kit.trace.metrics import Together
 
 __all__ = ["RULES", "Advice", "advise", "limits_of"]
 
@@ -153,10 +153,7 @@ class _Seen:
 
 
 def _syncs(run: Run, seen: _Seen) -> Iterator[Advice]:
-    waits = waits_of(run)
-    if not waits.steps:
-        return
-    for row in sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline):
+    for row in run.sync_rows:
         is_seen = run.settings.step_mode != "speculate" or seen.is_starved
         is_traced = not math.isnan(row.idle_ms_per_step)  # else the cost is an untraced wait
         if is_seen and not row.cost_ms_per_step < SHARE * (seen if is_traced else run).step_ms:

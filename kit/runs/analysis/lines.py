@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from kit.runs.device.callers import charged_by_caller
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_count, format_ms, format_number
-from kit.trace import Timeline, each_step, sync_table
+from kit.trace import Timeline, each_step
 from kit.trace.active import LOADER
 from kit.trace.devices import is_runtimes
 from kit.trace.intervals import Ints, elapsed, joined, within, without
 from kit.trace.kernels import charged_ns, computes_nothing, distinct_kernels, in_steps
 from kit.trace.kinds import AWAY, ON_DEVICE
-from kit.trace.metrics import says_device, waits_of
+from kit.trace.metrics import says_device
 
 __all__ = [
     "HOW_TIMED",
@@ -346,12 +346,8 @@ Waits = tuple[float, float, float, tuple[str, ...]]
 
 def _waits(run: Run) -> dict[str, Waits]:
     """Waiting, sync points and idle time a step, by line; and what the waits were."""
-    t = run.timeline
-    waits = waits_of(run)
     found: dict[str, Waits] = {}
-    if not waits.steps:
-        return found
-    for row in sync_table(waits.syncs, steps=waits.steps, timeline=t):
+    for row in run.sync_rows:
         wait, count, idle, causes = found.get(row.site, (0.0, 0.0, math.nan, ()))
         cause = f"{row.cause} through {row.via}" if row.via else row.cause
         known = [x for x in (idle, row.idle_ms_per_step) if not math.isnan(x)]

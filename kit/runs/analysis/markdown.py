@@ -18,7 +18,6 @@ from kit.text import (
     markdown_table,
     safe_markdown,
 )
-from kit.trace import sync_table
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
 from kit.trace.timeline import per_step, shown_pins
@@ -137,7 +136,7 @@ def _syncs(run: Run) -> str:
             format_number(r.count_per_step),
             format_ms(r.wait_ms_per_step),
         )
-        for r in sync_table(waits.syncs, steps=waits.steps)
+        for r in run.sync_rows
     ]
     head = ("line", "through", "cause", "a step", "wait a step")
     return f"{markdown_table(head, rows)}\n\nMean over {waits.which}."

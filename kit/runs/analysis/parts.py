@@ -24,10 +24,8 @@ from kit.trace import (
     idle_gaps,
     kernel_table,
 )
-from kit.trace import sync_table as _sync_table
 from kit.trace.active import hull
 from kit.trace.gaps import Gap, IdleRow
-from kit.trace.metrics import waits_of
 
 __all__ = ["NOTHING", "Part", "Parts", "kernel_kind", "sum_of"]
 
@@ -113,11 +111,8 @@ class Parts:
 
     def syncs(self) -> dict[str, Part]:
         """The waits that the tables tell, by cause and line."""
-        waits = waits_of(self.run)
-        if not (steps := waits.steps):
-            return {}
         whole: dict[str, tuple[float, float]] = {}
-        for row in _sync_table(waits.syncs, steps=steps):
+        for row in self.run.sync_rows:
             name = f"{row.cause} at {self.place(row.site) or 'an unknown line'}"
             ms, count = whole.get(name, (0.0, 0.0))
             whole[name] = ms + row.wait_ms_per_step, count + row.count_per_step

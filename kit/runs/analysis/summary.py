@@ -28,7 +28,7 @@ from kit.text import (
     safe_terminal,
     terminal_table,
 )
-from kit.trace import Timeline, count_devices, hta_launches, hta_queue, sync_table
+from kit.trace import Timeline, count_devices, hta_launches, hta_queue
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
 from kit.trace.timeline import per_step, shown_pins
@@ -115,7 +115,7 @@ def _syncs(run: Run, limit: int) -> str:
         return f"Sync points are unknown: {why_waits_unknown(run)}."
     if not waits.steps:
         return ""
-    rows = sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline)
+    rows = run.sync_rows
     if not rows:
         return f"No sync points: {why_no_waits(run)}."
     cells = [

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice, in_a_step
-from kit.runs.conditions import IN_TURNS, LATER, OUTSIDE, doubt, is_throttled, unseen
+from kit.runs.conditions import IN_TURNS, LATER, OUTSIDE, doubt, is_throttled
 from kit.runs.labels import IMPORTED, is_native, is_of_jit, is_on_cpu
 from kit.runs.run import Run
 from kit.runs.steady import sorts_of_steps, unequal_text
@@ -262,8 +262,7 @@ def _of_measured(run: Run, limit: Limit) -> str:
 def _next_of(run: Run) -> str:
     """What to do about a run whose limit cannot be told."""
     if not run.doubt:
-        parts = run.not_begun_fraction, run.after_steps_fraction, run.wrong_times.doubt
-        if cure := unseen(run.timeline, run.environment, *parts).cure:
+        if cure := run.unseen.cure:
             return cure
         return _NO_KERNEL if run.segments else _UNSEEN if _has_device(run) else _NOTHING
     if run.doubt == IN_TURNS:

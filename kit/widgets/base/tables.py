@@ -22,7 +22,7 @@ from kit.runs.change import traced_text
 from kit.runs.labels import VALUES, device_of, is_of_strangers
 from kit.runs.run import Run
 from kit.text import format_count, format_ms, format_number, format_percent, format_share, safe_html
-from kit.trace import SyncRow, sync_table
+from kit.trace import SyncRow
 from kit.trace.kinds import CATEGORY_ROWS
 from kit.trace.metrics import waits_of
 from kit.widgets.base.change import BETTER as BETTER
@@ -75,7 +75,7 @@ def sync_table_html(run: Run) -> str:
     if not waits.syncs:
         text = f"No sync points in {waits.which}: {why_no_waits(run)}."
         return section("Sync points", sentence(text))
-    rows = sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline)
+    rows = run.sync_rows
     most = max(rows[0].wait_ms_per_step, 1e-12)
     is_sure = not run.withheld  # else no advice is given, and a cure is one
     cells = [
@@ -111,11 +111,7 @@ def _sync_cells(row: SyncRow, run: Run, share: float, is_sure: bool) -> list[str
 
 def sync_picks(run: Run) -> list[Selection]:
     """What each row of `sync_table_html` stands for: a line, and the nodes that it recorded."""
-    waits = waits_of(run)
-    if not waits.steps:
-        return []
-    rows = sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline)
-    return [*map(Links(run).of_site, (row.site for row in rows[:_MAX_ROWS]))]
+    return [*map(Links(run).of_site, (row.site for row in run.sync_rows[:_MAX_ROWS]))]
 
 
 def breakdown_html(run: Run) -> str:

@@ -12,6 +12,7 @@ from kit.formats.chrome.read import read_chrome
 from kit.reports.html import report_html
 from kit.runs.analysis.verdict import verdict
 from kit.trace import Timeline, limit_shares
+from kit.trace.kernels import after_steps_fraction
 from tests.formats.chrome.traces import cuda_trace, op, opened, step, written
 
 DOWN = "Memcpy DtoH (Device -> Pageable)"
@@ -194,7 +195,7 @@ def test_a_device_that_is_behind_at_the_end_withholds_the_verdict(tmp_path: Path
     trace = {"traceEvents": behind(20_000)}
     run = kit.open_trace(written(tmp_path, trace))
     assert run.timeline.steps == 10
-    assert run.after_steps_fraction == pytest.approx(0.9, abs=0.01)
+    assert after_steps_fraction(run.timeline) == pytest.approx(0.9, abs=0.01)
     assert "90% of the kernels' time that the steps launched" in run.limited_by().doubt
     assert "90% of the kernels' time that the steps launched comes after" in said(run.timeline)
     found = verdict(run)
@@ -204,10 +205,10 @@ def test_a_device_that_is_behind_at_the_end_withholds_the_verdict(tmp_path: Path
 
 def test_a_device_that_is_always_behind_by_as_much_is_not_doubted(tmp_path: Path) -> None:
     steady = kit.open_trace(written(tmp_path, {"traceEvents": behind(2000, before=True)}))
-    assert steady.after_steps_fraction < 0.001
+    assert after_steps_fraction(steady.timeline) < 0.001
     assert steady.limited_by().what == "device"
     late = kit.open_trace(written(tmp_path, {"traceEvents": behind(2150, steps=20)}))
-    assert 0 < late.after_steps_fraction < 0.1
+    assert 0 < after_steps_fraction(late.timeline) < 0.1
     assert not late.limited_by().doubt
     assert "comes after the last step" in said(late.timeline)
 
