@@ -40,7 +40,7 @@ def work(numbers: list[int]) -> None:
     """Run these programs; a line of JSON for the beginning and one for the end of each."""
     import torch
 
-    from kit.runtime.session.executor import ExecutableCache
+    from kit.runtime.compiling.cache import ExecutableCache
     from tests.torch.fuzz.outcome import outcome
     from tests.torch.fuzz.shrink import shrunk
     from tests.torch.fuzz.writer import program

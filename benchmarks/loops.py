@@ -19,7 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.torch.device import open_session
 from tests.torch.fuzz.loops import run
 

@@ -50,7 +50,7 @@ from kit.runs.change import step_interval
 from kit.runs.settings import ENOUGH
 from kit.runs.whatif.predict import Model
 from kit.runs.whatif.question import Question
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.trace.simulate import Work, simulate
 from kit.workloads import bert_of, convnet, flips, mlp, zero_grad_by
 

@@ -12,8 +12,8 @@ from kit.measure.base.randomness import random_kept
 from kit.measure.base.turns import in_turn
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.recording.sites import line_of
-from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.interrupts import INTERRUPTS
 
 __all__ = ["run"]

@@ -21,9 +21,9 @@ from kit.measure.native.kineto import let_go
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.profiling.freeze import TracedSteps
 from kit.runtime.recording.sites import format_site
-from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session
 from kit.runtime.session.setup import Setup
 from kit.text import format_count

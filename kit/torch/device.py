@@ -16,9 +16,9 @@ import torch
 
 from kit.errors import SessionError
 from kit.runs.settings import Settings
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
-from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.interrupts import INTERRUPTS, postponed
 from kit.runtime.session.session import Session, session_for
 from kit.runtime.session.setup import Setup

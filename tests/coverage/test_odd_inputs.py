@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.torch.device import open_session
 from tests.coverage.odd_inputs import case, find
 

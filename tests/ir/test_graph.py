@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 from kit.errors import GraphError
 from kit.ir import PHASES, VARIABLES, Aval, Graph, Node
 from kit.ir.graph import is_view
-from kit.runtime.compiling.lower import np_dtype
 from kit.runtime.rules.shape import VIEW_RULES
 from tests.factories import HOSTILE, make_run
 
@@ -129,7 +129,7 @@ def test_an_aval_knows_its_text_and_its_bytes():
      "float8_e4m3fn", "bfloat16", "float16", "float32", "float64", "complex64", "complex128"],
 )  # fmt: skip
 def test_an_element_takes_as_many_bytes_as_in_memory(dtype):
-    assert Aval((3,), dtype).size_bytes == 3 * np_dtype(dtype).itemsize
+    assert Aval((3,), dtype).size_bytes == 3 * jnp.dtype(dtype).itemsize
 
 
 @pytest.mark.parametrize("mode", ["imperative", "bulked", "lazy"])

@@ -17,7 +17,7 @@ import kit
 from kit.jax.program import Program
 from kit.jax.text import text_of
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.session.session import Session
 
 SHAPE = (3, 4)

@@ -15,9 +15,9 @@ import kit
 from kit.jax.array import LazyArray
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.settings import Settings
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
-from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session, current_session
 from kit.trace import union_ns
 from kit.trace.intervals import without

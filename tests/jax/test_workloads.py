@@ -27,7 +27,7 @@ from kit.runs.analysis.verdict import verdict
 from kit.runs.conditions import Conditions
 from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.trace import Span, Timeline
 from kit.widgets.base.tables import sync_table_html
 from kit.workloads import jax_mlp

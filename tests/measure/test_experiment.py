@@ -16,7 +16,7 @@ from kit.measure.search.sweeps import sweep
 from kit.runs.loss_scaling import LOSS_SCALING
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.workloads import bert, bert_of
 from tests.smaller import smaller_bert
 

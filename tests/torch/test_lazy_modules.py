@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.torch.device import open_session
 
 pytestmark = pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")

@@ -20,7 +20,7 @@ from kit.measure.experiment import run as run_once
 from kit.runs.change import median_run
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.text import format_count, format_percent
 from kit.trace.kinds import LIMITS
 

@@ -9,7 +9,7 @@ from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.many.placement import Placement
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.text import check_whole_number
 
 __all__ = ["measure_in_turn"]

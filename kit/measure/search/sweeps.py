@@ -51,8 +51,8 @@ from kit.runs.knob import check_by_name
 from kit.runs.labels import COMMIT
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.recording.sites import level_of_user
-from kit.runtime.session.executor import ExecutableCache
 from kit.text import format_count
 
 __all__ = ["sweep"]

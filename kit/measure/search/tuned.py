@@ -13,7 +13,7 @@ from kit.runs.change import Difference, step_interval, steps_difference
 from kit.runs.knob import Knob, knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.text import format_count, format_number
 
 __all__ = ["Programs", "Trial", "Tuned", "choose", "in_words", "program_of", "same_losses",

@@ -33,7 +33,7 @@ from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rule, Rules
 from kit.text import format_count
 
-__all__ = ["Executable", "InnerProgram", "Source", "compile_segment", "np_dtype", "options_for"]
+__all__ = ["Executable", "InnerProgram", "Source", "compile_segment", "options_for"]
 
 _ON_A_GPU: dict[str, str | bool] = {
     # A command buffer (a CUDA graph) replays many kernels at once, and XLA's profiler does not say
@@ -43,11 +43,6 @@ _ON_A_GPU: dict[str, str | bool] = {
     # of a compile, and a slider compiles often (docs/gpu.md has figures). cuBLAS's are left.
     "xla_gpu_enable_triton_gemm": False,
 }
-
-
-def np_dtype(name: str) -> Any:
-    """The numpy dtype that jax uses for a dtype name, bfloat16 included."""
-    return jnp.dtype(name)
 
 
 def options_for(device: Any) -> dict[str, str | bool]:
@@ -178,7 +173,7 @@ def compile_segment(
         return results if found is None else [*results, found]
 
     segment.__name__ = name
-    shapes = [jax.ShapeDtypeStruct(a.shape, np_dtype(a.dtype)) for a in source.leaves]
+    shapes = [jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for a in source.leaves]
     if source.scalars:
         shapes.append(jax.ShapeDtypeStruct((source.scalars,), np.dtype("float64")))
     leaves = tuple(leaf for leaf, _ in donated)
@@ -270,7 +265,7 @@ def _fill(template: Any, tensors: Any, numbers: Any) -> Any:
     if template is HOLE:
         return next(tensors)
     if isinstance(template, Scalar):
-        return next(numbers).astype(np_dtype(template.dtype))
+        return next(numbers).astype(jnp.dtype(template.dtype))
     if isinstance(template, dict):
         return {k: _fill(v, tensors, numbers) for k, v in template.items()}
     if isinstance(template, list):
@@ -294,5 +289,5 @@ def _conform(out: Any, op: Op) -> list[Any]:
         array = jnp.asarray(array)
         if array.shape != aval.shape:
             raise ValueError(f"the rule gave shape {array.shape}, torch gives {aval.shape}")
-        results.append(cast(array, np_dtype(aval.dtype)))
+        results.append(cast(array, jnp.dtype(aval.dtype)))
     return results

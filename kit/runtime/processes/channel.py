@@ -24,6 +24,7 @@ from kit.runtime.recording.sites import line_of
 __all__ = ["Channel", "Clock"]
 
 _PINGS = 20
+_AFTER_FAILURE_S = 10.0  # that the others are given to close
 _ALIKE = "Every process must run the same program, with as many steps and batches"
 
 
@@ -190,12 +191,12 @@ class Channel:
         """Say that this process has ended: waits of others for it fail."""
         self._send("left")
 
-    def wait_until_gone(self, seconds: float = 10.0) -> None:
-        """Wait until all others have closed; after a failure not longer than this."""
+    def wait_until_gone(self) -> None:
+        """Wait until all others have closed; after a failure not much longer."""
         gone, everybody = self._links.gone, self.count - 1
         with self._changed:
             self._changed.wait_for(lambda: len(gone) == everybody or self.failure)
-            self._changed.wait_for(lambda: len(gone) == everybody, seconds)
+            self._changed.wait_for(lambda: len(gone) == everybody, _AFTER_FAILURE_S)
 
     def close(self) -> None:
         """Close the connections; the others get no failure of it after `leave`."""

@@ -15,12 +15,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from kit.errors import Cancelled, ExecutionError
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.disk_cache import use_disk_cache
-from kit.runtime.compiling.lower import Executable, np_dtype
+from kit.runtime.compiling.lower import Executable
 from kit.runtime.recording.bulk import Task
 from kit.runtime.session.executor import Executor
 from kit.threads import start_thread
@@ -80,7 +81,7 @@ class PlanningExecutor(Executor):
         for slot, cell in missing:
             name, aval = made[slot]
             is_well = aval.dtype == "bool" and bool(_IS_WELL.intersection(name.split(".")))
-            cell.array = np.full(aval.shape, is_well, np_dtype(aval.dtype))
+            cell.array = np.full(aval.shape, is_well, jnp.dtype(aval.dtype))
 
     def finish(self, task: Task) -> None:
         self.wait(task)

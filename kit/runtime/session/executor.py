@@ -38,7 +38,7 @@ from kit.runtime.session.findings import Findings, Flags, raise_found, spoiled_b
 from kit.text import format_count
 from kit.trace import Span
 
-__all__ = ["ExecutableCache", "Executor"]
+__all__ = ["Executor"]
 
 
 FEW = 8  # arrays that are waited for one by one: jax looks through a list for longer than that

@@ -21,6 +21,7 @@ from kit.ir.plan import OpStream
 from kit.runs.bulk_sizes import BulkSizes
 from kit.runs.compiles import Compile
 from kit.runs.settings import Settings
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.checks import Checks
 from kit.runtime.profiling.devices import pick_device
 from kit.runtime.profiling.freeze import TracedSteps
@@ -30,7 +31,6 @@ from kit.runtime.recording.stream import CutPolicy, Stream
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.ends import watch_ends
-from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.forks import watch_forks
 from kit.runtime.session.inputs import Inputs
 from kit.runtime.session.interrupts import no_session

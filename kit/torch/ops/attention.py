@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.template import HOLE, Scalar
+from kit.torch.ops.random import KEY, random_key
 from kit.torch.ops.schema import handed_over, recorded
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
@@ -102,9 +103,8 @@ def _attention(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     out = tape.cached_spec(("attention", q.spec.kind, v.shape[-1]), lambda: _like_query(q, v))
     outputs = [out, _plain_spec(tape, q.shape[:-1], torch.promote_types(q.dtype, torch.float32))]
     if p:
-        session = tape.session
-        lifted.numbers += [float(session.seed), session.next_random()]
-        lifted.holes |= {"seed": Scalar("float64"), "call": Scalar("float64")}
+        lifted.numbers += random_key(tape.session)
+        lifted.holes |= KEY
         outputs += [_plain_spec(tape, (), torch.int64)] * 2
     results = _record(tape, "kit.attention", [q, k, v, bias], lifted, [], causal, outputs)
     key = results[2:] or [None, None]

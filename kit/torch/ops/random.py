@@ -19,7 +19,7 @@ from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
 
-__all__ = ["OWN_NUMBERS", "RANDOM"]
+__all__ = ["KEY", "OWN_NUMBERS", "RANDOM", "random_key"]
 
 OWN_NUMBERS = (
     "device kit draws from one stream of its session: leave generator= out, and seed by "
@@ -27,11 +27,11 @@ OWN_NUMBERS = (
     "torch.randn(size, generator=torch.Generator().manual_seed(0)).to('kit')"
 )
 _GENERATOR = torch.Generator  # before a session makes it say what is above, and slower to ask
-_KEY = {"seed": Scalar("float64"), "call": Scalar("float64")}
+KEY = {"seed": Scalar("float64"), "call": Scalar("float64")}
 
 
-def _key(session: Session) -> list[float]:
-    """The numbers for `_KEY`, others for each draw."""
+def random_key(session: Session) -> list[float]:
+    """The numbers for `KEY`, others for each draw."""
     return [float(session.seed), session.next_random()]
 
 
@@ -65,8 +65,8 @@ def random_value(
     session = tape.session
     static = {"size": spec.shape, "dtype": spec.aval.dtype, **constants}
     dtype = "float64" if spec.dtype is torch.float64 else "float32"
-    holes = {**{k: Scalar(dtype) for k in numbers}, **_KEY}
-    lifted = [*map(float, numbers.values()), *_key(session)]
+    holes = {**{k: Scalar(dtype) for k in numbers}, **KEY}
+    lifted = [*map(float, numbers.values()), *random_key(session)]
     op = session.intern(name, ((), {**holes, **static}), (), (spec.aval,), len(lifted))
     return tape.record(op, [], lifted)[0]
 
@@ -80,8 +80,8 @@ def _dropout(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     spec = tape.spec_like(x.spec)
     mask = tape.spec(spec.shape, spec.stride, 0, torch.bool)
     exact = x.dtype in (torch.float64, torch.complex128)
-    template = ((HOLE,), {"p": Scalar("float64" if exact else "float32"), **_KEY})
-    numbers = [p, *_key(tape.session)]
+    template = ((HOLE,), {"p": Scalar("float64" if exact else "float32"), **KEY})
+    numbers = [p, *random_key(tape.session)]
     return tuple(recorded(tape, "kit.dropout", template, [x], numbers, [spec, mask]))
 
 
@@ -90,8 +90,8 @@ def _bernoulli(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     _no_generator(func, args, kwargs)
     if str(func) == "aten.bernoulli.default":
         outputs = [tape.spec_like(target.spec)]
-        key = _key(tape.session)
-        return recorded(tape, "kit.bernoulli", ((HOLE,), _KEY), [target], key, outputs)[0]
+        key = random_key(tape.session)
+        return recorded(tape, "kit.bernoulli", ((HOLE,), KEY), [target], key, outputs)[0]
     uniform = tape.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
     draw = wrap(
         tape, random_value(tape, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform
@@ -160,8 +160,8 @@ def _multinomial(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         with torch.random.fork_rng(devices=[]):  # torch's own sentence
             func(torch.ones(weights.shape, dtype=weights.dtype, device="cpu"), count, replacement)
     spec = tape.spec_of(torch.empty((*weights.shape[:-1], count), dtype=torch.int64, device="meta"))
-    template = ((HOLE,), {"count": count, "replacement": replacement, **_KEY})
-    key = _key(tape.session)
+    template = ((HOLE,), {"count": count, "replacement": replacement, **KEY})
+    key = random_key(tape.session)
     return recorded(tape, "kit.multinomial", template, [weights], key, [spec])[0]
 
 

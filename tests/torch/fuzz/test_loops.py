@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.torch.device import open_session
 from tests.torch.fuzz.loops import run
 

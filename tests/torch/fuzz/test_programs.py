@@ -12,9 +12,9 @@ from textwrap import dedent
 import pytest
 
 from kit.runs.settings import Settings
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
-from kit.runtime.session.executor import ExecutableCache
 from kit.torch.device import open_session
 from tests.torch.fuzz.corpus import CORPUS
 from tests.torch.fuzz.outcome import outcome

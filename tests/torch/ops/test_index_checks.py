@@ -11,7 +11,8 @@ from torch.nn import functional
 
 import kit
 from kit.errors import BadIndexError, BadNumberError, DeviceCheckError
-from kit.runtime.session.executor import ExecutableCache, Executor
+from kit.runtime.compiling.cache import ExecutableCache
+from kit.runtime.session.executor import Executor
 from kit.runtime.session.setup import Setup
 from kit.torch.device import open_session
 from tests.pages import page, run_page

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import kit
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.session.session import current_session
 from kit.torch.scaling.choose import make_scaler
 

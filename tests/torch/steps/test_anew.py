@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.torch.device import open_session
 
 CACHE = ExecutableCache()

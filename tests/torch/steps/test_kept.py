@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.torch.device import open_session
 
 STEPS = 12

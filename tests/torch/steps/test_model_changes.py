@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.session.session import current_session
 from kit.torch.device import open_session
 

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.steps import look
 from kit.runtime.steps.outside import asked
 from kit.runtime.steps.own_state import OwnState

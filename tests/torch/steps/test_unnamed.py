@@ -21,7 +21,7 @@ from torch import nn
 
 import kit
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.look import Look
 from kit.runtime.steps.names import called_by_libraries

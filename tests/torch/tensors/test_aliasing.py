@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kit.errors import SessionError
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.torch.device import open_session
 
 CACHE = ExecutableCache()  # random programs have many parts in common

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from kit.runs.settings import Settings
-from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.compiling.cache import ExecutableCache
 from kit.torch.device import open_session
 
 CACHE = ExecutableCache()
