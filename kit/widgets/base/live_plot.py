@@ -3,8 +3,9 @@
 `jupyter_bokeh.BokehModel` draws from a snapshot taken when it was made and sends later changes as
 patches. A patch that comes before the view is there is lost, and one that comes while it is being
 built reaches some glyphs and not others (seen with jupyter_bokeh 4.1, bokeh 3.9 and "run all
-cells"). `LivePlot` takes a new snapshot in these two cases, and only in these. A kernel
-that is busy with the next cell hears of a view late: who displays one calls `catch_up` before.
+cells"). `LivePlot` takes a new snapshot in these two cases. A kernel that is busy hears of a view
+late: who displays one calls `catch_up` before, and for a box of the user's, which does not, there
+is a new snapshot at the end of each cell that has changed a figure without a view.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import traitlets
 from bokeh.models import ColumnDataSource, Plot
 from jupyter_bokeh.widgets import BokehModel
 
+from kit.notebook import notebook_events
 from kit.widgets.base.bokehjs import bokehjs
 
 __all__ = ["LivePlot"]
@@ -45,6 +47,7 @@ class LivePlot(BokehModel):
 
     def close(self) -> None:
         """Remove it from the page; also twice, as when a closed widget is freed."""
+        self._is_stale = False
         if self.comm is not None:
             super().close()
 
@@ -71,8 +74,15 @@ class LivePlot(BokehModel):
         if not (is_echo and content.get("attr") in ("data", "tags")):
             super()._sync_model(_model, content, _buffers)
 
+    def _at_cells_end(self, *_: Any) -> None:
+        notebook_events().unregister("post_run_cell", self._at_cells_end)
+        self.catch_up()
+
     def _document_patched(self, event: Any) -> None:
         if event.setter is not self:
+            events = notebook_events()
+            if events is not None and not (self._is_stale or self._view_count):
+                events.register("post_run_cell", self._at_cells_end)
             self._is_stale = True
         with self._patching:
             super()._document_patched(event)

@@ -7,6 +7,8 @@ import threading
 
 from bokeh.models import ColumnDataSource
 from bokeh.plotting import figure
+from IPython.core.events import EventManager
+from ipywidgets import VBox
 
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.graph.view import GraphView
@@ -70,6 +72,23 @@ def test_what_a_view_shows_when_it_is_displayed_is_drawn_though_the_kernel_is_bu
     view.run = make_run()
     view._live()
     assert "no run yet" not in str(live.render_bundle["docs_json"])
+
+
+def test_in_a_box_of_the_users_a_changed_figure_is_drawn_though_the_kernel_is_busy(monkeypatch):
+    """A box is displayed without the kit: its figures said "no run yet" until all cells had run."""
+    events = EventManager(None, {"post_run_cell": lambda result: None})
+    monkeypatch.setattr("kit.widgets.base.live_plot.notebook_events", lambda: events)
+    view = GraphView()
+    live = next(child for child in view.children if isinstance(child, LivePlot))
+    view.run = make_run()
+    VBox([view])._repr_mimebundle_()
+    events.trigger("post_run_cell", None)
+    assert "no run yet" not in str(live.render_bundle["docs_json"])
+    assert len(events.callbacks["post_run_cell"]) == 0
+    view.run = make_run(seed=1)
+    view.close()
+    events.trigger("post_run_cell", None)
+    assert not live.plot.document.callbacks._change_callbacks
 
 
 def test_what_the_front_end_opens_is_heard_once():
