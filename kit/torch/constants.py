@@ -6,7 +6,7 @@ bind anew: gradients, buffers, an optimizer's state. A replay asks before each s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from numbers import Number
 from operator import attrgetter, call, is_
@@ -17,7 +17,7 @@ from weakref import ref
 import torch
 from torch import nn
 
-from kit.runtime.steps.recording import Watched, numbers_in
+from kit.runtime.steps.recording import Watched
 
 __all__ = ["is_scripted", "of_module", "of_optimizer", "parts_of", "settings_of"]
 
@@ -150,7 +150,7 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> Watched:
         for hooks in _STEP_HOOKS(alive):
             seen += map(id, hooks.values())
         seen += filter(_is_constant, vars(alive).values())
-        seen += numbers_in(alive.defaults)
+        seen += _numbers_in(alive.defaults)
         for group in alive.param_groups:
             for key, value in group.items():
                 if key == "params":
@@ -159,7 +159,7 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> Watched:
                     is_host = value.device.type == "cpu"
                     seen.append((id(value), float(value) if is_host and value.numel() == 1 else 0))
                 else:
-                    seen += (value,) if type(value) is str else numbers_in(value)
+                    seen += (value,) if type(value) is str else _numbers_in(value)
         return seen
 
     def bound() -> Any:
@@ -175,6 +175,17 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> Watched:
     return Watched(look, bound)
 
 
+def _numbers_in(setting: Any) -> Iterator[Any]:
+    """The Python numbers in lists, tuples and dicts."""
+    if isinstance(setting, Number):
+        yield setting
+    elif isinstance(setting, dict):
+        yield from _numbers_in(list(setting.values()))
+    elif isinstance(setting, list | tuple):
+        for item in setting:
+            yield from _numbers_in(item)
+
+
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The numbers of its groups by name; a tensor on the host, of one number, is a number too."""
     found: dict[str, Any] = {}
@@ -185,7 +196,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
                 is_number = value.device.type == "cpu" and value.numel() == 1
                 numbers = [float(value)] if is_number else []
             else:
-                numbers = [] if name == "params" else [*numbers_in(value)]
+                numbers = [] if name == "params" else [*_numbers_in(value)]
             if numbers:
                 where = f" of parameter group {i}" if len(groups) > 1 else ""
                 found[name + where] = numbers[0] if len(numbers) == 1 else tuple(numbers)

@@ -7,7 +7,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from importlib import import_module
 from types import MappingProxyType
@@ -371,15 +371,8 @@ def _iterable(source: Any) -> Iterable[Any]:
 
 
 def _to(batch: Any, device: str) -> Any:
+    from kit.torch.tensors.containers import mapped
+
     if hasattr(batch, "to"):
         return batch.to(device)
-    if isinstance(batch, dict):
-        return {key: _to(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_to(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return [_to(value, device) for value in batch]
-    if is_dataclass(batch) and not isinstance(batch, type):
-        names = [one.name for one in fields(batch) if one.init]
-        return replace(batch, **{name: _to(getattr(batch, name), device) for name in names})
-    return batch
+    return mapped(batch, lambda value: _to(value, device))

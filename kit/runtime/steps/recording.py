@@ -7,9 +7,8 @@ from (`Source`). Two steps in a row that are equal in that tell what the next on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Number
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -36,7 +35,6 @@ __all__ = [
     "is_read",
     "leaf_of",
     "made_at",
-    "numbers_in",
     "reads_of",
     "source_of",
     "take",
@@ -183,17 +181,6 @@ def take(waiting: list[EarlyBatch], fetch: Fetch) -> EarlyBatch | None:
     """The first batch of this loader's, which waits no longer then; None if none waits."""
     found = (i for i, one in enumerate(waiting) if one.fetch == fetch)
     return None if (i := next(found, None)) is None else waiting.pop(i)
-
-
-def numbers_in(batch: Any) -> Iterator[Any]:
-    """The Python numbers in lists, tuples and dicts: a recorded step has them as constants."""
-    if isinstance(batch, Number):
-        yield batch
-    elif isinstance(batch, dict):
-        yield from numbers_in(list(batch.values()))
-    elif isinstance(batch, list | tuple):
-        for item in batch:
-            yield from numbers_in(item)
 
 
 def reads_of(now: Recording) -> list[Read]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from copy import copy
-from dataclasses import fields, is_dataclass, replace
-from operator import is_
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from kit.errors import SettingsError
 from kit.runtime.replicas.group import replicas
+from kit.torch.tensors.containers import mapped, values_of
 from kit.torch.tensors.tensor import KitTensor
 
 __all__ = [
@@ -49,7 +47,7 @@ def known_sizes(item: Any) -> Sequence[int]:
     """Those of the first `Shards` in lists, tuples and dicts that has some; else empty."""
     if isinstance(item, Shards):
         return item.sizes
-    return next(filter(None, map(known_sizes, _values(item) or ())), ())
+    return next(filter(None, map(known_sizes, values_of(item) or ())), ())
 
 
 def sizes_of(batch: Any, count: int) -> list[int]:
@@ -92,21 +90,21 @@ def part_of(item: Any, rank: int, sizes: Sequence[int], place: int = 0) -> Any:
             return item
         start = sum(sizes[:rank])
         return item[start : start + sizes[rank]]
-    return _inside(item, lambda value: part_of(value, rank, sizes, place))
+    return mapped(item, lambda value: part_of(value, rank, sizes, place))
 
 
 def to_kit(item: Any) -> Any:
     """CPU tensors go to the device of the thread that calls; the rest stays."""
     if isinstance(item, Tensor):
         return item if isinstance(item, KitTensor) else item.to("kit")
-    return _inside(item, to_kit)
+    return mapped(item, to_kit)
 
 
 def detached(item: Any) -> Any:
     """The same outside of autograd."""
     if isinstance(item, Tensor):
         return item.detach() if item.requires_grad else item
-    return _inside(item, detached)
+    return mapped(item, detached)
 
 
 def tensors_in(item: Any) -> Iterator[Any]:
@@ -114,7 +112,7 @@ def tensors_in(item: Any) -> Iterator[Any]:
     if isinstance(item, Tensor):
         yield item
     elif not isinstance(item, Shards):
-        for value in _values(item) or ():
+        for value in values_of(item) or ():
             yield from tensors_in(value)
 
 
@@ -127,48 +125,8 @@ def others_in(item: Any) -> Iterator[Any]:
         yield id(item), id(item.kit_value().cell)
     elif isinstance(item, dict | UserDict):
         yield from others_in(list(item.items()))
-    elif (inside := _values(item)) is not None:
+    elif (inside := values_of(item)) is not None:
         for value in inside:
             yield from others_in(value)
     elif not isinstance(item, Tensor):
         yield item if isinstance(item, Hashable) else id(item)
-
-
-def _values(item: Any) -> Sequence[Any] | None:
-    """What a container holds; None, if it is none that `part_of` looks into."""
-    if isinstance(item, nn.Module):  # also one that is a dataclass: its tensors are no batch
-        return None
-    if isinstance(item, dict | UserDict):
-        return list(item.values())
-    if isinstance(item, list | tuple):
-        return item
-    if is_dataclass(item) and not isinstance(item, type):
-        return [getattr(item, name) for name in _fields(item)]
-    return None
-
-
-def _fields(item: Any) -> list[str]:
-    return [one.name for one in fields(item) if one.init]
-
-
-def _inside(item: Any, change: Any) -> Any:
-    """A container like this one, of changed things; itself, if it holds nothing that changes."""
-    if (values := _values(item)) is None:
-        return item
-    made = list(map(change, values))
-    if all(map(is_, made, values)):
-        return item
-    if isinstance(item, dict):
-        changed = copy(item)  # of its own class, such as a ModelOutput, with all that it is beside
-        for key, value in zip(list(item), made, strict=True):
-            changed[key] = value
-        return changed
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return type(item)(*made)
-    if isinstance(item, list | tuple):
-        return type(item)(made)
-    if isinstance(item, UserDict):  # such as a tokenizer's
-        other = copy(item)
-        other.data = dict(zip(item.data, made, strict=True))
-        return other
-    return replace(item, **dict(zip(_fields(item), made, strict=True)))

@@ -8,6 +8,7 @@ import itertools
 import sys
 import threading
 import warnings
+from collections import OrderedDict, UserDict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,6 +133,16 @@ def test_a_batch_keeps_its_shape_on_its_way_to_the_device() -> None:
     batch = next(Context(Settings(batch_size=3), "cpu").loader(Pairs(3)))
     assert torch.equal(batch["pair"].first, -batch["pair"].second)
     assert batch["name"] == ["x", "x", "x"]
+
+
+@pytest.mark.parametrize("kind", [OrderedDict, UserDict, dict])
+def test_a_batch_comes_in_what_the_loader_made(kind: Any) -> None:
+    given = kind(rows=(torch.ones(2), 3))
+    batch = next(Context(Settings(), "meta").loader(iter([given])))
+    assert type(batch) is kind
+    assert type(batch["rows"]) is tuple
+    assert batch["rows"][0].device.type == "meta"
+    assert given["rows"][0].device.type == "cpu", "the loader's own stays as it is"
 
 
 def test_a_dataset_smaller_than_a_batch_is_a_clear_error() -> None:
