@@ -60,8 +60,8 @@ ONE_OP = [
         BLUE,
         {
             "kit/torch/tensors/tensor.py": "KitTensor.__torch_dispatch__: a call of torch",
-            "kit/torch/dispatch.py": "Dispatcher: finds the plan of the call",
-            "kit/torch/ops/recipes.py": "the recipe: which op, inputs, outputs, views",
+            "kit/torch/dispatch.py": "Dispatcher: finds the recipe, or has it made",
+            "kit/torch/ops/recipes.py": "the recipe of calls of a kind: op, inputs, views",
             "kit/runtime/recording/bulk.py": "the op becomes one row of the growing bulk",
             "kit/runtime/recording/stream.py": "the bulk of this thread: full? a new phase?",
             "kit/runtime/session/streams.py": "then cuts it: a task, and its results' cells",
@@ -107,7 +107,11 @@ ONE_OP = [
 
 # The threads: name -> (title, what it does, colour).
 THREADS = {
-    "main": ("your program's thread", "records ops; waits only at a sync point", BLUE),
+    "main": (
+        "your program's thread",
+        "records ops; waits at a sync point, or a step ahead of the device",
+        BLUE,
+    ),
     "loader": ("loader", "prepares and copies batches ahead", BLUE),
     "worker": ("worker, one for a device", "runs segments as soon as their inputs exist", GREEN),
     "ahead": ("compile ahead", "compiles while nothing runs (explorer)", GREEN),

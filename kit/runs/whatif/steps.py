@@ -36,7 +36,7 @@ __all__ = [
     "step_ns",
 ]
 
-RUN_AHEAD = 1  # steps; `kit.runtime.session.session` has the same
+RUN_AHEAD = 1  # steps; `kit.runtime.session.issuer` has the same two
 SEGMENTS_AHEAD = 256
 SWITCH_NS = 5_000_000  # after so long Python lets another thread run
 MOST_SWITCHES = 2_000  # of a step; a damaged file may say that one records for days
