@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from kit.formats.chrome.frames import LEAST_NS
+from kit.formats.chrome.syncs import LEAST_NS
 from kit.trace.imported import MAX_SPAN_NAME, cut_name
 from kit.trace.planes import NOISE
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
 from kit.files import check_plain
-from kit.formats.chrome.frames import LEAST_NS
 from kit.formats.chrome.steps import Annotation, find_steps, is_asked
+from kit.formats.chrome.syncs import LEAST_NS
 from kit.formats.host_events import HostEvent, host_events, with_waits
 from kit.formats.messages import Damaged, fields_of
 from kit.formats.python_lines import FRAME, places

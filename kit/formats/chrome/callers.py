@@ -19,14 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.formats.chrome.arguments import parts
-from kit.formats.chrome.events import NONE, Events
+from kit.formats.chrome.arguments import Arguments, parts
+from kit.formats.chrome.columns import Columns, Rows
+from kit.formats.chrome.events import NONE
 from kit.formats.chrome.frames import MODULE, Frames
-from kit.formats.chrome.memory import Around, measured_memory
+from kit.formats.chrome.memory import Allocations, measured_memory
 from kit.formats.chrome.nesting import Nesting, Places
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.imported import MAX_CALLERS, Caller, MeasuredMemory, cut_name
-from kit.trace.intervals import Ints, distinct
+from kit.trace.intervals import Ints, Mask, distinct
 
 __all__ = ["CallersFound", "find_callers", "launch_numbers", "memory_of"]
 
@@ -34,6 +35,7 @@ _DEEPEST = 200  # frames to look at
 _SEQUENCE = (1 << 40) - 1
 _MAX_NUMBER = 1 << 62
 _MOST_THREADS = 200  # whose ops are looked through for those of a gradient
+_Kind = tuple[Places, Mask]
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 
@@ -47,19 +49,20 @@ class CallersFound:
 
 
 def find_callers(
-    events: Events, nesting: Nesting, frames: Frames, kernels: NDArray[np.intp]
+    columns: Columns, nesting: Nesting, frames: Frames, arguments: Arguments, kernels: Rows
 ) -> CallersFound:
     """Of these events what launched them.
 
     Args:
+        arguments: those that the nodes of ops are numbers of.
         kernels: what a GPU ran; or ops, which are their own callers.
     """
-    row = _rows(events, nesting, kernels)
+    row = _rows(columns, nesting, kernels)
     known = np.flatnonzero(row >= 0)
     numbers = np.full(len(kernels), NONE, np.int64)
     if not len(known):
         return CallersFound((), numbers)
-    keys, calls = _keys(events, nesting, frames, row[known], kernels[known])
+    keys, calls = _keys(columns, nesting, frames, row[known], kernels[known])
     of, first = _groups(keys)
     found = np.stack([key[first] for key in keys], axis=1)
     kernel_counts = np.bincount(of, minlength=len(found))
@@ -77,7 +80,7 @@ def find_callers(
         )
         found, of = found[most], place[of]
         call_counts, kernel_counts = call_counts[most], kernel_counts[most]
-    make = _Maker(events, nesting, frames)
+    make = _Maker(columns.names, arguments, nesting, frames)
     counts = zip(found.tolist(), call_counts.tolist(), kernel_counts.tolist(), strict=True)
     callers = [make.caller(*one) for one in counts]
     order = sorted(range(len(callers)), key=lambda i: _place(callers[i]))
@@ -93,12 +96,12 @@ def _place(caller: Caller) -> tuple[Any, ...]:
             caller.others, caller.is_backward, caller.graph_node)  # fmt: skip
 
 
-def _rows(events: Events, nesting: Nesting, kernels: NDArray[np.intp]) -> Ints:
+def _rows(columns: Columns, nesting: Nesting, kernels: Rows) -> Ints:
     """The row of anchors that launched each kernel; -1: none is known."""
     anchors = nesting.anchors["event"]
     if not len(anchors) or not len(kernels):
         return np.full(len(kernels), NONE, np.int64)
-    role, link = events.column("role"), events.column("link").astype(np.int64)
+    role, link = columns.role, columns.link
     is_op = np.isin(role, list(OPS))
     if is_op[kernels].all():  # each is its own caller
         rows = np.argsort(anchors, kind="stable")
@@ -109,7 +112,7 @@ def _rows(events: Events, nesting: Nesting, kernels: NDArray[np.intp]) -> Ints:
     return _match(link[anchors[rows]], rows, asked)
 
 
-def _match(keys: Ints, rows: NDArray[np.intp], asked: Ints) -> Ints:
+def _match(keys: Ints, rows: Rows, asked: Ints) -> Ints:
     """The row that has each key, of keys in order; -1 for a key that none has."""
     if not len(keys):
         return np.full(len(asked), NONE, np.int64)
@@ -118,13 +121,13 @@ def _match(keys: Ints, rows: NDArray[np.intp], asked: Ints) -> Ints:
 
 
 def _keys(
-    events: Events, nesting: Nesting, frames: Frames, row: Ints, kernels: NDArray[np.intp]
+    columns: Columns, nesting: Nesting, frames: Frames, row: Ints, kernels: Rows
 ) -> tuple[list[NDArray[Any]], Ints]:
     """What tells one caller from another, columns with a row for each kernel; and its call."""
-    anchors, name, node = nesting.anchors, events.column("name"), events.column("node")
+    anchors, name, node = nesting.anchors, columns.name, columns.node
     event, call, engine = (anchors[x][row] for x in ("event", "call", "engine"))
     module, line, annotation = (anchors[x][row] for x in ("module", "line", "annotation"))
-    forward = np.where(engine >= 0, _forward(events, nesting)[row], NONE)
+    forward = np.where(engine >= 0, _forward(columns, nesting)[row], NONE)
     has_forward = forward >= 0
     own = (module >= 0) | (line >= 0)  # ops that are computed again during the backward pass
     taken = has_forward & ~own
@@ -135,14 +138,13 @@ def _keys(
     line[without] = _outside(name, nesting, frames, frame[without])
     written = np.where(has_forward, anchors["call"][forward], call)
     line = np.where((line < 0) & (written >= 0), parts(node[written])[1], line)
-    graphs = [i for i, text in enumerate(events.names) if text.startswith(_GRAPH_LAUNCHES)]
+    graphs = [i for i, text in enumerate(columns.names) if text.startswith(_GRAPH_LAUNCHES)]
     is_graph = np.isin(name[event], graphs)  # the op around it has not computed what it replays
     arguments = np.where((call >= 0) & ~is_graph, parts(node[call])[0], NONE)
-    role = events.column("role")[kernels]
-    graph_node = np.where(role == Role.KERNEL, node[kernels], NONE)
+    graph_node = np.where(columns.role[kernels] == Role.KERNEL, node[kernels], NONE)
     op = np.where(call >= 0, name[call], NONE)
-    columns = [op, arguments, module, annotation, line, engine >= 0, graph_node]
-    return columns, np.where(call >= 0, call, event)
+    keys = [op, arguments, module, annotation, line, engine >= 0, graph_node]
+    return keys, np.where(call >= 0, call, event)
 
 
 def _outside(name: NDArray[Any], nesting: Nesting, frames: Frames, frame: Places) -> Ints:
@@ -174,20 +176,18 @@ def _groups(columns: Sequence[NDArray[Any]]) -> tuple[Ints, NDArray[np.intp]]:
     return number, first
 
 
-def _forward(events: Events, nesting: Nesting) -> Ints:
+def _forward(columns: Columns, nesting: Nesting) -> Ints:
     """Of each anchor inside of the autograd engine the row of the forward op; -1: not known."""
     anchors = nesting.anchors
     event, engine = anchors["event"], anchors["engine"]
-    link = events.column("link").astype(np.int64)
-    role, thread = events.column("role"), events.column("thread").astype(np.int64)
+    role, link, thread = columns.role, columns.link, columns.thread
     found = np.full(len(event), NONE, np.int64)
     ops = np.flatnonzero(np.isin(role[event], list(OPS)) & (link[event] >= 0))
     asked = np.flatnonzero(engine >= 0)
     asked = asked[link[engine[asked]] >= 0]
     if not len(ops) or not len(asked):
         return found
-    start = events.column("start_us")[event[ops]]
-    ops = ops[np.lexsort((start, link[event[ops]]))]
+    ops = ops[np.lexsort((columns.start[event[ops]], link[event[ops]]))]
     wanted = link[engine[asked]] & _SEQUENCE
     numbers, number = np.unique(link[engine[asked]] >> 40, return_inverse=True)
     most = np.zeros(len(numbers), np.int64)  # of each number, what the thread that fits most has
@@ -202,7 +202,7 @@ def _forward(events: Events, nesting: Nesting) -> Ints:
     return found
 
 
-def _by_thread(rows: Ints, thread: Ints) -> list[Ints]:
+def _by_thread(rows: Ints, thread: NDArray[np.int32]) -> list[Ints]:
     """The rows of each thread, in their order; of too many threads those that have most."""
     _, of, count = np.unique(thread, return_inverse=True, return_counts=True)
     parts = np.split(rows[np.argsort(of, kind="stable")], np.cumsum(count)[:-1])
@@ -213,8 +213,10 @@ def _by_thread(rows: Ints, thread: Ints) -> list[Ints]:
 class _Maker:
     """Texts for numbers."""
 
-    def __init__(self, events: Events, nesting: Nesting, frames: Frames) -> None:
-        self._names, self._arguments = events.names, events.arguments
+    def __init__(
+        self, names: Sequence[str], arguments: Arguments, nesting: Nesting, frames: Frames
+    ) -> None:
+        self._names, self._arguments = names, arguments
         self._paths, self._frames = nesting.paths, frames
 
     def caller(self, key: Sequence[int], calls: int, kernels: int) -> Caller:
@@ -239,7 +241,7 @@ class _Maker:
         return tuple(cut_name(self._names[i]) for i in self._paths.names(path))
 
 
-def launch_numbers(link: Ints, calls: NDArray[np.intp], kernels: NDArray[np.intp]) -> Ints:
+def launch_numbers(link: Ints, calls: Rows, kernels: Rows) -> Ints:
     """Of each launching call and of what it launched, one number below -1; -1 for the rest.
 
     Args:
@@ -255,32 +257,68 @@ def launch_numbers(link: Ints, calls: NDArray[np.intp], kernels: NDArray[np.intp
 
 
 def memory_of(
-    events: Events,
+    columns: Columns,
     nesting: Nesting,
-    kept: NDArray[np.intp],
-    times: tuple[Ints, Ints, Ints],
+    allocations: Allocations,
+    zero_us: float,
     line: Callable[[int, int], str],
 ) -> Iterator[MeasuredMemory]:
     """What each device held over time; a peak's blocks by the op and the line that took them.
 
     Args:
-        kept: the events that have a time.
-        times: thread, start and stop of all events.
+        zero_us: on the file's clock, where the columns' times are 0.
         line: of a function and an op; -1 for none.
     """
-    if not events.allocations.devices or not len(kept):
+    role, usable = columns.role, columns.usable
+    if not allocations.devices or not len(usable):
         return iter(())
-    role, name = events.column("role"), events.column("name")
-    around = Around(
-        kept[role[kept] != Role.KERNEL],
-        times,
+    around = _Around(
+        columns,
+        usable[role[usable] != Role.KERNEL],
         (nesting.op, np.isin(role, [*ATEN_OPS])),
         (nesting.frame, role == Role.PYTHON),
     )
 
     def where(thread: int, at_ns: int) -> tuple[str, str]:
         op, frame = around.at(thread, at_ns)
-        return events.names[name[op]] if op >= 0 else "", line(frame, op)
+        return columns.names[columns.name[op]] if op >= 0 else "", line(frame, op)
 
-    zero_us = float(events.column("start_us")[kept].min())
-    return measured_memory(events.allocations, zero_us, int(times[2][kept].max()), where)
+    return measured_memory(allocations, zero_us, int(columns.stop[usable].max()), where)
+
+
+class _Around:
+    """Finds ops and functions by thread and time.
+
+    Args:
+        host: the events of threads.
+        ops, frames: of each event the op, and the function, that it is inside of, -1 for none; and
+            which events are ops, and functions.
+    """
+
+    def __init__(self, columns: Columns, host: Rows, ops: _Kind, frames: _Kind) -> None:
+        thread, start, self._stop = columns.thread, columns.start, columns.stop
+        host = host[np.lexsort((-self._stop[host], start[host], thread[host]))]
+        numbers, first = np.unique(thread[host], return_index=True)
+        parts = np.split(host, first[1:])
+        self._events = dict(zip(numbers.tolist(), parts, strict=True))
+        self._starts = {number: start[part] for number, part in self._events.items()}
+        self._ops, self._frames = ops, frames
+
+    def at(self, thread: int, time_ns: int) -> tuple[int, int]:
+        """The innermost op and the innermost function; -1 for none."""
+        if thread not in self._events:
+            return -1, -1
+        place = int(np.searchsorted(self._starts[thread], time_ns, "right")) - 1
+        if place < 0:
+            return -1, -1
+        before = int(self._events[thread][place])
+        return self._open(self._ops, before, time_ns), self._open(self._frames, before, time_ns)
+
+    def _open(self, kind: _Kind, event: int, time_ns: int) -> int:
+        """Of an event and those around it the innermost of a kind that has not ended."""
+        around, is_one = kind
+        if not is_one[event]:
+            event = around[event]
+        while event >= 0 and self._stop[event] <= time_ns:
+            event = around[event]
+        return event

@@ -1,20 +1,17 @@
-"""Python functions in a trace of torch's: where each is, and whose; and which ones only wait."""
+"""Python functions in a trace of torch's: where each is, and whose."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from kit.files import is_no_users
-from kit.trace.imported import Spans, cut_name
-from kit.trace.intervals import Ints
 
-__all__ = ["MODULE", "Frames", "Stacks", "asleep"]
+__all__ = ["MODULE", "Frames", "Stacks"]
 
 MODULE = "nn.Module: "  # begins the name of a call of a module
 _MAX_STACK = 20_000  # characters
@@ -25,12 +22,6 @@ _LIBRARIES = {"torch", "torchvision", "torchaudio", "numpy", "functorch", "trito
               "ipykernel", "traitlets", "tornado", "asyncio", "concurrent", "multiprocessing",
               "importlib", "unittest", "collections", "logging", "ctypes"}  # fmt: skip
 _DEEPEST = 200  # frames to look at
-LEAST_NS = 1_000_000  # what is shorter may be no wait at all, as of a lock that is free
-_WAITS = re.compile(
-    r"<built-in (function (sleep|select|read|wait4|waitpid)>|method ("
-    r"acquire of _thread|get of _queue|poll of select|(read\w*|write|flush) of _io|"
-    r"(accept|connect|recv\w*|send\w*) of _?socket))"
-)
 
 
 class Frames:
@@ -107,29 +98,3 @@ def _is_library(file: str) -> bool:
     if rest:
         return first in _LIBRARIES or is_no_users(file)
     return first.removesuffix(".py") in sys.stdlib_module_names
-
-
-def asleep(
-    names: Sequence[str],
-    calls: NDArray[np.intp],
-    columns: tuple[Ints, Ints, Ints, Ints],
-    place: Callable[[int], str],
-    number: Callable[[str], int],
-) -> Spans:
-    """A span for each call of a C function of Python's that only waits, if it is long.
-
-    It is named after the function that called it.
-
-    Args:
-        names: of the file, by their numbers.
-        calls: events of Python functions on one thread.
-        columns: of all events their names' numbers, threads, starts and stops.
-        place: where the function is that called an event; "" if that is not known.
-        number: of a name, that of the timeline.
-    """
-    name, thread, start, stop = (column[calls] for column in columns)
-    waits = [i for i in np.unique(name).tolist() if _WAITS.match(names[i])]
-    kept = np.isin(name, waits) & (stop - start >= LEAST_NS)
-    found = [number(cut_name(place(i) or "an unknown line")) for i in calls[kept].tolist()]
-    numbers = np.array(found, np.int32)
-    return Spans(thread[kept].astype(np.int32), "elsewhere", numbers, start[kept], stop[kept])

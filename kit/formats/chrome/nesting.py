@@ -7,21 +7,21 @@ kernel.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.formats.chrome.events import NONE, Events
+from kit.formats.chrome.columns import Columns, Rows
+from kit.formats.chrome.events import NONE
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 from kit.trace.devices import is_librarys
 from kit.trace.intervals import Ints, Mask
 
-__all__ = ["Nesting", "Paths", "Places", "called", "inside", "nest", "outermost",
-           "regions"]  # fmt: skip
+__all__ = ["Nesting", "Paths", "Places", "nest", "regions"]
 
 Places = NDArray[np.int32]
 
@@ -80,26 +80,20 @@ class Nesting:
     crossing: int  # events that end after what they began in
 
 
-def nest(
-    events: Events, times: tuple[Ints, Ints], kept: NDArray[np.intp], frames: Frames,
-    is_gpu: bool,
-) -> Nesting:  # fmt: skip
+def nest(columns: Columns, frames: Frames, is_gpu: bool) -> Nesting:
     """What each event of each thread is inside of, by its time.
 
     Args:
-        times: starts and stops of all events.
-        kept: indices of those that have a usable time.
         is_gpu: what a GPU ran is launched; else the ops that no other op called are the work.
     """
-    start, stop = times
-    role, thread = events.column("role"), events.column("thread")
+    role, thread, start, stop = columns.role, columns.thread, columns.start, columns.stop
     is_hosts = role < Role.KERNEL
     for one in (Role.ANNOTATION, Role.CALL, Role.FREE):
         is_hosts |= role == one
-    chosen = kept[is_hosts[kept]]
+    chosen = columns.usable[is_hosts[columns.usable]]
     chosen = chosen[np.lexsort((-stop[chosen], start[chosen], thread[chosen]))]
     around = _around(thread[chosen], start[chosen], stop[chosen], role[chosen])
-    return _Host(events, chosen, around, frames).nesting(stop, is_gpu)
+    return _Host(columns, chosen, around, frames).nesting(is_gpu)
 
 
 def _around(thread: Places, start: Ints, stop: Ints, role: NDArray[np.int8]) -> Places:
@@ -143,20 +137,18 @@ class _Host:
         around: of each, the place among them of the one around, which comes before it; -1: none.
     """
 
-    def __init__(
-        self, events: Events, chosen: NDArray[np.intp], around: Places, frames: Frames
-    ) -> None:
+    def __init__(self, columns: Columns, chosen: Rows, around: Places, frames: Frames) -> None:
         self._chosen, self._around, self._frames = chosen, around, frames
-        self._count = len(events)
-        self._role, self._name = (events.column(x)[chosen] for x in ("role", "name"))
-        self._link = events.column("link")[chosen]
+        self._count, self._stop = len(columns), columns.stop[chosen]
+        self._role, self._name = columns.role[chosen], columns.name[chosen]
+        self._link = columns.link[chosen]
 
-    def nesting(self, stop: Ints, is_gpu: bool) -> Nesting:
+    def nesting(self, is_gpu: bool) -> Nesting:
         """What the events are inside of."""
         aten, engines = self._is(*ATEN_OPS), self._is(Role.ENGINE)
         op, engine = self._nearest(aten), self._nearest(engines)
-        of, ends = np.flatnonzero(aten & (op >= 0)), stop[self._chosen]
-        crossing = int((ends[of] > ends[op[of]] + _ROUNDING_NS).sum())
+        of = np.flatnonzero(aten & (op >= 0))
+        crossing = int((self._stop[of] > self._stop[op[of]] + _ROUNDING_NS).sum())
         ops = self._is(*OPS) & ~engines
         paths = Paths()
         return Nesting(
@@ -193,14 +185,12 @@ class _Host:
         found[self._chosen] = np.where(places >= 0, self._chosen[places], NONE)
         return found
 
-    def _launching(self, ops: Mask, op: Places, is_gpu: bool) -> NDArray[np.intp]:
+    def _launching(self, ops: Mask, op: Places, is_gpu: bool) -> Rows:
         """Where something is launched, and ops whose gradients are computed later."""
         found = ops & (self._link >= 0) | self._is(*_LAUNCHING) & (self._link > 0)
         return np.flatnonzero(found if is_gpu else found | ops & (op < 0))
 
-    def _anchors(
-        self, chosen: NDArray[np.intp], ops: Mask, engine: Places, paths: Paths
-    ) -> dict[str, Ints]:
+    def _anchors(self, chosen: Rows, ops: Mask, engine: Places, paths: Paths) -> dict[str, Ints]:
         """A row for each of some events.
 
         Returns:
@@ -248,76 +238,14 @@ def _kinds(frames: Frames, names: Places, is_python: Mask) -> NDArray[np.int8]:
     return np.where(is_python, found[names], 0)
 
 
-def called(
-    events: NDArray[np.intp],
-    name: NDArray[Any],
-    names: Sequence[str],
-    is_wanted: Callable[[str], bool],
-) -> NDArray[np.intp]:
-    """Those of some events whose name is wanted.
-
-    Args:
-        name: of each event of the file, the number of its name among `names`.
-    """
-    wanted = [i for i, text in enumerate(names) if is_wanted(text)]
-    return events[np.isin(name[events], wanted)]
-
-
-def inside(
-    events: NDArray[np.intp], around: NDArray[np.intp], times: tuple[Ints, Ints, Ints]
-) -> NDArray[np.bool_]:
-    """Which of some events began inside of the latest of some others, on its thread.
-
-    Args:
-        times: thread, start and stop of each event of the file.
-    """
-    thread, start, stop = times
-    if not len(around):
-        return np.zeros(len(events), np.bool_)
-    both = np.concatenate([around, events])
-    is_around = np.arange(len(both)) < len(around)
-    order = np.lexsort((~is_around, start[both], thread[both]))
-    latest = np.maximum.accumulate(np.where(is_around[order], np.arange(len(both)), -1))
-    one, other = both[order], both[order[latest]]
-    is_inside = (latest >= 0) & (thread[one] == thread[other])
-    found = np.zeros(len(both), np.bool_)
-    found[order] = is_inside & (start[one] < stop[other])
-    return found[len(around) :]
-
-
-def outermost(events: NDArray[np.intp], times: tuple[Ints, Ints, Ints]) -> NDArray[np.intp]:
-    """Those of some events that begin inside of no other one of them on its thread.
-
-    Args:
-        times: thread, start and stop of each event of the file.
-    """
-    thread, start, stop = (column[events] for column in times)
-    order = np.lexsort((-stop, start, thread))
-    kept: list[int] = []
-    of, latest = -1, 0
-    for i in order.tolist():
-        if thread[i] != of or start[i] >= latest:
-            of, latest = int(thread[i]), int(stop[i])
-            kept.append(i)
-    return events[kept]
-
-
-def regions(
-    calls: NDArray[np.intp],
-    code: NDArray[np.intp],
-    known: tuple[NDArray[Any], Sequence[str], Places],
-    times: tuple[Ints, Ints, Ints],
-) -> NDArray[np.intp]:
+def regions(columns: Columns, calls: Rows, code: Rows, op: Places) -> Rows:
     """What computes beside the aten ops that it calls, the outermost of it, in order of time.
 
     Args:
         calls: ops that are none of aten's.
         code: what is around code of torch.compile's.
-        known: of each event the number of its name; the names; the nearest aten op around, or -1.
-        times: thread, start and stop of each event.
+        op: of each event the nearest aten op around, or -1.
     """
-    (name, names, op), (_, start, stop) = known, times
-    found = np.append(called(calls, name, names, is_librarys), code)
-    found = found[op[found] < 0]
-    found = outermost(found, times)
-    return found[np.lexsort((-stop[found], start[found]))]
+    found = np.append(columns.named(calls, is_librarys), code)
+    found = columns.outermost(found[op[found] < 0])
+    return found[np.lexsort((-columns.stop[found], columns.start[found]))]

@@ -1,24 +1,29 @@
-"""Which calls of a torch trace wait for the device, and which of their waits are the steps'."""
+"""Which calls of a torch trace wait for the device, and which of their waits are the steps'; and
+which calls of Python wait for something else.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.formats.chrome.events import Events
+from kit.formats.chrome.columns import Columns, Rows
 from kit.formats.chrome.lanes import Lanes
 from kit.text import format_count
 from kit.trace.active import grouped
 from kit.trace.communication import way_of
 from kit.trace.host import AT_ONCE_NS, idle_in, waits_for_copy
-from kit.trace.imported import Spans
+from kit.trace.imported import Spans, cut_name
 from kit.trace.intervals import Ints, Mask
 from kit.trace.timeline import SyncPoint
 
 __all__ = [
+    "LEAST_NS",
     "Copies",
+    "asleep",
     "frees",
     "joined",
     "of_steps",
@@ -27,8 +32,12 @@ __all__ = [
     "without_last",
 ]
 
-Chosen = NDArray[np.intp]  # indices of events
-Times = tuple[Ints, Ints, Ints]  # thread, start and stop of each event
+LEAST_NS = 1_000_000  # what is shorter may be no wait at all, as of a lock that is free
+_WAITS = re.compile(
+    r"<built-in (function (sleep|select|read|wait4|waitpid)>|method ("
+    r"acquire of _thread|get of _queue|poll of select|(read\w*|write|flush) of _io|"
+    r"(accept|connect|recv\w*|send\w*) of _?socket))"
+)
 _MAX_DEVICES = 64  # that one file may have
 _WHOLE_DEVICE = ("cudaDeviceSynchronize", "hipDeviceSynchronize", "cuCtxSynchronize")
 
@@ -36,40 +45,38 @@ _WHOLE_DEVICE = ("cudaDeviceSynchronize", "hipDeviceSynchronize", "cuCtxSynchron
 class Copies:
     """The copies between host and device, by the number that each shares with its call."""
 
-    def __init__(self, events: Events, times: Times, kernels: Chosen) -> None:
-        self._names, self._name = events.names, events.column("name")
-        self._link = events.column("link").astype(np.int64)
-        _, self._start, self._stop = times
-        is_copy = np.array([bool(way_of(text)) for text in events.names], bool)
-        copies = kernels[(self._link[kernels] > 0) & is_copy[self._name[kernels]]]
-        self._copy = dict(zip(self._link[copies].tolist(), copies.tolist(), strict=True))
+    def __init__(self, columns: Columns, kernels: Rows) -> None:
+        self._columns = columns
+        copies = columns.named(kernels[columns.link[kernels] > 0], way_of)
+        self._copy = dict(zip(columns.link[copies].tolist(), copies.tolist(), strict=True))
 
-    def ways(self, calls: Chosen, op: NDArray[np.int32]) -> dict[int, str]:
+    def ways(self, calls: Rows, op: NDArray[np.int32]) -> dict[int, str]:
         """Where each op has copied to, as far as the file says which copy it has called."""
-        return {int(op[i]): way_of(self._names[self._name[k]]) for i, k in self._pairs(calls)}
+        return {int(op[i]): way_of(self._name(k)) for i, k in self._pairs(calls)}
 
-    def waiting(self, calls: Chosen) -> Chosen:
+    def waiting(self, calls: Rows) -> Rows:
         """The calls that return no earlier than their copy is done."""
         found = [i for i, k in self._pairs(calls) if self._waits(i, k)]
         return np.array(found, np.intp)
 
     def _waits(self, call: int, copy: int) -> bool:
-        of_call, of_copy = (self._names[self._name[event]] for event in (call, copy))
-        return waits_for_copy(of_call, of_copy, self._ends(call), self._ends(copy))
+        names = self._name(call), self._name(copy)
+        return waits_for_copy(*names, self._ends(call), self._ends(copy))
 
-    def _pairs(self, calls: Chosen) -> Iterator[tuple[int, int]]:
-        numbers = self._link[calls].tolist()
+    def _name(self, event: int) -> str:
+        return self._columns.names[int(self._columns.name[event])]
+
+    def _pairs(self, calls: Rows) -> Iterator[tuple[int, int]]:
+        numbers = self._columns.link[calls].tolist()
         for i, number in zip(calls.tolist(), numbers, strict=True):
             if number in self._copy:
                 yield i, self._copy[number]
 
     def _ends(self, event: int) -> tuple[int, int]:
-        return int(self._start[event]), int(self._stop[event])
+        return int(self._columns.start[event]), int(self._columns.stop[event])
 
 
-def joined(
-    waits: Chosen, copies: Chosen, times: Times, op: NDArray[np.int32]
-) -> tuple[Chosen, Ints]:
+def joined(columns: Columns, waits: Rows, copies: Rows, op: NDArray[np.int32]) -> tuple[Rows, Ints]:
     """Each wait once, in order of thread and time, and the ends of all events.
 
     A copy that waits, and the synchronize call after it in the same op, are one wait.
@@ -78,7 +85,7 @@ def joined(
         copies: calls that copy, and wait for it.
         op: of each event, the op around.
     """
-    thread, start, stop = times
+    thread, start, stop = columns.thread, columns.start, columns.stop
     found = np.concatenate([waits, copies])
     found = found[np.lexsort((start[found], thread[found]))]
     around, is_copy = op[found], np.isin(found, copies)
@@ -91,8 +98,8 @@ def joined(
 
 
 def frees(
-    calls: Chosen, launches: Chosen, work: Chosen, times: Times, lanes: Lanes, launched: Ints
-) -> tuple[Chosen, Ints]:
+    columns: Columns, calls: Rows, launches: Rows, work: Rows, lanes: Lanes, launched: Ints
+) -> tuple[Rows, Ints]:
     """Those of some calls that first wait for a device, and when it had done its work.
 
     To give memory back, CUDA lets the device become idle. Which one it is, no call says: it may be
@@ -103,77 +110,70 @@ def frees(
         work: what ran on devices.
         launched: of each call and of what it launched, one number below -1.
     """
-    thread, start, stop = times
-    done = start[calls]
-
-    def ends(some: Chosen) -> Ints:
-        return np.stack([start[some], stop[some]], axis=1)
-
+    begun = done = columns.start[calls]
     if not len(calls) or not len(work):
         return calls[:0], done[:0]
-    owner = lanes.owners()[thread]
+    owner = lanes.owners()[columns.thread]
     _, first, work = grouped(owner[work], work)
     for mine in np.split(work, first[1:])[:_MAX_DEVICES]:
         numbers = launched[mine][launched[mine] < -1]
         users = owner[launches[np.isin(launched[launches], numbers)]]
         is_users = np.isin(owner[calls], users) | (not len(users))
-        idle = idle_in(ends(calls), ends(mine))
+        idle = idle_in(columns.times(calls), columns.times(mine))
         done = np.where(is_users, np.maximum(done, idle), done)
-    waits = done > start[calls]
+    waits = done > begun
     return calls[waits], done[waits]
 
 
 def of_threads(
-    chosen: Chosen, thread: Ints, host: Sequence[int], said: str, notes: list[str]
-) -> Chosen:
+    columns: Columns, chosen: Rows, host: Sequence[int], said: str, notes: list[str]
+) -> Rows:
     """Those of some events that run on the threads of the steps; a note counts the others.
 
     Args:
-        thread: of each event of the file.
         host: the threads of the steps.
         said: what one of the events is.
     """
-    is_theirs = np.isin(thread[chosen], host)
+    is_theirs = np.isin(columns.thread[chosen], host)
     if out := int((~is_theirs).sum()):
         notes.append(f"{format_count(out, said)} of threads beside the steps' left out")
     return chosen[is_theirs]
 
 
-def of_steps(waits: Chosen, start: Ints, steps: Ints, notes: list[str]) -> Chosen:
+def of_steps(columns: Columns, waits: Rows, steps: Ints, notes: list[str]) -> Rows:
     """The waits that begin in a step; a note counts the others. Without steps, all.
 
     Shape:
-        start, of each event of the file: (events,); steps, in order: (n, 2)
+        steps, in order: (n, 2)
     """
     if not len(steps):
         return waits
-    step = np.searchsorted(steps[:, 0], start[waits], "right") - 1
+    start = columns.start[waits]
+    step = np.searchsorted(steps[:, 0], start, "right") - 1
     latest = np.maximum.accumulate(steps[:, 1])[np.maximum(step, 0)]
-    is_inside = (step >= 0) & (start[waits] <= latest)
+    is_inside = (step >= 0) & (start <= latest)
     if out := int((~is_inside).sum()):
         notes.append(f"{format_count(out, 'wait')} outside of the steps left out")
     return waits[is_inside]
 
 
-def without_last(
-    waits: Chosen, work: Chosen, times: Times, names: Callable[[int], str], notes: list[str]
-) -> Chosen:
+def without_last(columns: Columns, waits: Rows, work: Rows, notes: list[str]) -> Rows:
     """Without a wait for the whole device that ends the recording: torch's profiler calls one.
 
     Args:
         work: ops, and calls that launch.
-        names: of an event, by its index.
     """
-    _, start, _ = times
     if not len(waits):
         return waits
+    start = columns.start
     last = waits[np.argmax(start[waits])]
-    if names(int(last)) not in _WHOLE_DEVICE or (start[work] > start[last]).any():
+    is_whole = columns.names[columns.name[last]] in _WHOLE_DEVICE
+    if not is_whole or (start[work] > start[last]).any():
         return waits
     notes.append(
         "a wait for the whole device ends the recording, as torch's profiler does: left out"
     )
-    kept: Chosen = waits[waits != last]
+    kept: Rows = waits[waits != last]
     return kept
 
 
@@ -183,3 +183,22 @@ def wait_spans(syncs: Sequence[tuple[SyncPoint, int]], name: Callable[[str], int
     wait = np.array([s.wait_ns for s, _ in syncs], np.int64)
     names = np.array([name(s.cause) for s, _ in syncs], np.int32)
     return Spans(np.array([t for _, t in syncs], np.int32), "wait", names, at, at + wait)
+
+
+def asleep(
+    columns: Columns, calls: Rows, place: Callable[[int], str], number: Callable[[str], int]
+) -> Spans:
+    """A span for each call of a C function of Python's that only waits, if it is long.
+
+    It is named after the function that called it.
+
+    Args:
+        calls: events of Python functions on one thread.
+        place: where the function is that called an event; "" if that is not known.
+        number: of a name, that of the timeline.
+    """
+    waits = columns.named(calls, _WAITS.match)
+    waits = waits[columns.stop[waits] - columns.start[waits] >= LEAST_NS]
+    found = [number(cut_name(place(i) or "an unknown line")) for i in waits.tolist()]
+    times = columns.start[waits], columns.stop[waits]
+    return Spans(columns.thread[waits], "elsewhere", np.array(found, np.int32), *times)

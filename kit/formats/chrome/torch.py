@@ -12,18 +12,19 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kit.formats.chrome.arguments import parts
 from kit.formats.chrome.callers import find_callers, launch_numbers, memory_of
 from kit.formats.chrome.collectives import Message, named
+from kit.formats.chrome.columns import Columns, Rows
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.frames import Frames, asleep
-from kit.formats.chrome.nesting import called, inside, nest, outermost, regions
+from kit.formats.chrome.frames import Frames
+from kit.formats.chrome.nesting import nest, regions
 from kit.formats.chrome.roles import LAUNCHES, OPS, RUNTIME, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.formats.chrome.syncs import (
     Copies,
+    asleep,
     frees,
     joined,
     of_steps,
@@ -37,7 +38,7 @@ from kit.trace.communication import Collective, Copy, cause_of, copy_of, operati
 from kit.trace.devices import CPU_SENDS, TORCH_CPU, beside, is_collective, is_compiled, region_name
 from kit.trace.host import busy_callers, is_update, phases
 from kit.trace.imported import TOGETHER, Imported, MeasuredMemory, Member, Spans, own_name
-from kit.trace.intervals import Ints
+from kit.trace.intervals import Ints, Mask
 from kit.trace.syncs import UNMARKED
 from kit.trace.timeline import SyncPoint, Timeline
 
@@ -65,9 +66,7 @@ def read_torch(events: Events, form: str) -> Imported:
     And its collectives, measured memory, and what launched its kernels; rank and clock are not
     known here.
     """
-    start, stop, kept = events.times()
-    role = events.column("role").astype(np.int8)
-    trace = _Trace(events, role, start, stop, np.flatnonzero(kept))
+    trace = _Trace(events, Columns.of(events))
     timeline = trace.timeline()
     return Imported(
         timeline,
@@ -80,26 +79,22 @@ def read_torch(events: Events, form: str) -> Imported:
 
 
 class _Trace:
-    def __init__(self, events: Events, role: NDArray[np.int8], start: Ints, stop: Ints,
-                 kept: NDArray[np.intp]) -> None:  # fmt: skip
-        self.events, self.role, self.start, self.stop = events, role, start, stop
-        self.kept = kept
-        self.thread = events.column("thread").astype(np.int64)
+    def __init__(self, events: Events, columns: Columns) -> None:
+        self.events, self.columns, self.of = events, columns, columns.where
         self.names = list(events.names)
         self._numbers = {name: i for i, name in enumerate(self.names)}
         self.notes: list[str] = []
         self.frames = Frames(events.names)
         self.kernels = self.of(Role.KERNEL)
-        has_kernels = bool((role == Role.KERNEL).any())  # also such as have no usable time
+        has_kernels = bool((columns.role == Role.KERNEL).any())  # also such as have no usable time
         is_called = len(self.of(*LAUNCHES)) > 0
         self.is_gpu = has_kernels or is_called or bool(events.other_devices)
-        self.has_host = bool((self.role[self.kept] != Role.KERNEL).any())
-        self.nesting = nest(events, (start, stop), kept, self.frames, self.is_gpu)
-        link = events.column("link").astype(np.int64)
-        self.launched = launch_numbers(link, self.of(*LAUNCHES), self.kernels)
+        self.has_host = len(self.kernels) < len(columns.usable)
+        self.nesting = nest(columns, self.frames, self.is_gpu)
+        self.launched = launch_numbers(columns.link, self.of(*LAUNCHES), self.kernels)
         self.tops = self._top_ops()
         work = self.kernels if self.is_gpu else self.tops
-        self.called = find_callers(events, self.nesting, self.frames, work)
+        self.called = find_callers(columns, self.nesting, self.frames, events.arguments, work)
         self.notes += self.called.notes
         self.main = self._main_thread()
         self.steps = self._find_steps(events.step_by)
@@ -121,37 +116,38 @@ class _Trace:
 
     def member(self) -> Member:
         """The collectives, and the time on the file's clock where the timeline is 0."""
-        link = self.events.column("link").astype(np.int64)
+        columns, link = self.columns, self.columns.link
         calls, messages = self.of(*LAUNCHES), dict(self.events.messages.items())
         calls = calls[np.isin(link[calls], link[[*messages]])] if messages else calls[:0]
-        called = dict(zip(link[calls].tolist(), self.start[calls].tolist(), strict=True))
-        is_kept = np.zeros(len(self.role), dtype=bool)
-        is_kept[self.kept] = True
+        called = dict(zip(link[calls].tolist(), columns.start[calls].tolist(), strict=True))
+        is_usable = np.zeros(len(columns), dtype=bool)
+        is_usable[columns.usable] = True
         found = [
             Collective(
                 self._operation(i, message).channel,
-                int(self.start[i]),
-                int(self.stop[i]),
+                int(columns.start[i]),
+                int(columns.stop[i]),
                 message.size_bytes,
                 message.number,
                 called.get(int(link[i]), -1) if link[i] > 0 else -1,
                 message.is_even,
             )
             for i, message in messages.items()
-            if is_kept[i] and self.is_gpu == (self.role[i] == Role.KERNEL)
+            if is_usable[i] and self.is_gpu == (columns.role[i] == Role.KERNEL)
         ]
-        zero_us = self.events.column("start_us")[self.kept]
-        zero_ns = round(float(zero_us.min()) * 1e3) if len(zero_us) else 0
-        return Member(
-            zero_ns=zero_ns, collectives=tuple(found), copies=tuple(self._copies(is_kept))
-        )
+        copies = tuple(self._copies(is_usable))
+        return Member(zero_ns=round(self._zero_us * 1e3), collectives=tuple(found), copies=copies)
 
     def memory(self) -> tuple[MeasuredMemory, ...]:
         """What the file says of each device's allocator."""
-        times = self.thread, self.start, self.stop
-        return tuple(
-            memory_of(self.events, self.nesting, self.kept, times, lambda *at: self.place(*at)[0])
-        )
+        allocations, line = self.events.allocations, lambda *at: self.place(*at)[0]
+        return tuple(memory_of(self.columns, self.nesting, allocations, self._zero_us, line))
+
+    @property
+    def _zero_us(self) -> float:
+        """Where the timeline is 0, on the file's clock."""
+        starts = self.events.column("start_us")[self.columns.usable]
+        return float(starts.min()) if len(starts) else 0.0
 
     def _operation(self, event: int, message: Message) -> Message:
         """What sends and receives are for, as the annotation around their launch says."""
@@ -162,23 +158,19 @@ class _Trace:
         said = next((text for text in reversed(around) if text.startswith("nccl:")), "")
         return named(message, operation_of(said)) if operation_of(said) else message
 
-    def _copies(self, is_kept: NDArray[np.bool_]) -> Iterator[Copy]:
-        names = self.events.column("name")
+    def _copies(self, is_usable: Mask) -> Iterator[Copy]:
+        columns = self.columns
         for i, size in self.events.messages.copied.items():
-            what = copy_of(self.names[names[i]])
-            if is_kept[i] and what:
-                yield Copy(what, int(self.start[i]), int(self.stop[i]), size)
-
-    def of(self, *roles: int) -> NDArray[np.intp]:
-        """Indices of the usable events of these roles, in the file's order."""
-        return self.kept[np.isin(self.role[self.kept], roles)]
+            what = copy_of(self.names[columns.name[i]])
+            if is_usable[i] and what:
+                yield Copy(what, int(columns.start[i]), int(columns.stop[i]), size)
 
     @cached_property
-    def freed(self) -> tuple[NDArray[np.intp], Ints]:
+    def freed(self) -> tuple[Rows, Ints]:
         """The calls that wait for a device to give memory back, and when each has waited."""
-        launches, times = self.of(*LAUNCHES), (self.thread, self.start, self.stop)
+        calls, launches = self.of(Role.FREE), self.of(*LAUNCHES)
         lanes = self.events.lanes
-        return frees(self.of(Role.FREE), launches, self.kernels, times, lanes, self.launched)
+        return frees(self.columns, calls, launches, self.kernels, lanes, self.launched)
 
     def name(self, name: str) -> int:
         """The number of a name that the file may lack."""
@@ -190,7 +182,7 @@ class _Trace:
         """The thread with most of the first of `_of_main` that there are."""
         for found, weights in _of_main(self):
             if len(found):
-                return int(np.bincount(self.thread[found], weights).argmax())
+                return int(np.bincount(self.columns.thread[found], weights).argmax())
         return 0
 
     def _lanes(self) -> list[str]:
@@ -210,23 +202,23 @@ class _Trace:
             lanes.append(own_name(lane, taken))
         return [*lanes, TORCH_CPU, CPU_SENDS]
 
-    def _spans(self, chosen: NDArray[np.intp], kind: str, callers: Ints | int = -1) -> Spans:
-        name = self.events.column("name")[chosen].astype(np.int32)
-        thread = self.thread[chosen].astype(np.int32)
-        times = self.start[chosen], self.stop[chosen]
-        return Spans(thread, kind, name, *times, self.launched[chosen], callers)
+    def _spans(self, chosen: Rows, kind: str, callers: Ints | int = -1) -> Spans:
+        c = self.columns
+        where = c.thread[chosen], kind, c.name[chosen], c.start[chosen], c.stop[chosen]
+        return Spans(*where, self.launched[chosen], callers)
 
-    def _after_waits(self, calls: NDArray[np.intp]) -> Spans:
+    def _after_waits(self, calls: Rows) -> Spans:
         """What calls of the runtime do beside their waits, which are sync points."""
-        start, (giving, done) = self.start.copy(), self.freed
+        start, (giving, done) = self.columns.start.copy(), self.freed
         start[giving] = done
-        calls = calls[start[calls] < self.stop[calls]]
+        calls = calls[start[calls] < self.columns.stop[calls]]
         return replace(self._spans(calls, "elsewhere"), start_ns=start[calls])
 
     def _find_steps(self, step_by: str) -> tuple[Step, ...]:
         """In order of time. "ProfilerStep#3" is called "step 3", as in a run of kit's own."""
+        role, thread = self.columns.role, self.columns.thread
         marked = self.of(Role.STEP)
-        marked = marked[self.thread[marked] == self.main]
+        marked = marked[thread[marked] == self.main]
         if len(marked) and not step_by:
             steps = [
                 (_MARK.sub("step ", one.name), one.start_ns, one.stop_ns)
@@ -234,24 +226,24 @@ class _Trace:
             ]
             return tuple(sorted(steps, key=lambda step: step[1]))
         chosen = self.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
-        chosen = chosen[self.thread[chosen] == self.main]
+        chosen = chosen[thread[chosen] == self.main]
         if not step_by:  # no optimizer's step in a backward pass: it is that of one parameter
-            is_part = (self.role == Role.UPDATE) & (self.nesting.engine >= 0)
-            chosen = chosen[~(is_part | (self.role == Role.PYTHON))[chosen]]
-        is_beside = np.isin(self.role, RUNTIME) & (self.thread != self.main)
-        is_beside |= np.isin(self.role, (Role.OTHER, Role.CALL))
+            is_part = (role == Role.UPDATE) & (self.nesting.engine >= 0)
+            chosen = chosen[~(is_part | (role == Role.PYTHON))[chosen]]
+        is_beside = np.isin(role, RUNTIME) & (thread != self.main)
+        is_beside |= np.isin(role, (Role.OTHER, Role.CALL))
         is_beside[_code(self)] = False
-        known = self.kept[~is_beside[self.kept]]
-        ends = (self.start[known], self.stop[known])
-        window = (int(ends[0].min()), int(ends[1].max())) if len(known) else (0, 0)
-        backward = self.start[self.of(Role.ENGINE)]
+        known = self.columns.usable[~is_beside[self.columns.usable]]
+        starts, stops = self.columns.start[known], self.columns.stop[known]
+        window = (int(starts.min()), int(stops.max())) if len(known) else (0, 0)
+        backward = self.columns.start[self.of(Role.ENGINE)]
         found = find_steps(self._annotations(chosen), window, step_by, backward)
         self.notes.append(found.note)
         return found.steps
 
-    def _annotations(self, chosen: NDArray[np.intp]) -> Iterator[Annotation]:
-        columns = (self.events.column("name")[chosen], self.start[chosen], self.stop[chosen])
-        for name, start, stop in zip(*(c.tolist() for c in columns), strict=True):
+    def _annotations(self, chosen: Rows) -> Iterator[Annotation]:
+        names, times = self.columns.name[chosen].tolist(), self.columns.times(chosen).tolist()
+        for name, (start, stop) in zip(names, times, strict=True):
             yield Annotation(self.names[name], start, stop)
 
     def _step_spans(self, main: int) -> Spans:
@@ -259,29 +251,23 @@ class _Trace:
         return Spans(main, "step", names, self.step_times[:, 0], self.step_times[:, 1])
 
     def _host_work(self) -> Iterator[Spans]:
-        loads = of_threads(
-            self.of(Role.INPUT), self.thread, self._host_threads, "loader call", self.notes
-        )
-        yield self._spans(loads, "input")
+        loads = self.of(Role.INPUT)
+        yield self._spans(self._of_steps(loads, "loader call"), "input")
         yield self._spans(self.of(*LAUNCHES), "dispatch")
         yield self._spans(self.of(Role.COMPILE), "compile")
-        more = of_threads(
-            self.of(*RUNTIME), self.thread, self._host_threads, "runtime call", self.notes
-        )
-        yield self._after_waits(more)
-        calls, column = self.of(Role.PYTHON), self.events.column
-        of = column("name").astype(np.int64), self.thread, self.start, self.stop
-        calls = calls[self.thread[calls] == self.main]
-        frames = self.nesting.frame
-        yield asleep(
-            self.events.names, calls, of, lambda i: self.place(frames[i], -1)[0], self.name
-        )
+        yield self._after_waits(self._of_steps(self.of(*RUNTIME), "runtime call"))
+        calls, frames = self.of(Role.PYTHON), self.nesting.frame
+        calls = calls[self.columns.thread[calls] == self.main]
+        yield asleep(self.columns, calls, lambda i: self.place(int(frames[i]), -1)[0], self.name)
+
+    def _of_steps(self, chosen: Rows, said: str) -> Rows:
+        """Those on the threads of the steps; a note counts the others, of which one is `said`."""
+        return of_threads(self.columns, chosen, self._host_threads, said, self.notes)
 
     def _kernels(self, lanes: Sequence[str]) -> Iterator[Spans]:
         """What a GPU ran; without one the ops that no other op called, and collectives."""
         if self.is_gpu:
-            names = self.events.column("name").astype(np.int64)[self.kernels]
-            sends = self.events.sends[names]
+            sends = self.events.sends[self.columns.name[self.kernels]]
             yield self._spans(self.kernels[~sends], "kernel", self.called.numbers[~sends])
             yield self._spans(self.kernels[sends], "communication", self.called.numbers[sends])
             return
@@ -293,67 +279,62 @@ class _Trace:
             yield Spans(lane, kind, spans.name, spans.start_ns, spans.stop_ns, node=callers)
         yield _beside_ops(self, len(lanes) - 2)
 
-    def ends(self, chosen: NDArray[np.intp]) -> Ints:
-        return np.stack([self.start[chosen], self.stop[chosen]], axis=1)
-
-    def _top_ops(self) -> NDArray[np.intp]:
+    def _top_ops(self) -> Rows:
         ops = self.of(Role.ATEN, Role.COPY, Role.READ)
         ops = ops[self.nesting.op[ops] < 0]
         return ops if self.is_gpu else _outside(self, ops)
 
     def _phases(self) -> Iterator[tuple[str, int, int]]:
         """None where what the program did is not known: without work of torch's host, or calls."""
-        engine, name = self.of(Role.ENGINE), self.events.column("name")
+        columns, engine = self.columns, self.of(Role.ENGINE)
         tops = np.append(self.tops, _code(self))
-        updates = called(self.of(Role.UPDATE), name, self.names, is_update)
+        updates = columns.named(self.of(Role.UPDATE), is_update)
         has_work = len(tops) or len(engine) or len(updates)
         calls = self.of(*LAUNCHES, Role.WAIT)  # of a device's runtime
         if not has_work or (self.is_gpu and not len(calls)):
             return
         if len(tops):
             tops = tops[self.nesting.engine[tops] < 0]
-            workers = np.setdiff1d(self.thread[engine], [self.main])  # the engine's own threads
-            tops = tops[~np.isin(self.thread[tops], workers)]
-
-        yield from phases(self.step_times, self.ends(engine), self.start[tops], self.ends(updates))
+            workers = np.setdiff1d(columns.thread[engine], [self.main])  # the engine's own threads
+            tops = tops[~np.isin(columns.thread[tops], workers)]
+        ends = columns.times(engine), columns.start[tops], columns.times(updates)
+        yield from phases(self.step_times, *ends)
 
     def _syncs(self) -> Iterator[tuple[SyncPoint, int]]:
         """Each wait, and its thread: calls of CUDA that wait, or reads if no device was traced."""
-        times, stop = (self.thread, self.start, self.stop), self.stop
-        copies, name = Copies(self.events, times, self.kernels), self.events.column("name")
+        columns, stop = self.columns, self.columns.stop
+        copies = Copies(columns, self.kernels)
         if self.is_gpu:
             waiting = copies.waiting(self.of(Role.TRANSFER))
-            waits, stop = joined(self.of(Role.WAIT), waiting, times, self.nesting.op)
+            waits, stop = joined(columns, self.of(Role.WAIT), waiting, self.nesting.op)
             giving, done = self.freed
             waits, stop[giving] = np.append(waits, giving), done
             if self.steps and self.steps[0][0] in UNMARKED:
-                work = self.of(*LAUNCHES, *OPS)
-                waits = without_last(waits, work, times, lambda i: self.names[name[i]], self.notes)
+                waits = without_last(columns, waits, self.of(*LAUNCHES, *OPS), self.notes)
         else:
             waits = self.of(Role.READ)
             waits = waits[np.isin(waits, self.tops)]
             # the step counts of optimizers are on the CPU
-            waits = waits[~inside(waits, self.of(Role.UPDATE), times)]
-        waits = of_threads(waits, self.thread, self._host_threads, "wait", self.notes)
-        waits = of_steps(waits, self.start, self.step_times, self.notes)
+            waits = waits[~columns.inside(waits, self.of(Role.UPDATE))]
+        waits = of_steps(columns, self._of_steps(waits, "wait"), self.step_times, self.notes)
         ways = copies.ways(self.of(Role.TRANSFER, Role.WAIT), self.nesting.op)
         for i in waits.tolist():
             if not self.nesting.is_finish[i]:
-                at, wait = int(self.start[i]), int(stop[i] - self.start[i])
-                op = i if self.role[i] == Role.READ else self.nesting.op[i]
+                at, wait = int(columns.start[i]), int(stop[i] - columns.start[i])
+                op = i if columns.role[i] == Role.READ else self.nesting.op[i]
                 site, via = self.place(self.nesting.frame[i], op)
                 cause = "synchronize"
-                if self.role[i] == Role.FREE:
+                if columns.role[i] == Role.FREE:
                     cause = "free"
                 elif op >= 0:
-                    cause = cause_of(self.names[name[op]], ways.get(op, ""))
-                yield SyncPoint(at, wait, cause, site, via), int(self.thread[i])
+                    cause = cause_of(self.names[columns.name[op]], ways.get(op, ""))
+                yield SyncPoint(at, wait, cause, site, via), int(columns.thread[i])
 
     @cached_property
     def _host_threads(self) -> list[int]:
         """That of the steps, and those that it waits for: of autograd's, or with many launches."""
-        callers = busy_callers(self.thread[self.of(*LAUNCHES)])
-        engine = np.unique(self.thread[self.of(Role.ENGINE)])
+        callers = busy_callers(self.columns.thread[self.of(*LAUNCHES)])
+        engine = np.unique(self.columns.thread[self.of(Role.ENGINE)])
         return [self.main, *callers, *engine.tolist()]
 
     def place(self, frame: int, op: int) -> tuple[str, str]:
@@ -362,15 +343,15 @@ class _Trace:
         Without any frame, what the stack says that is written with the op.
         """
         if frame < 0 <= op:
-            line = int(parts(self.events.column("node")[op : op + 1])[1][0])
+            line = int(parts(self.columns.node[op : op + 1])[1][0])
             return (self.frames.place(line)[0] if line >= 0 else ""), ""
-        return self.frames.around(frame, self.events.column("name"), self.nesting.frame)
+        return self.frames.around(frame, self.columns.name, self.nesting.frame)
 
     def _say(self, *, has_work: bool) -> None:
         """What the reader must know."""
         calls = self.of(*LAUNCHES, Role.WAIT)
         if not self.has_host:
-            sends = self.events.sends[self.events.column("name").astype(np.int64)[self.kernels]]
+            sends = self.events.sends[self.columns.name[self.kernels]]
             idle = "computed nothing while no collective ran" if sends.any() else "was idle"
             self.notes.append(
                 "the file says nothing of the host: what launched a kernel, where the host "
@@ -384,7 +365,7 @@ class _Trace:
         if self.is_gpu and not len(self.kernels) and not self.events.other_devices:
             self.notes.append(
                 "no kernel has a time: what the GPU did is not known"
-                if (self.role == Role.KERNEL).any()
+                if (self.columns.role == Role.KERNEL).any()
                 else "the profiler saw no GPU kernel: it may lack the right to"
             )
         if not self.is_gpu:
@@ -397,51 +378,47 @@ class _Trace:
                 "around: what called them is uncertain"
             )
         work = self.of(*LAUNCHES) if self.is_gpu else self.tops
-        number = self.events.column("link")[work] * self.is_gpu  # of an op it is no call's
-        times = self.start[work], self.stop[work]
-        if are_merged(self.events.lanes.owners()[self.thread[work]], number, times):
+        number = self.columns.link[work] * self.is_gpu  # of an op it is no call's
+        owner = self.events.lanes.owners()[self.columns.thread[work]]
+        if are_merged(owner, number, (self.columns.start[work], self.columns.stop[work])):
             self.notes.append(MERGED)
 
 
-def _of_main(trace: _Trace) -> Iterator[tuple[NDArray[np.intp], Ints | None]]:
+def _of_main(trace: _Trace) -> Iterator[tuple[Rows, Ints | None]]:
     """What tells the thread of the steps, the surest first, and how much each event counts: steps
     that are asked for; steps; the optimizer's; ops, first such as no backward pass calls, and
     annotations, first of threads with a good part of the calls, by their time; calls.
     """
-    asked = trace.of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
-    step_by, name = trace.events.step_by, trace.events.column("name")
-    yield called(asked, name, trace.names, lambda text: is_asked(text, step_by)), None
-    yield trace.of(Role.STEP), None
-    updates = called(trace.of(Role.UPDATE), name, trace.names, is_update)
-    calls = trace.of(*LAUNCHES, Role.WAIT)
-    callers = busy_callers(trace.thread[calls])
-    times = trace.thread, trace.start, trace.stop
-    notes = outermost(trace.of(Role.ANNOTATION, Role.UPDATE), times)
+    columns, of, step_by = trace.columns, trace.of, trace.events.step_by
+    asked = of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
+    yield columns.named(asked, lambda text: is_asked(text, step_by)), None
+    yield of(Role.STEP), None
+    updates = columns.named(of(Role.UPDATE), is_update)
+    calls = of(*LAUNCHES, Role.WAIT)
+    callers = busy_callers(columns.thread[calls])
+    notes = columns.outermost(of(Role.ANNOTATION, Role.UPDATE))
     tops = np.append(trace.tops, _code(trace))
     own = [x[trace.nesting.engine[x] < 0] for x in (updates, tops)]
     for found in (*own, tops, notes):
-        for chosen in (found[np.isin(trace.thread[found], callers)], found):
-            yield chosen, (trace.stop - trace.start)[chosen]
+        for chosen in (found[np.isin(columns.thread[found], callers)], found):
+            yield chosen, columns.stop[chosen] - columns.start[chosen]
     yield calls, None
 
 
-def _outside(trace: _Trace, chosen: NDArray[np.intp]) -> NDArray[np.intp]:
+def _outside(trace: _Trace, chosen: Rows) -> Rows:
     """Those that do not load a batch."""
-    times = trace.thread, trace.start, trace.stop
-    return chosen[~inside(chosen, trace.of(Role.INPUT), times)]
+    return chosen[~trace.columns.inside(chosen, trace.of(Role.INPUT))]
 
 
-def _code(trace: _Trace) -> NDArray[np.intp]:
+def _code(trace: _Trace) -> Rows:
     """What is around code of torch.compile's: an op, or, of older versions, an annotation."""
-    both = trace.of(Role.CALL, Role.ANNOTATION)
-    return called(both, trace.events.column("name"), trace.names, is_compiled)
+    return trace.columns.named(trace.of(Role.CALL, Role.ANNOTATION), is_compiled)
 
 
 def _beside_ops(trace: _Trace, lane: int) -> Spans:
-    known = trace.events.column("name"), trace.names, trace.nesting.op
-    times = trace.thread, trace.start, trace.stop
-    found = _outside(trace, regions(trace.of(Role.CALL), _code(trace), known, times))
-    work = np.append(trace.tops, called(trace.of(Role.CALL), *known[:2], is_collective))
-    pieces, of = beside(trace.ends(found), trace.ends(work))
-    names = [trace.name(region_name(trace.names[known[0][i]])) for i in found.tolist()]
+    columns, calls = trace.columns, trace.of(Role.CALL)
+    found = _outside(trace, regions(columns, calls, _code(trace), trace.nesting.op))
+    work = np.append(trace.tops, columns.named(calls, is_collective))
+    pieces, of = beside(columns.times(found), columns.times(work))
+    names = [trace.name(region_name(trace.names[i])) for i in columns.name[found].tolist()]
     return Spans(lane, "kernel", np.array(names, np.int32)[of], pieces[:, 0], pieces[:, 1])
