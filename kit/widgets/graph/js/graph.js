@@ -7,6 +7,7 @@ import {columnsOf, countsOf, mostOf} from "./columns.js";
 import {graphvizOf, shapesBy} from "./engine.js";
 import {dotOf, svgOf} from "./export.js";
 import {listen} from "./keys.js";
+import {Messages} from "./messages.js";
 import {placeScene} from "./place.js";
 import {opsOf, pathOf, PHASE, Scene, Search} from "./scene.js";
 
@@ -20,12 +21,13 @@ const NEAR = 0.3; // of what is shown: boxes as far outside are drawn, too
 
 /**
  * The state of one graph. It has many methods because each is one thing that the user can do; what
- * they need (camera, search, bar, columns, keys, engine) are parts of their own.
+ * they need (camera, search, bar, columns, keys, engine, messages) are parts of their own.
  */
 export class KitGraph {
   /** @param {Record<string, any>} models those of `graph_js_args` */
   constructor(models) {
     this.models = models;
+    this.messages = new Messages(this);
     this.camera = new Camera(models.figure);
     this.search = new Search();
     /** @type {Scene | null} */
@@ -56,8 +58,6 @@ export class KitGraph {
     this.waiting = /** @type {Record<string, any> | null} */ (null); // a selection for the first scene
     /** @type {((selection: Selection) => void) | null} */
     this.tell = null; // of a page without a kernel
-    this.first = Date.now(); // no other copy of the figure begins with the same
-    this.sequence = this.first;
     this.lastSize = "";
     this.isDrawing = false;
     this.isAdjusting = false;
@@ -203,7 +203,7 @@ export class KitGraph {
   setColorBy(name) {
     this.colorBy = name;
     this.draw();
-    this.report();
+    this.messages.report();
   }
 
   // -- opening and closing
@@ -221,7 +221,7 @@ export class KitGraph {
     if (corner && now) this.camera.shift(now[0] - corner[0], now[1] - corner[1]);
     else if (anchor < 0) this.camera.fit(placed);
     this.draw();
-    if (!isSilent) this.report();
+    if (!isSilent) this.messages.report();
   }
 
   /** @param {number} row */
@@ -248,7 +248,7 @@ export class KitGraph {
     this.place(scene);
     this.center(rows[0]);
     this.draw();
-    this.report();
+    this.messages.report();
   }
 
   // -- what is selected
@@ -263,14 +263,14 @@ export class KitGraph {
     const number = isOp && node[row] >= 0 ? `%${node[row]} ` : ""; // what was removed has none now
     const label = `${number}${scene.text("label", row)}`;
     this.choose(ops, label);
-    this.report({pick: {nodes: [...nodes], label, isOp}});
+    this.messages.report({pick: {nodes: [...nodes], label, isOp}});
     this.tell?.({nodes, sites, label});
   }
 
   unpick() {
     if (!this.chosen.size) return;
     this.choose([], "");
-    this.report({pick: {nodes: [], label: "", isOp: false}});
+    this.messages.report({pick: {nodes: [], label: "", isOp: false}});
     this.tell?.({nodes: new Set(), sites: new Set(), label: ""});
   }
 
@@ -416,43 +416,7 @@ export class KitGraph {
     if (scene && placed) download("graph.dot", new Blob([dotOf(scene, placed)], {type: "text/vnd.graphviz"}));
   }
 
-  // -- messages to and from the kernel, where there is one
-
-  /** @param {Record<string, any>} [news] `pick`: what was selected; `need`: what the page lacks */
-  report(news = {}) {
-    this.sequence += 1;
-    const nodes = [...this.chosen].map((i) => this.scene?.rows.node[i]).filter((node) => node >= 0);
-    const message = {from: "page", sequence: this.sequence, drawing: this.scene?.drawing ?? 0,
-      open: [...this.open], color_by: this.colorBy, nodes, label: this.chosenLabel, // for a copy drawn later
-      ...news};
-    this.models.state.setv({tags: [JSON.stringify(message)]});
-  }
-
-  /** @param {string | undefined} text a message of the kernel
-   * @param {boolean} isFirst the page, or its copy of the figure, is new */
-  obey(text, isFirst) {
-    if (!text) return;
-    const message = JSON.parse(text);
-    if (message.from === "page" && !isFirst) return;
-    const {answered = null} = message; // what this copy said before its last word is no news
-    if (answered >= this.first && answered < this.sequence) return;
-    const isRecolored = message.color_by && message.color_by !== this.colorBy;
-    if (isRecolored) this.colorBy = message.color_by;
-    const nodes = message.nodes ?? message.pick?.nodes;
-    const chosen = {nodes, sites: message.sites ?? [], label: message.label ?? message.pick?.label};
-    if (isFirst) {
-      this.open = new Set(message.open ?? []);
-      if (nodes?.length) this.waiting = chosen;
-      return;
-    }
-    if (message.open && message.open.join("\n") !== [...this.open].sort().join("\n")) {
-      this.setOpen(message.open, {isSilent: true});
-    }
-    const numbers = [...this.chosen].map((i) => this.scene?.rows.node[i]); // -1: a removed op
-    const now = numbers.filter((n) => n >= 0).sort((a, b) => a - b);
-    if (nodes && nodes.join() !== now.join()) this.highlight(chosen);
-    else if (isRecolored) this.draw();
-  }
+  // -- an engine of the page's own
 
   /** Lay the scene out with graphviz in the page, or ask the kernel for graphviz. */
   async layOut() {
@@ -460,7 +424,7 @@ export class KitGraph {
     if (!scene?.dots.length || this.engine) return;
     const loading = graphvizOf(this.models.engine.tags[0]);
     if (loading === null) {
-      this.report({need: "engine"});
+      this.messages.report({need: "engine"});
       return;
     }
     try {

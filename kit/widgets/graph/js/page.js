@@ -9,7 +9,7 @@ function graphOf(models) {
   if (!models.view.kitGraph) {
     const graph = new KitGraph(models);
     models.view.kitGraph = graph;
-    graph.obey(models.state.tags[0], true);
+    graph.messages.obey(models.state.tags[0], true);
   }
   return models.view.kitGraph;
 }
@@ -45,7 +45,7 @@ export function onGraphPick(models, tell) {
 export function onGraphEvent(models, source) {
   const graph = graphOf(models);
   if (source === models.boxes.selected) graph.clicked();
-  else if (source === models.state) graph.obey(models.state.tags[0], false);
+  else if (source === models.state) graph.messages.obey(models.state.tags[0], false);
   else if (source === models.scene) graph.take(models.scene.tags[0]);
   else if (source === models.engine) graph.layOut();
   else {
