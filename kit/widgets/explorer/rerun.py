@@ -79,7 +79,9 @@ def _ignore(*_: Any) -> None:
     """The callback that is not given: nothing is done."""
 
 
-MOST_S = 30.0  # how long the end of the program waits for a step that does not stop
+MOST_IDLE_S = 30.0  # how long the end of the program waits for a step that does nothing
+MOST_S = 600.0  # and for one that works, as XLA's compiler does on a busy machine
+_WORKS = 0.02  # of the processor's time, at least: looks at threads and such take less
 _LOOK_S = 0.5
 
 
@@ -95,6 +97,7 @@ def _awaited() -> Iterator[None]:
     At its end Python kills daemon threads in the middle of what they do, and XLA then ends the
     process with SIGABRT. A thread that is no daemon, and lives as long as the block, prevents that.
     So what the block has made, and the frames of its errors hold, is to be freed inside of it, too.
+    A block that begins when the program has ended may not be waited for: it is to do nothing.
     """
     done = threading.Event()
 
@@ -102,13 +105,30 @@ def _awaited() -> Iterator[None]:
         while not _has_ended():
             if done.wait(_LOOK_S):
                 return
-        done.wait(MOST_S)
+        _wait_patiently(done.wait)
 
     start_thread(wait, "kit rerun awaited", is_daemon=False)
     try:
         yield
     finally:
         done.set()
+
+
+def _wait_patiently(
+    is_done: Callable[[float], bool], used_s: Callable[[], float] = time.process_time
+) -> None:
+    """Wait until it is done, as long as this process works, and no longer than `MOST_S`.
+
+    Args:
+        is_done: true as soon as it is; false after so many seconds.
+        used_s: the time of the processor that this process has taken.
+    """
+    idle_s = 0.0
+    for _ in range(round(MOST_S / _LOOK_S)):
+        before = used_s()
+        if is_done(_LOOK_S) or idle_s >= MOST_IDLE_S:
+            return
+        idle_s = 0.0 if used_s() - before > _WORKS * _LOOK_S else idle_s + _LOOK_S
 
 
 class Reruns:
@@ -319,7 +339,7 @@ class Reruns:
         def cancelled() -> bool:
             return job.stop.is_set() or _has_ended()
 
-        if job.stop.is_set():
+        if cancelled():
             return
         try:
             run = self._run_step(job.settings, progress=progress, cancelled=cancelled)

@@ -10,7 +10,8 @@ import pytest
 from kit.errors import Cancelled, ExecutionError, SessionError, SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.widgets.explorer.rerun import Reruns
+from kit.widgets.explorer import rerun
+from kit.widgets.explorer.rerun import MOST_IDLE_S, MOST_S, Reruns
 from tests.factories import empty_run, make_run
 
 LONG_S = 20.0
@@ -274,3 +275,42 @@ def test_settings_that_the_step_refuses_are_its_error(heard):
     with pytest.raises(SettingsError, match="batch_size must be"):
         reruns.wait(LONG_S)
     assert reruns.close(LONG_S)
+
+
+def test_a_step_that_would_begin_after_the_program_is_not_begun(heard, monkeypatch):
+    """Nothing might wait for it any more: Python killed it inside of torch or XLA."""
+    monkeypatch.setattr(rerun, "_has_ended", lambda: True)
+    reruns = Reruns(step_of(make_run), **heard.callbacks())
+    reruns.request(batch(1))
+    with pytest.raises(Cancelled):
+        reruns.wait(LONG_S)
+    assert [k for k, *_ in heard.all] == ["idle"]
+    assert reruns.close(LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("works", "waits_s"),
+    [
+        (lambda at_s: False, MOST_IDLE_S),
+        (lambda at_s: True, MOST_S),  # of the last 30 s a busy machine gives a compiler few
+        (lambda at_s: at_s < 100, 100 + MOST_IDLE_S),
+    ],
+)
+def test_the_end_of_a_program_waits_for_a_step_as_long_as_it_works(works, waits_s):
+    """It waited for 30 s, and a step that was compiled for longer then ended it by SIGABRT."""
+    waited_s = used_s = 0.0
+
+    def is_done(seconds: float) -> bool:
+        nonlocal waited_s, used_s
+        used_s += 0.1 * seconds if works(waited_s) else 0.001
+        waited_s += seconds
+        return False
+
+    rerun._wait_patiently(is_done, lambda: used_s)
+    assert waited_s == pytest.approx(waits_s, abs=1)
+
+
+def test_the_end_of_a_program_waits_no_longer_than_for_the_step():
+    asked = []
+    rerun._wait_patiently(lambda seconds: asked.append(seconds) or len(asked) == 3)
+    assert len(asked) == 3
