@@ -56,7 +56,7 @@ __all__ = [
     "median_run",
     "middle_ms",
     "part_difference",
-    "ratio_of",
+    "ratio",
     "shift_of",
     "step_difference",
     "step_interval",
@@ -79,10 +79,10 @@ _SURE_OF_PARTS = 2.58  # of a 99 % interval: of a hundred kernels five would be 
 Times = Sequence[float] | NDArray[Any]
 
 
-def ratio_of(old: Sequence[Times], new: Sequence[Times]) -> Difference:
-    """How many times as much `new` is as `old`; each side is a sequence of runs, each of times."""
-    sides = [LogTimes.of(runs, [Rerun(RERUN, wanders=True)] * len(runs)) for runs in (old, new)]
-    return _ratio(*sides)
+def ratio(old: LogTimes, new: LogTimes) -> Difference:
+    """How many times as much `new` is as `old`."""
+    low, high = interval(old.side, new.side)
+    return Difference(old.middle, new.middle, math.exp(low), math.exp(high))
 
 
 def shift_of(
@@ -152,7 +152,7 @@ def steps_difference(
         for runs in (old, new)
     ]
     each = (_each(runs, by_sample) for runs in (old, new))
-    found = _with_means(_ratio(*sides), *each, are_many=are_many)
+    found = _with_means(ratio(*sides), *each, are_many=are_many)
     if are_many:  # what others took is in the runs' own spread
         return found
     return replace(found, doubt=doubt_of(*old, *new))
@@ -306,7 +306,7 @@ def traced_text(run: Run) -> str:
         return ""
     ends = run.timeline.intervals(kind="step")
     traced = (ends[:, 1] - ends[:, 0]) / 1e6
-    found = _ratio(_log_times([run]), LogTimes.of([traced], [_rerun(traced)]))
+    found = ratio(_log_times([run]), LogTimes.of([traced], [_rerun(traced)]))
     mean = float(np.mean(traced)) if len(traced) else math.nan  # the parts of a step are of it
     is_mixed = abs(mean / found.new - 1) > UNEQUAL and not sorts_text(run.timeline, run.sorts)
     is_apart = (is_mixed or abs(found.amount) >= _APART) and not unequal_text(run)  # says both
@@ -352,11 +352,6 @@ def _log_times(
 def _each(runs: Sequence[Run], by_sample: bool) -> list[NDArray[Any]]:
     """What each step of each run took, or a sample of it."""
     return [_times(r) / ((samples_of(r) or math.nan) if by_sample else 1) for r in runs]
-
-
-def _ratio(old: LogTimes, new: LogTimes) -> Difference:
-    low, high = interval(old.side, new.side)
-    return Difference(old.middle, new.middle, math.exp(low), math.exp(high))
 
 
 def _with_means(found: Difference, *sides: Sequence[Times], are_many: bool = False) -> Difference:

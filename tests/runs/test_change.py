@@ -24,7 +24,6 @@ from kit.runs.change import (
     StepTimes,
     error_of,
     part_difference,
-    ratio_of,
     shift_of,
     step_difference,
     step_interval,
@@ -41,6 +40,7 @@ from kit.trace import Span, Timeline
 from kit.widgets.base.cards import headline_changes, headline_html
 from kit.widgets.base.change import change_html
 from tests.factories import make_run
+from tests.runs.ratios import ratio_of
 from tests.runs.test_turns import measured_at
 
 RUNS = 400  # simulated pairs

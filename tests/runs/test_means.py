@@ -10,12 +10,13 @@ import pytest
 from kit.runs.analysis.diff import diff_runs
 from kit.runs.analysis.headline import headline_differences
 from kit.runs.analysis.sentence import change_sentence
-from kit.runs.change import Difference, StepTimes, ratio_of, step_difference, steps_difference
+from kit.runs.change import Difference, StepTimes, step_difference, steps_difference
 from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.widgets.base.change import change_html
 from kit.widgets.compare.view import comparison_html, comparison_text
 from tests.factories import make_run
+from tests.runs.ratios import ratio_of
 from tests.runs.test_turns import measured_at
 
 

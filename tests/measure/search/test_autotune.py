@@ -31,12 +31,12 @@ from kit.measure.search.tuned import (
     same_losses,
     work_of,
 )
-from kit.runs.change import ratio_of
 from kit.runs.labels import TIME
 from kit.runs.loss_scaling import LOSS_SCALING
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from tests.factories import make_run
+from tests.runs.ratios import ratio_of
 
 NATIVE = Settings(mode="torch", steps=4, warmup=0)
 NOTHING: dict[str, list[Any]] = {"mode": [], "step_mode": [], "segment_mode": [], "prefetch": []}
