@@ -292,9 +292,10 @@ def is_nothing(shown: str, form: Callable[[float], str]) -> bool:
     return shown.removeprefix("≈") == form(0.0)
 
 
-def format_count(count: int, word: str) -> str:
-    """`1 op`, `2,000 ops`."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
+def format_count(count: float, word: str) -> str:
+    """`1 op`, `2,000 ops`, `0.25 ops` of a mean: one, if that is what is shown."""
+    shown = f"{count:,}" if isinstance(count, int) else format_number(count)
+    return f"{shown} {word}{'' if shown == '1' else 's'}"
 
 
 def is_whole_number(value: object, at_least: int) -> bool:

@@ -214,6 +214,7 @@ def test_numbers_percentages_and_counts():
     ]
     assert format_count(1, "op") == "1 op"
     assert format_count(2000, "op") == "2,000 ops"
+    assert [format_count(x, "sync") for x in (0.25, 1.0004)] == ["0.25 syncs", "1 sync"]
 
 
 def test_a_percentage_is_none_or_all_only_where_it_is():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kit.runs.loss_scaling import HOST_CHECK, ON_DEVICE
-from kit.text import format_number, format_percent, safe_terminal
+from kit.text import format_count, format_percent, safe_terminal
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
@@ -55,10 +55,9 @@ def _numbers(run: Run) -> str:
     from kit.runs.change import step_text
 
     h = run.headline()
-    points = format_number(h.syncs_per_step)
     return (
         f"{step_text(run)} a step, device busy {format_percent(h.device_busy_fraction)}, "
-        f"{points} sync point{'s' * (points != '1')} a step"
+        f"{format_count(h.syncs_per_step, 'sync point')} a step"
     )
 
 

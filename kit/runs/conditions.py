@@ -205,8 +205,7 @@ def unseen(timeline: Timeline, environment: Mapping[str, str], not_begun: float)
 
 
 def _cores(conditions: Conditions) -> str:
-    cores = format_number(round(conditions.cores, 2))
-    return f"{cores} core{'s' * (cores != '1')}"
+    return format_count(round(conditions.cores, 2), "core")
 
 
 def is_throttled(conditions: Conditions) -> bool:

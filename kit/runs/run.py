@@ -31,7 +31,7 @@ from kit.runs.knob import knobs_of
 from kit.runs.settings import GPUS, Settings
 from kit.runs.sources import Snippet
 from kit.runs.steady import drift_text, sorts_of_steps, unequal_text
-from kit.text import format_ms, format_number, format_percent, safe_terminal
+from kit.text import format_count, format_ms, format_percent, safe_terminal
 from kit.trace import (
     BreakdownRow,
     Headline,
@@ -433,7 +433,7 @@ class Run:
             f"Run({name!r}, {self._chosen()}, {format_ms(h.step_ms)}/step, "
             f"device busy {format_percent(h.device_busy_fraction)}, "
             f"recording hidden {format_percent(h.overlap_fraction)}, "
-            f"{format_number(h.syncs_per_step)} sync{'s' * (h.syncs_per_step != 1)}/step{doubt})"
+            f"{format_count(h.syncs_per_step, 'sync')}/step{doubt})"
         )
 
     def _chosen(self) -> str:

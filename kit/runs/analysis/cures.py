@@ -23,6 +23,7 @@ __all__ = [
     "SYNC_CURES",
     "Advice",
     "SyncCure",
+    "change_text",
     "copies_cure",
     "in_a_step",
     "input_names",
@@ -52,6 +53,11 @@ class Advice:
     def saving(self) -> str:
         """`up to 1.3 ms`; "" if nobody knows."""
         return "" if math.isnan(self.ms) else f"up to {format_ms(self.ms)}"
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    """Settings as Python would write them: `step_mode='replay'`."""
+    return ", ".join(f"{name}={value!r}" for name, value in change.items())
 
 
 def sync_cure(row: SyncRow, run: Run) -> Advice:

@@ -26,7 +26,7 @@ from kit.runs.change import (
 from kit.runs.run import Run
 from kit.runs.spread import SURE
 from kit.runs.steady import rare_reads
-from kit.text import UNKNOWN, format_count, format_ms, format_number, format_percent
+from kit.text import UNKNOWN, format_count, format_ms, format_percent
 from kit.trace import Headline, SyncPoint, count_devices, each_step, headline
 from kit.trace.devices import TORCH_CPU
 from kit.trace.metrics import waits_of
@@ -66,13 +66,12 @@ def headline_text(run: Run) -> str:
     What is not known is left out.
     """
     h = run.headline()
-    points = format_number(h.syncs_per_step)
     numbers = [
         f"step {format_ms(h.step_ms)}{_within(run)}",
         f"device busy {format_percent(h.device_busy_fraction)}{_which(run)}",
         f"recording hidden {format_percent(h.overlap_fraction)}",
         f"sync wait {format_ms(h.sync_wait_ms)}{_of_mean(h)}{waits_of(run).at_once}",
-        f"{points} sync point{'s' * (points != '1')} a step",
+        f"{format_count(h.syncs_per_step, 'sync point')} a step",
     ]
     return ", ".join(text for text in numbers if UNKNOWN not in text) or "nothing was timed"
 

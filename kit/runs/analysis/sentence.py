@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kit.runs.change import Difference
-from kit.text import format_ms, format_number, format_percent
+from kit.text import format_count, format_ms, format_number, format_percent
 
 __all__ = ["NOTHING", "change_sentence", "is_told"]
 
@@ -76,5 +76,5 @@ def _of_waits(found: Mapping[str, Difference]) -> str:
 
 
 def _there_are(count: float) -> str:
-    shown = format_number(count)
-    return f"there {'is 1 sync point' if shown == '1' else f'are {shown} sync points'} a step"
+    points = format_count(count, "sync point")
+    return f"there {'are' if points.endswith('s') else 'is'} {points} a step"

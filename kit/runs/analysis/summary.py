@@ -10,6 +10,7 @@ from urllib.parse import unquote_plus
 
 import numpy as np
 
+from kit.runs.analysis.cures import change_text
 from kit.runs.analysis.headline import headline_text
 from kit.runs.analysis.lines import HOW_TIMED, dearest_lines
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
@@ -264,8 +265,8 @@ def _advice(found: Verdict | None) -> str:
         lines.append(f"  next: {found.next_step}")
     for advice in found.advice[:4] if found is not None else ():
         saving = f"{advice.saving}: " if advice.saving else ""
-        change = ", ".join(f"{name}={value!r}" for name, value in advice.change.items())
-        tail = f"  [{safe_terminal(change, 100)}]" if change else ""
+        change = safe_terminal(change_text(advice.change), 100)
+        tail = f"  [{change}]" if change else ""
         lines.append(f"  {saving}{safe_terminal(advice.text, 600)}{tail}")
     return "\n".join(["what would help", *lines]) if lines else ""
 

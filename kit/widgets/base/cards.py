@@ -17,7 +17,7 @@ from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
 from kit.trace.metrics import waits_of
 from kit.widgets.base.change import MUTED, WORSE, change_html
-from kit.widgets.base.tables import FONT, INK, LINE, PANEL, sentence
+from kit.widgets.base.tables import FONT, INK, LINE, PANEL, capital, sentence
 
 __all__ = ["headline_changes", "headline_html", "note_box"]
 
@@ -65,11 +65,11 @@ def _label(run: Run) -> str:
 def _doubt(run: Run) -> str:
     """Above the numbers of a run: that it was disturbed, not steady, or slowed by tracing."""
     doubt = run.doubt
-    said = " ".join(safe_html(n[:1].upper() + n[1:], 300) + "." for n in time_notes(run))
+    said = " ".join(safe_html(capital(n), 300) + "." for n in time_notes(run))
     if not doubt:
         return f'<div style="margin-bottom:8px">{sentence(said)}</div>' if said else ""
     more = f"The numbers may be off; what limits the step is not said. {said}"
-    return note_box(safe_html(doubt[:1].upper() + doubt[1:], 300), more)
+    return note_box(safe_html(capital(doubt), 300), more)
 
 
 def note_box(what: str, more: str, *, line: str = "solid") -> str:

@@ -32,7 +32,9 @@ from kit.widgets.base.selection import Links, Selection, ranges_text
 from kit.widgets.base.theme import COLORS, FAINT, KEPT
 
 __all__ = [
+    "amount",
     "breakdown_html",
+    "capital",
     "doubt_html",
     "failure_html",
     "place_html",
@@ -196,7 +198,7 @@ def doubt_html(run: Run) -> str:
     On a page with the headline that says it for all.
     """
     why = run.doubt
-    said = f"<b>{safe_html(why[:1].upper() + why[1:], 300)}.</b> The numbers may be off."
+    said = f"<b>{safe_html(capital(why), 300)}.</b> The numbers may be off."
     return f'<div role="note" style="margin-bottom:6px">{sentence(said)}</div>' if why else ""
 
 
@@ -275,6 +277,16 @@ def folded(line: str, body: str) -> str:
 def sentence(text: str) -> str:
     style = f"font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px;overflow-wrap:anywhere"
     return f'<div style="{style}">{text}</div>' if text else ""
+
+
+def capital(text: str) -> str:
+    """A text as a sentence begins, with a capital letter; what follows stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def amount(value: float) -> str:
+    """A number of a table; "?" where the run cannot say."""
+    return format_number(value, "?")
 
 
 def unbroken(html: str) -> str:

@@ -24,13 +24,13 @@ from kit.runs.labels import device_of, has_other_samples, labels_of, samples_of,
 from kit.runs.run import Run
 from kit.text import format_number, format_percent, is_whole_number, safe_label
 from kit.trace import union_ns
+from kit.widgets.base.tables import amount
 
 __all__ = [
     "COLUMNS",
     "Cell",
     "Column",
     "ComparisonRow",
-    "amount",
     "baseline_tag",
     "check_baseline",
     "check_runs",
@@ -98,11 +98,6 @@ class Cell:
     text: str
     note: str = ""
     is_best: bool = False
-
-
-def amount(value: float) -> str:
-    """A number of the table; "?" where the run cannot say."""
-    return format_number(value, "?")
 
 
 def _percent(value: float) -> str:

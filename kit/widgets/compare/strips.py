@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from kit.runs.run import Run
 from kit.text import format_ms, format_ns, format_percent, safe_label, safe_terminal
 from kit.trace import KINDS, SyncPoint, Timeline
+from kit.widgets.base.tables import amount
 from kit.widgets.base.theme import COLORS, kind_color
-from kit.widgets.compare.data import ComparisonRow, amount, baseline_tag, comparison_rows
+from kit.widgets.compare.data import ComparisonRow, baseline_tag, comparison_rows
 
 __all__ = ["MAX_BARS", "MAX_STEPS", "MAX_SYNCS", "SOURCES", "comparison_columns"]
 

@@ -23,7 +23,9 @@ from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.tables import (
     MUTED,
     TRACK,
+    amount,
     bar_html,
+    capital,
     folded,
     not_shown,
     place_html,
@@ -35,7 +37,7 @@ from kit.widgets.base.tables import (
     unbroken,
 )
 from kit.widgets.base.theme import COLORS, KEPT, tint
-from kit.widgets.compare.data import amount, run_labels
+from kit.widgets.compare.data import run_labels
 from kit.widgets.memory.data import (
     HOLDS,
     MAX_BARS,
@@ -222,7 +224,7 @@ def _memory_html(run: Run, report: MemoryReport) -> str:
 def _counted(run: Run) -> str:
     """What was measured beside the model, as a sentence of its own."""
     text = counted_text(run)
-    return f" {text[0].upper()}{text[1:]}." if text else ""
+    return f" {capital(text)}." if text else ""
 
 
 def folded_memory_html(run: Run) -> str:

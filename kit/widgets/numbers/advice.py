@@ -8,25 +8,20 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML, Button, HBox, Layout
 
-from kit.runs.analysis.cures import Advice
+from kit.runs.analysis.cures import Advice, change_text
 from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, section, sentence
+from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, capital, section, sentence
 from kit.widgets.base.theme import COLORS
 
-__all__ = ["AGAIN", "AdviceView", "advice_html", "change_text"]
+__all__ = ["AGAIN", "AdviceView", "advice_html"]
 
 AGAIN = "Measure again"
 MOST = 4  # sentences that a reader will read
-
-
-def change_text(change: Mapping[str, Any]) -> str:
-    """Settings as Python would write them: `step_mode='replay'`."""
-    return ", ".join(f"{name}={value!r}" for name, value in change.items())
 
 
 def advice_html(run: Run) -> str:
@@ -40,7 +35,7 @@ def _html(found: Verdict | None) -> str:
         return section(head, sentence("No step was traced."))
     limit, said = str(found.limit), found.said
     if why := found.limit.doubt:  # one colon is enough
-        limit, said = "not said", f"{why[0].upper()}{why[1:]}. {said}"
+        limit, said = "not said", f"{capital(why)}. {said}"
     line = (  # beside its heading: the timeline below is to be on the first screen
         f'<div style="margin:0 0 4px"><span role="heading" aria-level="3">{head}:</span> '
         f"<b>{safe_html(limit)}.</b> "

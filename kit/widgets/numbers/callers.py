@@ -18,6 +18,7 @@ from kit.widgets.base.listing import Listing, under_doubt
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
     MONO,
+    amount,
     bar_html,
     not_shown,
     place_html,
@@ -27,7 +28,6 @@ from kit.widgets.base.tables import (
     table,
 )
 from kit.widgets.base.theme import COLORS
-from kit.widgets.compare.data import amount
 from kit.widgets.numbers.kernels import name_html
 
 __all__ = ["CallerView", "callers_drawn"]

@@ -14,6 +14,7 @@ from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import (
     MONO,
     MUTED,
+    amount,
     bar_html,
     doubt_html,
     longest_number,
@@ -24,7 +25,6 @@ from kit.widgets.base.tables import (
     table,
 )
 from kit.widgets.base.theme import COLORS, FAINT, KEPT
-from kit.widgets.compare.data import amount
 
 __all__ = ["CAUSE_COLORS", "GapView", "gaps_html"]
 

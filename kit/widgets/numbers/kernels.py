@@ -18,6 +18,7 @@ from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
     MONO,
     MUTED,
+    amount,
     bar_html,
     folded,
     not_shown,
@@ -28,7 +29,6 @@ from kit.widgets.base.tables import (
     table,
 )
 from kit.widgets.base.theme import COLORS
-from kit.widgets.compare.data import amount
 
 __all__ = ["KernelView", "folded_kernels", "kernels_drawn", "name_html"]
 

@@ -15,8 +15,16 @@ from kit.text import format_count, format_ms, format_percent, safe_html
 from kit.widgets.base.change import change_html
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import MONO, MUTED, not_shown, section, sentence, table
-from kit.widgets.compare.data import amount
+from kit.widgets.base.tables import (
+    MONO,
+    MUTED,
+    amount,
+    capital,
+    not_shown,
+    section,
+    sentence,
+    table,
+)
 
 __all__ = ["RunDiffView", "run_diff_html"]
 
@@ -89,7 +97,7 @@ def _unchanged(diff: RunDiff) -> str:
     What the step's doubt says of these, it says once.
     """
     unchanged = ((t, rows) for t, rows in diff.sections if not any(r.is_changed for r in rows))
-    said = [f"{text[:1].upper()}{text[1:]}." for text in diff.notes]
+    said = [f"{capital(text)}." for text in diff.notes]
     if not diff.doubt:
         said += [f"{title}: {'; '.join(rest_texts(rows))}." for title, rows in unchanged if rows]
     lines = "".join(f"<div>{safe_html(line, 600)}</div>" for line in said)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kit.runs.change import median_run, within_text
 from kit.text import format_ms
-from kit.widgets.compare.data import amount, comparison_rows, verdict
+from kit.widgets.base.tables import amount
+from kit.widgets.compare.data import comparison_rows, verdict
 from kit.widgets.compare.view import comparison_columns, comparison_text
 from tests.factories import timed
 from tests.runs.test_turns import measured_at
