@@ -77,7 +77,7 @@ def findings(*, full: bool = False) -> list[Finding]:
     Args:
         full: also import torch and jax, each in a process of its own.
     """
-    found = [_python()]
+    found = [_python(), *_home()]
     for name, bounds in sorted(needed().items()):
         found.append(_package(name, bounds))
     wheels = installed_wheels()
@@ -97,6 +97,16 @@ def _python() -> Finding:
         return Finding("python", OK, text)
     text += f"; kit was tried with {tried_text('python')}"
     return Finding("python", ODD, text, "take one that was tried")
+
+
+def _home() -> list[Finding]:
+    """Said only where there is none: a container's user whom the system has no name for."""
+    if not os.path.expanduser("~").startswith("~"):
+        return []
+    text = (
+        "HOME is not set, and this user has no name: bokeh cannot be imported, nor JupyterLab run"
+    )
+    return [Finding("home", BAD, text, "export HOME=a/folder/of/yours")]
 
 
 def _package(name: str, bounds: str) -> Finding:
@@ -146,9 +156,10 @@ def _jupyter_folders() -> list[str]:
     """Where JupyterLab looks for what it loads: other folders on each system."""
     try:
         from jupyter_core.paths import jupyter_path
-    except Exception:  # noqa: BLE001 - whatever stands in the way of an import: no JupyterLab runs
+
+        return [str(folder) for folder in jupyter_path()]
+    except Exception:  # noqa: BLE001 - it cannot be imported, or finds no home: no JupyterLab runs
         return [os.path.join(sys.prefix, "share", "jupyter")]
-    return [str(folder) for folder in jupyter_path()]
 
 
 def _gpu(wheels: Wheels) -> tuple[Finding, str]:

@@ -162,6 +162,24 @@ def test_a_python_that_kit_was_never_tried_with_is_a_note(monkeypatch):
     assert found.cure == "take one that was tried"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there a home folder has other names")
+def test_a_user_without_a_home_folder_is_told_what_needs_one(monkeypatch):
+    """Jupyter's list of its folders is a RuntimeError then, which ended the doctor."""
+
+    def no_name(number: int) -> None:
+        raise KeyError(number)
+
+    assert "home" not in states()
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("KIT_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_name)
+    found = {f.what: f for f in findings()}
+    assert (found["home"].state, found["cache"].state) == (BAD, ODD)
+    assert "bokeh cannot be imported" in found["home"].text
+    assert found["home"].cure == "export HOME=a/folder/of/yours"
+
+
 def test_an_import_that_hangs_or_crashes_is_a_finding_and_not_the_end(monkeypatch):
     monkeypatch.setattr(cli_doctor, "LIMIT_S", 0.5)
     monkeypatch.setattr(cli_doctor, "_DEVICES", {
