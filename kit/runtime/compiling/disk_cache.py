@@ -13,7 +13,6 @@ to give it another one, so the only name of jax's that is replaced is here.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -22,7 +21,7 @@ import jax
 import jaxlib.version
 from jax.experimental.compilation_cache import compilation_cache
 
-from kit.runtime.compiling.folder import NOISY_JAXLIB, chosen_folder, is_private
+from kit.runtime.compiling.folder import NOISY_JAXLIB, chosen_folder, is_private, warn_once
 from kit.runtime.compiling.sealed import SealedFolder
 from kit.text import safe_terminal
 from kit.versions import is_within, tried_text
@@ -69,10 +68,9 @@ def _let_jax_keep_in(folder: str) -> bool:
             )
         sealed = SealedFolder(folder)
     except OSError as error:
-        warnings.warn(
+        warn_once(
             f"no compiled program is kept in {safe_terminal(folder, 200)!r}: "
-            f"{safe_terminal(error, 300)}. KIT_CACHE_DIR names another folder",
-            stacklevel=3,
+            f"{safe_terminal(error, 300)}. KIT_CACHE_DIR names another folder"
         )
         return False
 

@@ -5,6 +5,7 @@ The standard library is enough: `kit doctor` asks the same questions where jax c
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import warnings
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from kit.text import safe_terminal
 
-__all__ = ["NOISY_JAXLIB", "chosen_folder", "is_private", "why_not_kept"]
+__all__ = ["NOISY_JAXLIB", "chosen_folder", "is_private", "warn_once", "why_not_kept"]
 
 NOISY_JAXLIB = "<0.10.2"  # writes two errors at each program of a CPU that it loads
 _NO_FOLDER = "it is no folder"
@@ -51,8 +52,14 @@ def is_private(folder: str) -> bool:
         why = f": {safe_terminal(error.strerror, 300)}. KIT_CACHE_DIR names another folder; if it "
         why += "is empty, nothing is kept or said"
     if why:
-        warnings.warn(f"no compiled program is kept in {shown}{why}", stacklevel=2)
+        warn_once(f"no compiled program is kept in {shown}{why}")
     return not why
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Each session finds it again, and a sweep has many."""
+    warnings.warn(text, stacklevel=3)
 
 
 def why_not_kept(folder: str) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,9 @@ def test_a_home_that_cannot_be_written_to_is_said_and_no_error(
     with pytest.warns(UserWarning, match="is kept in .*: Not a directory") as said:
         assert not is_private(str(tmp_path / "file" / "xla"))
     assert "KIT_CACHE_DIR names another folder" in str(said[0].message)
+    with warnings.catch_warnings():  # each session asks: a sweep had said it once a run
+        warnings.simplefilter("error")
+        assert not is_private(str(tmp_path / "file" / "xla"))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such files, modes or users")
