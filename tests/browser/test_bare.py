@@ -23,9 +23,10 @@ import kit.widgets
 from kit.ir.plan import OpStream
 from kit.runs.analysis.diff import diff_runs
 from kit.runs.compiles import Compile
+from kit.widgets.base.cards import headline_html
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.listing import Listing
-from kit.widgets.base.page import View
+from kit.widgets.base.page import View, _hidden_by
 from kit.widgets.explorer.view import Explorer
 from kit.widgets.numbers.advice import AdviceView
 from kit.widgets.numbers.headline import HeadlineView
@@ -211,3 +212,28 @@ def test_where_each_output_is_apart_each_page_has_its_own_bokehjs(
     offline.page.evaluate(BARE, [[stored_page(html)]])
     offline.page.frames[1].wait_for_function(f"() => ({DRAWN})().canvases > 0")
     assert offline.errors() == []
+
+
+def test_where_the_front_end_cannot_draw_figures_the_stored_page_stands_below(offline: Browser):
+    """Without jupyter_bokeh ipywidgets puts its mark of an error, "Click to show ...", for each."""
+    mark = '<div class="jupyter-widgets-error-widget">error</div>'
+    stored = _hidden_by("kit-live-a", "<p>page</p>")
+    for inside, seen in ((mark, ["page"]), ("<p>figure</p>", ["figure"])):
+        offline.page.set_content(f'<div class="kit-live-a">{inside}</div>{stored}')
+        texts = offline.page.locator("p, .jupyter-widgets-error-widget")
+        texts.filter(has_text=seen[0]).wait_for()
+        assert [t.inner_text() for t in texts.all() if t.is_visible()] == seen
+
+
+def test_in_the_high_contrast_of_vs_code_a_views_cards_can_be_read(offline: Browser):
+    """It gives widgets a white text and no ground: the cards were white on white."""
+    editor = "--vscode-editor-foreground:#fff;--vscode-editor-background:#000"
+    given = "--jp-ui-font-color1:var(--vscode-editor-foreground)"
+    style = f"<style>:root{{{editor}}} body{{background:#000;{given}}}</style>"
+    view = f'<main class="kit-view kit-live-a">{headline_html(RUN)}</main>'
+    offline.page.set_content(f'{style}<body class="vscode-high-contrast">{view}</body>')
+    assert any("color-contrast" in found for found in offline.barriers("main"))
+    offline.page.locator("body").evaluate(
+        "(body, html) => body.insertAdjacentHTML('beforeend', html)", _hidden_by("kit-live-a", "")
+    )
+    assert offline.barriers("main") == []

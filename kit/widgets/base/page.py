@@ -361,16 +361,17 @@ def _live_class(view: Widget) -> str:
 
 
 def _hidden_by(live: str, html: str) -> str:
-    """HTML that is hidden while the page has something of the class `live`.
+    """HTML that is hidden while the page has something of the class `live`, with its figures.
 
     The live widget comes some moments later than its stored page, which so begins hidden, too. That
-    its kernel has ended is said by a style, which a view with figures has by `page.js` as well.
+    its kernel has ended, or the front end draws no figures, is said by a style, which a view with
+    figures has by `page.js` as well.
     """
     mine = live.replace("live", "stored")
     return (
         f"<style>@keyframes kit-late {{from {{display: none}}}} "
         f".{mine} {{animation: kit-late 1s step-end}} "
-        f"body:has(.{live}) .{mine} {{display: none}}\n"
-        f"{asset('widgets/base/js/ended.css')}</style>"
+        f"body:has(.{live}):not(:has(.{live} .jupyter-widgets-error-widget)) .{mine} "
+        f"{{display: none}}\n{asset('widgets/base/js/live.css')}</style>"
         f'<div class="{mine}">{html}</div>'
     )

@@ -4,7 +4,7 @@ import {DarkTwins, hexOf} from "./colors.js";
 import {copyLink, nameControls, undoByKeys} from "./controls.js";
 import {FigurePainter, StretchedCanvases} from "./figures.js";
 import {keepKeys} from "./keys.js";
-import ended from "./ended.css";
+import live from "./live.css";
 import css from "./page.css";
 
 // What the ground of a page is called, where its theme says so: JupyterLab and reports, VS Code.
@@ -23,7 +23,9 @@ export function makePage(colors) {
     if (isPrinting) return false; // paper is white
     const {jpThemeLight} = document.body.dataset;
     if (jpThemeLight !== undefined) return jpThemeLight === "false";
-    if (document.body.classList.contains("vscode-dark")) return true;
+    const {classList} = document.body; // of VS Code; its light high contrast has both names
+    if (classList.contains("vscode-dark")) return true;
+    if (classList.contains("vscode-high-contrast")) return !classList.contains("vscode-high-contrast-light");
     return isReport && darkMedia.matches;
   }
 
@@ -52,7 +54,7 @@ export function makePage(colors) {
   const print = (/** @type {boolean} */ now) => { isPrinting = now; paintAll(); };
 
   const style = document.createElement("style");
-  style.textContent = css + ended;
+  style.textContent = css + live;
   document.head.append(style);
   new MutationObserver(paintAll).observe(document.body, {attributes: true,
     attributeFilter: ["data-jp-theme-light", "class"]});
