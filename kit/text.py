@@ -214,7 +214,7 @@ def format_ms(ms: float, unknown: str = UNKNOWN, *, beside: float = 0.0) -> str:
     """The same for a time in milliseconds: `4.7 s`, and not `4.68e+03 ms`.
 
     Args:
-        beside: another time, or its spread: both get the unit of the larger one.
+        beside: another time, or its spread: both get the unit of the larger one, and its decimals.
     """
     return _with_unit(ms * 1e6, _NS_UNITS, unknown, beside * 1e6) if ms or beside else "0 ms"
 
@@ -236,8 +236,9 @@ def _with_unit(
     largest = max(abs(value), abs(beside))
     scale, unit = next((u for u in units if largest < 999.5 * u[0]), units[-1])
     number = value / scale
-    is_whole = (scale, unit) == units[0]
-    return f"{number:,.0f} {unit}" if is_whole else f"{format_number(number)} {unit}"
+    if abs(value) < largest:  # what is left of nothing is about nothing
+        number = round(number, 2 - math.floor(math.log10(largest / scale))) or value * _EXACT
+    return f"{number:,.0f} {unit}" if scale == 1 else f"{format_number(number)} {unit}"
 
 
 def format_number(value: float, unknown: str = UNKNOWN, *, figures: int = 3) -> str:

@@ -189,7 +189,7 @@ def test_a_time_is_right_to_three_figures(ns: float):
 def test_a_time_and_its_spread_have_one_unit():
     for one, other, texts in (
         (1.49, 0.8604, ("1.49 ms", "0.86 ms")),
-        (0.000714, 0.662, ("0.714 µs", "662 µs")),
+        (0.000714, 0.662, ("1 µs", "662 µs")),
         (12.5, 0.0009, ("12.5 ms", "≈0 ms")),
         (3e-5, 0.0, ("30 ns", "0 ns")),
         (5000.0, 0.0, ("5 s", "0 s")),

@@ -337,3 +337,17 @@ def test_a_time_and_a_larger_error_have_one_unit():
     rank = compare_ranks(job([[0, 0, 0]], [0, 0, 0])).ranks[1]
     behind = replace(rank, clock=Clock(-900_000, 1.2e6, "two collectives"))
     assert clock_text(behind) == "−0.9 ms ± 1.2 ms, two collectives"
+
+
+@pytest.mark.parametrize(
+    ("over_ms", "error_ms", "said"),
+    [
+        (2.2, 0.00953, "2.2 ms ± 0.01 ms"),  # it said ± 0.00953 ms
+        (2.2, 0.00001, "2.2 ms ± ≈0 ms"),
+        (212.0, 1.26, "212 ms ± 1 ms"),
+        (0.012, 0.00046, "12 µs ± 0.5 µs"),
+        (2.2, 0.0, "2.2 ms ± 0 ms"),
+    ],
+)
+def test_an_error_has_no_more_decimals_than_its_time(over_ms, error_ms, said):
+    assert said in step_cells(StepRow("step", 100.0, 2, 50.0, over_ms, error_ms, "", 0.0))
