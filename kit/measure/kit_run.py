@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -75,7 +76,8 @@ def measure(
         let_go()
         last = to_trace(lambda: session.run_step(step), settings)
         steps = _steps(last, lead_in + TRACED_STEPS, watch.end)
-        traced = session.trace(steps, lead_in=lead_in)
+        with _loaders_noted(session, chosen):
+            traced = session.trace(steps, lead_in=lead_in)
         timeline = traced.timeline
         notes = (*timed.notes, *_traced_text(timeline), *timeline.notes)
         traced = replace(traced, timeline=replace(timeline, notes=notes))
@@ -157,6 +159,14 @@ def open_workload(
 
     opened = open_session(settings, cache=cache, setup=setup)
     return opened, context, {"torch": torch.__version__}
+
+
+def _loaders_noted(session: Session, workload: Workload) -> AbstractContextManager[None]:
+    if workload.framework == "jax":  # torch is not loaded for it
+        return nullcontext()
+    from kit.measure.native.loaders import batches_noted
+
+    return batches_noted(session.tracer)
 
 
 def _traced_text(timeline: Timeline) -> tuple[str, ...]:

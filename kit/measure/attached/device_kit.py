@@ -14,6 +14,7 @@ from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.base.ready import ReadyBatches
 from kit.measure.kit_run import LEAD_IN, run_of_session
 from kit.measure.native.kineto import let_go
+from kit.measure.native.loaders import batches_noted
 from kit.runs.compiles import FIRST_MEASURED
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
@@ -93,7 +94,9 @@ class KitRecorder:
         """The steps from now on are traced; the first ones only fill the pipeline."""
         self._note_measured()
         let_go()
-        self._tracing = self._open.enter_context(self._session.tracer.tracing(lead_in=LEAD_IN))
+        tracer = self._session.tracer
+        self._tracing = self._open.enter_context(tracer.tracing(lead_in=LEAD_IN))
+        self._open.enter_context(batches_noted(tracer))
 
     def trace_step(self) -> bool:
         """One more step has ended."""

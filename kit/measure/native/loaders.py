@@ -1,6 +1,7 @@
-"""What torch's DataLoaders do beside their batches: torch's profiler has no event for that.
+"""What torch's DataLoaders do in the traced steps.
 
-They begin and end workers, and read a seed with each new iterator.
+Torch's profiler has an event for each batch, and none for what they do beside: they begin and end
+workers, and read a seed with each new iterator. On device kit nothing but this tells of them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,27 +17,63 @@ import torch
 from torch.utils.data import DataLoader
 
 from kit.measure.base.loading import BATCH, NEXT
+from kit.runtime.session.tracer import Tracer
 from kit.torch.tensors.private import private
-from kit.trace.kinds import WORKERS_BEGIN, WORKERS_END
+from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS, WORKERS_BEGIN, WORKERS_END
 
-__all__ = ["loaders_noted"]
+__all__ = ["batches_noted", "loaders_noted"]
 
 _ITERATOR = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter"
+_Act = Callable[..., Any]
 
 
 @contextlib.contextmanager
 def loaders_noted() -> Iterator[None]:
     """Until the block ends, what begins a loader's iterator in this thread, or begins or ends its
-    workers, is input, as a batch is.
+    workers, is input for torch's profiler, as a batch is.
     """
+    with _noted(lambda name: torch.profiler.record_function(f"{BATCH}{name}")):
+        yield
+
+
+@contextlib.contextmanager
+def batches_noted(tracer: Tracer) -> Iterator[None]:
+    """Until the block ends, all that loaders do in this thread is input of a session's trace."""
+    own = threading.current_thread()
+    kind = private("torch.utils.data.dataloader._BaseDataLoaderIter")
+    bring = kind.__next__
+
+    @functools.wraps(bring)
+    def bringing(iterator: Any) -> Any:
+        if threading.current_thread() is not own:
+            return bring(iterator)
+        start, worked = time.perf_counter_ns(), time.thread_time_ns()
+        try:
+            return bring(iterator)
+        finally:
+            took, worked = time.perf_counter_ns() - start, time.thread_time_ns() - worked
+            name = BESIDE_WORKERS if worked > took / 2 else OF_WORKERS
+            tracer.note("input", name if isinstance(iterator, private(_ITERATOR)) else NEXT, start)
+
+    with _noted(lambda name: tracer.span("input", name)):
+        kind.__next__ = bringing
+        try:
+            yield
+        finally:
+            kind.__next__ = bring
+
+
+@contextlib.contextmanager
+def _noted(region: Callable[[str], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+    """What this thread begins and ends of a loader, each in a region of its name."""
     own, kind = threading.current_thread(), private(_ITERATOR)
 
-    def noted(act: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def noted(act: _Act, name: str) -> _Act:
         @functools.wraps(act)
         def noting(*args: Any, **kwargs: Any) -> Any:
             if threading.current_thread() is not own:
                 return act(*args, **kwargs)
-            with torch.profiler.record_function(f"{BATCH}{name}"):
+            with region(name):
                 return act(*args, **kwargs)
 
         return noting

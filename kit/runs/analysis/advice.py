@@ -19,11 +19,11 @@ from kit.runs.analysis.cures import (
     SYNC_CURES,
     Advice,
     copies_cure,
+    has_workers,
+    if_copied,
     in_a_step,
     input_names,
     loader_cure,
-    mostly_copied_at,
-    placing,
     sleeps_in_input,
     sync_cure,
 )
@@ -173,7 +173,7 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
     processes = "a pool of your own" if is_jaxs else "a DataLoader of your own with num_workers"
     if seen.copies_only:
         yield copies_cure(run, whole, recorded_before_copies(run))
-    elif is_of_strangers(run):
+    elif is_of_strangers(run) or has_workers(run):
         yield replace(loader_cure(run, waits, asleep), site=site, ms=whole)
     elif run.settings.prefetch == 0:
         doing = "while the next batch is prepared and copied"
@@ -183,16 +183,11 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
         # A sleep takes no turns.
         is_full = not asleep and seen.together_ms(*HOST_WORK) >= _NO_TIME * seen.step_ms
         cure = _IN_PROCESSES.format(processes=processes) if is_full else _IN_A_THREAD
-        text = f"{said}{asleep}: {cure}"
+        text = f"{said}{asleep}: {cure}{if_copied(run)}"
         most = min(whole, seen.beside_ms(whole))  # whoever does it ahead takes as long for it
         cheaper = min(whole, seen.most_ms(("input",)))
         if most < cheaper:
             text += f" A faster loader would save more, up to {format_ms(cheaper)}."
-        if copied := mostly_copied_at(run):
-            text += (
-                f" Most of it is a copy at {copied}: if that is no batch, put it on the device "
-                f"once, before the steps ({placing(run)})."
-            )
         yield Advice("input", text, site, most, {} if is_full else {"prefetch": 2})
     else:
         text = (

@@ -25,11 +25,11 @@ __all__ = [
     "SyncCure",
     "change_text",
     "copies_cure",
+    "has_workers",
+    "if_copied",
     "in_a_step",
     "input_names",
     "loader_cure",
-    "mostly_copied_at",
-    "placing",
     "sleeps_in_input",
     "sync_cure",
 ]
@@ -129,24 +129,34 @@ def _how_often(row: SyncRow) -> str:
 def copies_cure(run: Run, ms: float, calls_ms: float) -> Advice:
     """What a step is told that copies arrays itself, and records for so long to call for that."""
     loader = "a loader" if is_of_strangers(run) else "ctx.loader"
-    site = mostly_copied_at(run)
+    site = _mostly_copied_at(run)
     calls = f", and calls that take {format_ms(calls_ms)} more" if calls_ms >= APART * ms else ""
     text = (
         f"{site or 'the step'} copies arrays of the host to the device, {in_a_step(run, ms)}"
         f"{calls}; no batch of {loader} is among them. Put them there once, before the steps "
-        f"({placing(run)}), or take batches from {loader}."
+        f"({_placing(run)}), or take batches from {loader}."
     )
     return Advice("input", text, site, ms + calls_ms)
 
 
-def placing(run: Run) -> str:
+def _placing(run: Run) -> str:
     """How its program puts an array on the device."""
     if is_of_jax(run):
         return "kit.jax.device_put"
     return f".to({'device' if is_of_strangers(run) else 'ctx.device'})"
 
 
-def mostly_copied_at(run: Run) -> str:
+def if_copied(run: Run) -> str:
+    """A sentence, if most of the input is one line's copy, which need not be of a batch."""
+    if not (copied := _mostly_copied_at(run)):
+        return ""
+    return (
+        f" Most of it is a copy at {copied}: if that is no batch, put it on the device once, "
+        f"before the steps ({_placing(run)})."
+    )
+
+
+def _mostly_copied_at(run: Run) -> str:
     """The line at which most of the input copies a large array; "" if none does."""
     t = run.timeline
     at = {
@@ -198,7 +208,7 @@ def loader_cure(run: Run, ms: float, asleep: str) -> Advice:
             "for it (in a sampler, or unpacking what they send), and more workers would not help. "
             f"Make that cheaper, or let the workers do it.{pinned}"
         )
-    elif any(name == OF_WORKERS or "_MultiProcessing" in name for name in names):  # torch's name
+    elif has_workers(run):
         text = (
             f"{waits} though the DataLoader has workers: they are slower than the step, or begin "
             "anew with each epoch. Give it more of them (num_workers), more batches ahead "
@@ -210,7 +220,16 @@ def loader_cure(run: Run, ms: float, asleep: str) -> Advice:
             "(num_workers=2, prefetch_factor=2, persistent_workers=True), or make its items "
             f"cheaper.{pinned}"
         )
-    return Advice("input", text)
+    return Advice("input", f"{text}{if_copied(run)}")
+
+
+def has_workers(run: Run) -> bool:
+    """Do workers of a loader of torch's prepare its batches?"""
+    names = input_names(run)
+    return BESIDE_WORKERS in names or any(
+        name == OF_WORKERS or "_MultiProcessing" in name  # torch's own, in its traces
+        for name in names
+    )
 
 
 def input_names(run: Run, lane: str | None = None) -> set[str]:

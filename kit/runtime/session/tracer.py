@@ -89,15 +89,19 @@ class Tracer:
             self._issuer.forget()
 
     @contextlib.contextmanager
-    def span(self, kind: str, name: str, *, at_least_ns: int) -> Iterator[None]:
+    def span(self, kind: str, name: str, *, at_least_ns: int = 0) -> Iterator[None]:
         """A span of the thread that asks, for the time of the block."""
         start = time.perf_counter_ns()
         try:
             yield
         finally:
-            stop = time.perf_counter_ns()
-            if stop - start >= at_least_ns:
-                self._issuer.spans.add(name, kind, start, stop, self._streams.here.lane)
+            self.note(kind, name, start, at_least_ns=at_least_ns)
+
+    def note(self, kind: str, name: str, start_ns: int, *, at_least_ns: int = 0) -> None:
+        """A span of the thread that asks, from then until now."""
+        stop_ns = time.perf_counter_ns()
+        if stop_ns - start_ns >= at_least_ns:
+            self._issuer.spans.add(name, kind, start_ns, stop_ns, self._streams.here.lane)
 
     def forget(self) -> None:
         """Collect no more, and let go of what was collected."""

@@ -52,6 +52,7 @@ NAMES = (
     "torch.utils._device.DeviceContext",
     "torch.utils._python_dispatch._pop_mode",
     "torch.utils._python_dispatch._push_mode",
+    "torch.utils.data.dataloader._BaseDataLoaderIter",
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._shutdown_workers",
 )

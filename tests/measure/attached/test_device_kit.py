@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from contextlib import nullcontext
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 
 import kit
 from kit.errors import SessionError, SettingsError
+from kit.measure.base.loading import NEXT
 from kit.measure.base.loop import TRACED_STEPS
 from kit.runs.analysis.summary import summary
 from kit.runs.labels import samples_of
@@ -61,6 +63,28 @@ def test_a_loop_in_a_session_becomes_a_run_with_graph_waits_and_predictions() ->
         kit.Explorer(run)
     assert run.metrics["segment.count"] > 0
     assert any("self.optimizer.step()" in line for s in run.sources for line in s.lines)
+
+
+def test_the_batches_of_a_loops_own_loader_are_input_and_no_copies_of_its_own() -> None:
+    """It was told that none of a loader was among what it copies."""
+    with kit.Session(kit.Settings(mode="lazy")), kit.watch(steps=3, skip=3) as watch:
+        loop = Loop("kit")
+        data = torch.utils.data.DataLoader(_Slow(), batch_size=4)
+        for _, loop.points in zip(range(14), data, strict=False):
+            loop.train(1)
+    loading = watch.run.timeline.where(kind="input", name=NEXT)
+    assert loading.sum() == TRACED_STEPS
+    (advice,) = [a for a in watch.run.advice() if a.rule == "input"]
+    assert "let processes of the DataLoader prepare batches" in advice.text
+
+
+class _Slow(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        time.sleep(0.005)
+        return torch.randn(8)
 
 
 def test_the_loops_steps_are_the_sessions_once_each_and_after_the_recording_too() -> None:
