@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kit.trace.intervals import Ints, Mask
+from kit.trace.intervals import Ints, Mask, Numbers
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
@@ -76,14 +76,15 @@ class Pieces:
 
     start: Ints
     stop: Ints
-    owner: Ints
+    owner: Ints | Numbers
 
-    def at(self, times: Ints) -> Ints:
+    def at(self, times: Ints) -> Numbers:
         """The owner at each time, -1 where there is none."""
         if not len(self.start):
-            return np.full(len(times), NONE)
+            return np.full(len(times), NONE, np.int32)
         i = np.searchsorted(self.start, times, "right") - 1
-        return np.where((i >= 0) & (times < self.stop[i]), self.owner[i], NONE)
+        is_one = (i >= 0) & (times < self.stop[i])
+        return np.where(is_one, self.owner[i], NONE).astype(np.int32)
 
     def firsts(self, *columns: Ints | Mask) -> Ints:
         """The first of each run of pieces that touch, of one owner and with equal values."""
@@ -115,12 +116,13 @@ class Active:
         mask = timeline.where(kind=kinds) & ~timeline.where(lane=LOADER)
         return cls(timeline, np.flatnonzero(mask if among is None else mask & among))
 
-    def at(self, times: Ints) -> Ints:
+    def at(self, times: Ints) -> Numbers:
         """The span's index at each time, -1 where none is active."""
         if not len(self.ids):
-            return np.full(len(times), NONE)
+            return np.full(len(times), NONE, np.int32)
         i = np.searchsorted(self.start, times, "right") - 1
-        return np.where((i >= 0) & (times < self._latest[i]), self.ids[self._last[i]], NONE)
+        is_one = (i >= 0) & (times < self._latest[i])
+        return np.where(is_one, self.ids[self._last[i]], NONE).astype(np.int32)
 
 
 def _latest(stop: Ints) -> tuple[Ints, Ints]:

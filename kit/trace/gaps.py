@@ -38,7 +38,7 @@ from kit.text import Column, Rows, format_ms, format_share
 from kit.trace.active import NONE, Active, Gaps, Kernels, Pieces, grouped, hull, launches, steps_of
 from kit.trace.devices import at_work, by_device, count_devices
 from kit.trace.hta import HTA_CAUSES, hta_places
-from kit.trace.intervals import Ints, Mask, distinct
+from kit.trace.intervals import Ints, Mask, Numbers, distinct
 from kit.trace.syncs import after_waits, waits
 from kit.trace.timeline import Timeline
 
@@ -276,10 +276,6 @@ class _Shared:
         self.edges = self.starts[kept]
         self.working = Active.of(timeline, ("kernel",))
 
-    def cells(self, times: Ints) -> Ints:
-        """The cell that each time lies in, from the first edge on."""
-        return np.searchsorted(self.starts, times, "right") - 1
-
 
 class _Cells:
     """The gaps of one device, cut at every edge of what could be their cause."""
@@ -299,7 +295,7 @@ class _Cells:
         cuts = distinct(np.concatenate(edges))
         start, stop = cuts[:-1], cuts[1:]
         of = Pieces(gaps.start, gaps.stop, np.arange(len(gaps.start))).at(start)
-        cell = shared.cells(start)
+        cell = np.searchsorted(shared.starts, start, "right") - 1
         kept = (of >= 0) & (cell >= 0) & (shared.by["step"][cell] >= 0)
         self.start, self.stop, self.of = start[kept], stop[kept], of[kept]
         self.by = {name: spans[cell[kept]] for name, spans in shared.by.items()}
@@ -366,9 +362,11 @@ class _Cells:
     @cached_property
     def _rules(self) -> tuple[Ints, Ints]:
         """For each cell the place in `_RULES` of the first rule that holds, and its culprit."""
-        rule = np.array([r.holds(self) for r in _RULES]).argmax(axis=0)
-        culprits = np.array([r.culprit(self) for r in _RULES])
-        return rule, culprits[rule, np.arange(len(rule))]
+        rule, culprit = np.full(len(self.of), NONE), self.nothing
+        for i, row in enumerate(_RULES):  # one after another: all at once fill the memory
+            here = np.flatnonzero((rule < 0) & row.holds(self))
+            rule[here], culprit[here] = i, row.culprit(self)[here]
+        return rule, culprit
 
     @property
     def nothing(self) -> Ints:
@@ -376,7 +374,7 @@ class _Cells:
         return np.full(len(self.of), NONE)
 
     @property
-    def working(self) -> Ints:
+    def working(self) -> Ints | Numbers:
         """The kernel of another device that runs in each cell; -1 where there is none."""
         return self.shared.working.at(self.start) if self.is_other.any() else self.nothing
 
@@ -401,7 +399,7 @@ class _Rule:
 
     cause: str  # one of GAP_CAUSES
     holds: Callable[[_Cells], Mask]
-    culprit: Callable[[_Cells], Ints]
+    culprit: Callable[[_Cells], Ints | Numbers]
     head: str = ""  # of the note, before and after the culprit's name
     tail: str = ""
 

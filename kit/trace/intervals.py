@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Ints", "Mask", "common", "covered", "distinct", "elapsed", "joined", "within",
-           "without"]  # fmt: skip
+__all__ = ["Ints", "Mask", "Numbers", "common", "covered", "distinct", "elapsed", "joined",
+           "within", "without"]  # fmt: skip
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Numbers = NDArray[np.int32]  # of spans, gaps or sync points: a timeline has fewer than 2**31
 
 
 def distinct(times: Ints) -> Ints:

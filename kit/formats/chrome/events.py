@@ -186,6 +186,8 @@ class Events:
     def times(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Starts, stops, and which events have a usable time; the first such time is 0.
 
+        The column of their lengths is gone then: that of millions takes memory.
+
         Units:
             nanoseconds
 
@@ -195,7 +197,7 @@ class Events:
         Raises:
             TraceFileError: they are nanoseconds since 1970.
         """
-        start, length = self.column("start_us"), self.column("length_us")
+        start, length = self.column("start_us"), self._columns.pop("length_us")
         kept = np.isfinite(start) & (np.abs(start) < 1e18)
         if len(start) and ((start >= 1e18) & (start < 1 << 63)).all():
             raise TraceFileError(
