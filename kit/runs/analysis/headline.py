@@ -23,6 +23,7 @@ from kit.runs.change import (
     shift_of,
     within_text,
 )
+from kit.runs.conditions import MUCH
 from kit.runs.run import Run
 from kit.runs.spread import SURE
 from kit.runs.steady import rare_reads
@@ -89,10 +90,10 @@ def _of_mean(h: Headline) -> str:
 def busy_of(run: Run) -> str:
     """What "device busy" is a part of, and which of several devices it means."""
     if run.is_stretched:
-        return f"of a measured step, {_traced_busy(run)} of a traced one{_of_several(run)}"
+        return f"of a measured step, {_traced_busy(run)} of a traced one{_of_which(run)}"
     which = "traced" if math.isnan(run.busy_of_measured) else "measured"
     whole = f"of the {which} step" if run.timeline.steps else "of the trace"
-    return f"{whole}{_of_several(run)}"
+    return f"{whole}{_of_which(run)}"
 
 
 def _traced_busy(run: Run) -> str:
@@ -115,14 +116,17 @@ def hidden_of(run: Run) -> str:
 def _which(run: Run) -> str:
     """Which devices are meant, and what the tables of a longer, traced step say."""
     if not run.is_stretched:
-        return _of_several(run)
-    return f" ({_traced_busy(run)} of a traced step){_of_several(run)}"
+        return _of_which(run)
+    return f" ({_traced_busy(run)} of a traced step){_of_which(run)}"
 
 
-def _of_several(run: Run) -> str:
-    """Idle time is the mean of the devices, and this is not."""
-    devices = count_devices(run.timeline)
-    return f" (at least one of {format_count(devices, 'device')})" if devices > 1 else ""
+def _of_which(run: Run) -> str:
+    """Of which devices and kernels: idle time is the mean of the devices, and this is not; and of
+    a device that is behind, little of its work lies in the steps that launched it."""
+    devices, later = count_devices(run.timeline), run.after_steps_fraction
+    said = [f"at least one of {format_count(devices, 'device')}"] * (devices > 1)
+    said += [f"{format_percent(later)} of its kernels' time comes later"] * (later >= MUCH)
+    return f" ({'; '.join(said)})" if said else ""
 
 
 class Headlines:

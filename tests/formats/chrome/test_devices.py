@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kit
+from kit.runs.analysis.headline import busy_of
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import verdict
 from kit.runs.conditions import MUCH
@@ -176,6 +177,9 @@ def test_what_to_do_is_of_the_reason_that_is_said(tmp_path: Path) -> None:
     assert found is not None
     assert "comes after the last step" in found.limit.doubt
     assert found.next_step.startswith("end each traced step with a wait for its work")
+    # Alone, "busy 10%" was told of a step whose kernels take half of it.
+    assert "device busy 10% (80% of its kernels' time comes later)," in summary(run)
+    assert busy_of(run) == "of the traced step (80% of its kernels' time comes later)"
 
 
 def test_a_kernel_that_begins_soon_was_dispatched(tmp_path: Path) -> None:
