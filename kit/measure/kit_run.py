@@ -81,13 +81,7 @@ def measure(
         timeline = traced.timeline
         notes = (*timed.notes, *_traced_text(timeline), *timeline.notes)
         traced = replace(traced, timeline=replace(timeline, notes=notes))
-        if isinstance(timed.kept[0], jax.Array) and not any(map(len, traced.graphs)):
-            mark = ', and mark the builder @kit.workload(framework="jax")'
-            raise SettingsError(
-                f"no op of {chosen.name!r} ran on device kit: jax computed its step by itself. "
-                "Give the function that jax.jit has compiled to kit.jax.step, and call that in the "
-                f"step{'' if chosen.framework == 'jax' else mark}"
-            )
+        _check_recorded(chosen, traced, timed.kept[0])
         return run_of_session(
             session,
             traced,
@@ -101,6 +95,18 @@ def measure(
             sources=snippets_of(traced.places, format_site, step=step),
             conditions=watch.conditions(timed.warmup),
         )
+
+
+def _check_recorded(workload: Workload, traced: TracedSteps, loss: Any) -> None:
+    """Refuse a step whose loss comes from jax alone."""
+    if not isinstance(loss, jax.Array) or any(map(len, traced.graphs)):
+        return
+    mark = ', and mark the builder @kit.workload(framework="jax")'
+    raise SettingsError(
+        f"no op of {workload.name!r} ran on device kit: jax computed its step by itself. "
+        "Give the function that jax.jit has compiled to kit.jax.step, and call that in the "
+        f"step{'' if workload.framework == 'jax' else mark}"
+    )
 
 
 def run_of_session(

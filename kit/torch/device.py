@@ -110,24 +110,8 @@ def _register() -> None:
     module = Backend()
     INTERRUPTS.hook(module.question.is_asked)
     setup(rename="kit", backend_module=module, device_guard=module.question.guard)
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("empty.memory_format", _empty, "PrivateUse1")
-    library.impl("empty_strided", _empty_strided, "PrivateUse1")
-    library.impl("_copy_from", _copy_from, "PrivateUse1")
-    library.impl("_local_scalar_dense", _number, "PrivateUse1")
-    library.impl("_efficientzerotensor", _zeros, "PrivateUse1")
-    library.impl("tril_indices", _triangle(torch.tril_indices), "PrivateUse1")
-    library.impl("triu_indices", _triangle(torch.triu_indices), "PrivateUse1")
-    # One op in the graph instead of torch's five forward and eight backward (for one_hot, one whose
-    # classes are checked): a kernel of the device's own is what keeps torch from taking it apart.
-    # `KitTensor` sees the call first.
-    library.impl("linear", _never, "PrivateUse1")
-    library.impl("one_hot", _never, "PrivateUse1")
-    # Torch's own versions of these write through memory that it takes to be shared, or not at all.
-    for name in _OUTS:
-        library.impl(name, _never, "PrivateUse1")
     torch.kit.libraries = (  # type: ignore[attr-defined]
-        library,
+        _register_ops(),
         register_attention(),
         register_ctc(),
         register_refused(),
@@ -148,6 +132,27 @@ def _register() -> None:
     # Else `make_fx`, and so `torch.func.linearize`, would trace what our tensors give as constants.
     proxies = importlib.import_module("torch.fx.experimental.proxy_tensor")
     proxies.HANDLED_TYPES = (*proxies.HANDLED_TYPES, KitTensor)  # type: ignore[attr-defined]
+
+
+def _register_ops() -> torch.library.Library:
+    """Kernels of the device; the library must be kept alive."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("empty.memory_format", _empty, "PrivateUse1")
+    library.impl("empty_strided", _empty_strided, "PrivateUse1")
+    library.impl("_copy_from", _copy_from, "PrivateUse1")
+    library.impl("_local_scalar_dense", _number, "PrivateUse1")
+    library.impl("_efficientzerotensor", _zeros, "PrivateUse1")
+    library.impl("tril_indices", _triangle(torch.tril_indices), "PrivateUse1")
+    library.impl("triu_indices", _triangle(torch.triu_indices), "PrivateUse1")
+    # One op in the graph instead of torch's five forward and eight backward (for one_hot, one whose
+    # classes are checked): a kernel of the device's own is what keeps torch from taking it apart.
+    # `KitTensor` sees the call first.
+    library.impl("linear", _never, "PrivateUse1")
+    library.impl("one_hot", _never, "PrivateUse1")
+    # Torch's own versions of these write through memory that it takes to be shared, or not at all.
+    for name in _OUTS:
+        library.impl(name, _never, "PrivateUse1")
+    return library
 
 
 def _tape(device: Any = None) -> Tape:

@@ -1,4 +1,4 @@
-"""What the replicas of a process have in common: where their losses meet, and their batches."""
+"""Where the replicas of a process meet beside their steps: `Common`."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def _put_on(modes: Sequence[Any]) -> None:
 
 
 def _cause(op: Any, args: Any, result: Any) -> str:
-    """Why this op waits for the GPU, in the words of `torch_events`; "" if it does not."""
+    """Why this op waits for the GPU, in the words of a `SyncPoint`; "" if it does not."""
     aten = torch.ops.aten
     if op is aten._local_scalar_dense:
         return "item" if args[0].is_cuda else ""

@@ -21,12 +21,13 @@ from kit.measure.base.ranks import ranks_of_job
 from kit.measure.base.ready import ReadyBatches
 from kit.measure.native.events import FINISH, STEP, blocking_lines, steps_of, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
-from kit.measure.native.launches import find_launches
+from kit.measure.native.launches import Launches, find_launches
 from kit.measure.native.lines import Lines, ModuleNames
 from kit.runs.run import Run
 from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
 from kit.runs.sources import snippets_of
 from kit.runs.steady import LEAST_STEPS, MOST_WARMUP, WINDOW
+from kit.runtime.profiling.elsewhere import Look
 from kit.runtime.profiling.heap import keep_freed_memory
 from kit.runtime.recording.sites import format_site
 from kit.trace import Timeline
@@ -60,14 +61,8 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     with contextlib.closing(Context(settings, device)) as context:
         step = chosen(context)
         clock = DeviceClock() if device == "cuda" else None
-        quiet = partial(watch.begin, cancelled)
-        pace = (
-            Pace(torch.cuda.synchronize, clock.mark, quiet, clock.restart)
-            if clock
-            else Pace(lambda: None, quiet=quiet)
-        )
         is_rank = ranks_of_job() > 1  # now: the builder may have joined the others
-        pace = _as_others(pace) if is_rank else pace
+        pace = _pace(clock, partial(watch.begin, cancelled), is_rank=is_rank)
         timed = timed_steps(step, settings, pace, progress=progress, cancelled=cancelled)
         if not all(isinstance(loss, torch.Tensor) for loss in timed.kept):
             raise SettingsError(
@@ -89,19 +84,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         profiler, early = _profile(last, lead_in, device, pace.finish, watch.end)
     is_open = settings.warmup == UNTIL_STEADY or settings.steps == ENOUGH
     notes = [*timed.notes, *([_OF_RANKS] if is_rank and is_open else [])]
-    looks = profiler.looks()
-    events = profiler.events()
-    launches = find_launches(events, steps_of(events), lines, device=device)
-    timeline = timeline_of(
-        events,
-        device=device,
-        places=[look.places for look in lines],
-        looks=looks,
-        caller=launches.of,
-        notes=(*notes, *early, *launches.notes),
-    )
-    if profiler.note:
-        timeline = Timeline.of([], origin="profiled", notes=[*notes, profiler.note])
+    timeline, launches, looks = _seen(profiler, lines, device, notes, early)
     return Run(
         settings=settings,
         losses=timed.losses,
@@ -119,6 +102,14 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     )
 
 
+def _pace(clock: DeviceClock | None, quiet: Callable[[], object], *, is_rank: bool) -> Pace:
+    if clock is None:
+        pace = Pace(lambda: None, quiet=quiet)
+    else:
+        pace = Pace(torch.cuda.synchronize, clock.mark, quiet, clock.restart)
+    return _as_others(pace) if is_rank else pace
+
+
 def _as_others(pace: Pace) -> Pace:
     """As many steps as every other rank takes: a collective waits for ever for one that took less.
 
@@ -130,6 +121,34 @@ def _as_others(pace: Pace) -> Pace:
         agree=lambda is_steady: next(done) >= MOST_WARMUP,
         share=lambda steps: LEAST_STEPS,
     )
+
+
+def _seen(
+    profiler: Profiler,
+    lines: Sequence[Lines],
+    device: str,
+    notes: Sequence[str],
+    early: Sequence[str],
+) -> tuple[Timeline, Launches, list[Look]]:
+    """The traced steps, what launched their kernels, and the looks at their thread.
+
+    Args:
+        notes: on the run; early: on the steps before those.
+    """
+    looks = profiler.looks()
+    events = profiler.events()
+    launches = find_launches(events, steps_of(events), lines, device=device)
+    if profiler.note:
+        return Timeline.of([], origin="profiled", notes=[*notes, profiler.note]), launches, looks
+    timeline = timeline_of(
+        events,
+        device=device,
+        places=[look.places for look in lines],
+        looks=looks,
+        caller=launches.of,
+        notes=(*notes, *early, *launches.notes),
+    )
+    return timeline, launches, looks
 
 
 def _allocated(device: str) -> Allocated | None:

@@ -183,8 +183,16 @@ def _diff(noted: _Noted) -> GraphDiff:
     return before.diff(now)
 
 
-def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str, str]:
-    """(kind, node, sentence, before, now) of the first thing that differs."""
+_Why = tuple[str, int, str, str, str]  # kind, node, sentence, before, now
+
+
+def _why(old: CompiledProgram, new: CompiledProgram) -> _Why:
+    """The first thing that differs."""
+    of_nodes = (_why_of(k, old, new) for k in range(min(len(old.ops), len(new.ops))))
+    return _why_of_inputs(old, new) or next(filter(None, of_nodes), None) or _why_of_all(old, new)
+
+
+def _why_of_inputs(old: CompiledProgram, new: CompiledProgram) -> _Why | None:
     a, b = old.source, new.source
     are_alike = len(a.leaves) == len(b.leaves)  # else the n-th of both need not be the same input
     for leaf, (was, now) in enumerate(zip(a.leaves, b.leaves, strict=False)):
@@ -194,35 +202,46 @@ def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str
             where = f" at {new.site(k)}" if new.site(k) else ""
             sentence = f"the {kind} of input {leaf} changed{where}: {was} became {now}"
             return kind, k, sentence, str(was), str(now)
-    for k, (x, y) in enumerate(zip(old.ops, new.ops, strict=False)):
-        (before, reads), (after, new_reads) = a.nodes[k], b.nodes[k]
-        sites = _sites(old.site(k), new.site(k))
-        if x.name != y.name:
-            return ("op", k, f"another op at node {k}: {x.name} became {y.name}{sites}",
-                    x.name, y.name)  # fmt: skip
-        if _shapes(x) == _shapes(y) and after.name in MOVED and before.name not in MOVED:
-            return ("place", k, f"{x.name} is at another place each time{sites}: from now on the "
-                    "place is an input of the program", before.name, after.name)  # fmt: skip
-        pair = (before, after) if {before.name, after.name} <= MOVED else (x, y)
-        if (
-            pair[0].template != pair[1].template
-            and _shapes(x) == _shapes(y)
-            and (change := _constant(pair[0].template, pair[1].template))
-        ):
-            sentence = f"a constant of {x.name} changed{sites}: {change[0]} became {change[1]}"
-            return "constant", k, sentence, *change
-        if x.avals != y.avals or x.outputs != y.outputs:
-            is_result = x.outputs != y.outputs
-            types = (op.outputs if is_result else op.avals for op in (x, y))
-            was, now = next(pair for pair in zip_longest(*types) if pair[0] != pair[1])
-            gave, given = (str(aval or "nothing") for aval in (was, now))  # a print gives nothing
-            kind = "dtype" if was and now and was.shape == now.shape else "shape"
-            verbs = ("gives", "gave") if is_result else ("takes", "took")
-            said = f"{x.name} {verbs[0]} {given}, {verbs[1]} {gave}{sites}"
-            return kind, k, said, gave, given
-        if reads != new_reads:
-            return ("inputs", k, f"{x.name} at node {k} reads other values{sites}",
-                    str(reads), str(new_reads))  # fmt: skip
+    return None
+
+
+def _why_of(k: int, old: CompiledProgram, new: CompiledProgram) -> _Why | None:
+    """What differs in the k-th node of both."""
+    x, y = old.ops[k], new.ops[k]
+    (before, reads), (after, new_reads) = old.source.nodes[k], new.source.nodes[k]
+    sites = _sites(old.site(k), new.site(k))
+    if x.name != y.name:
+        return ("op", k, f"another op at node {k}: {x.name} became {y.name}{sites}",
+                x.name, y.name)  # fmt: skip
+    if _shapes(x) == _shapes(y) and after.name in MOVED and before.name not in MOVED:
+        return ("place", k, f"{x.name} is at another place each time{sites}: from now on the "
+                "place is an input of the program", before.name, after.name)  # fmt: skip
+    pair = (before, after) if {before.name, after.name} <= MOVED else (x, y)
+    if (
+        pair[0].template != pair[1].template
+        and _shapes(x) == _shapes(y)
+        and (change := _constant(pair[0].template, pair[1].template))
+    ):
+        sentence = f"a constant of {x.name} changed{sites}: {change[0]} became {change[1]}"
+        return "constant", k, sentence, *change
+    if x.avals != y.avals or x.outputs != y.outputs:
+        is_result = x.outputs != y.outputs
+        types = (op.outputs if is_result else op.avals for op in (x, y))
+        was, now = next(pair for pair in zip_longest(*types) if pair[0] != pair[1])
+        gave, given = (str(aval or "nothing") for aval in (was, now))  # a print gives nothing
+        kind = "dtype" if was and now and was.shape == now.shape else "shape"
+        verbs = ("gives", "gave") if is_result else ("takes", "took")
+        said = f"{x.name} {verbs[0]} {given}, {verbs[1]} {gave}{sites}"
+        return kind, k, said, gave, given
+    if reads != new_reads:
+        return ("inputs", k, f"{x.name} at node {k} reads other values{sites}",
+                str(reads), str(new_reads))  # fmt: skip
+    return None
+
+
+def _why_of_all(old: CompiledProgram, new: CompiledProgram) -> _Why:
+    """What differs where all nodes that both have are the same."""
+    a, b = old.source, new.source
     if len(a.nodes) != len(b.nodes):
         k = min(len(a.nodes), len(b.nodes))
         ended = "later" if len(b.nodes) > len(a.nodes) else "earlier"

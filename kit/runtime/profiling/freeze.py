@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,72 +51,77 @@ def freeze_step(
     Args:
         numbers: the segment that each task is, by its index; without them they are counted.
     """
-    nodes: list[Node] = []
-    segments: list[Segment] = []
-    ids: dict[int, list[int]] = {}
-    made: dict[tuple[int, int], tuple[int, int]] = {}  # (task, slot) -> (node, output)
-    outside: dict[int, tuple[int, int]] = {}  # a cell from before -> its variable node
-
-    def source(origin: Origin, aval: Aval, phase: str) -> tuple[int, int]:
-        if origin.made_by in made:
-            return made[origin.made_by]
-        if origin.identity not in outside:
-            nodes.append(Node(origin.kind, (), (), (aval,), phase=phase))
-            outside[origin.identity] = (len(nodes) - 1, 0)
-        return outside[origin.identity]
-
+    growing, segments, ids = _Growing(), list[Segment](), dict[int, list[int]]()
     for task in tasks:
-        bulk = task.cut.bulk
         is_segment = task.again is None
         number = len(segments) if numbers is None else numbers[task.index]
-        number = number if is_segment else -1
+        reads, slots, ids[task.index] = growing.add(task, number if is_segment else -1)
+        if is_segment:
+            wanted = tuple(slots[s] for s in task.cut.wanted)
+            segments.append(_segment(task, number, ids[task.index], reads, wanted))
+    alive = {cell.origin for task in tasks for _, cell in task.results()}
+    alive |= {origin.made_by for task in later for origin in task.seen.origins}
+    return growing.graph(alive).check(), tuple(segments), ids
+
+
+_Output = tuple[int, int]  # a node, and which of its outputs
+
+
+class _Growing:
+    """The graph of a step, as it grows task by task."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []
+        self._made: dict[tuple[int, int], _Output] = {}  # by task and slot
+        self._outside: dict[int, _Output] = {}  # the variable node of a cell from before
+
+    def add(self, task: Task, segment: int) -> tuple[list[_Output], list[_Output], list[int]]:
+        """What a task reads, what is in its slots, and its nodes' ids by local index."""
+        bulk, nodes = task.cut.bulk, self._nodes
         pairs = zip(task.seen.origins, task.cut.avals, strict=True)
-        reads = [source(origin, aval, bulk.phase) for origin, aval in pairs]
-        slots: list[tuple[int, int]] = []
+        reads = [self._source(origin, aval, bulk.phase) for origin, aval in pairs]
+        slots: list[_Output] = []
         local: list[int] = []
         phases = dict(bulk.phases)
         phase = bulk.phase
-        for i, ((op, refs), (site, _, scope)) in enumerate(
-            zip(bulk.nodes(), bulk.frames, strict=True)
-        ):
+        recorded = zip(bulk.nodes(), bulk.frames, strict=True)
+        for i, ((op, refs), (site, _, scope)) in enumerate(recorded):
             phase = phases.get(i, phase)
             inputs = tuple(slots[r] if r >= 0 else reads[-1 - r] for r in refs)
-            nodes.append(
-                Node(
-                    op.name,
-                    inputs,
-                    _attrs(op.template),
-                    op.outputs,
-                    format_site(site),
-                    phase,
-                    scope,
-                    number,
-                )
-            )
-            local.append(len(nodes) - 1)
+            attrs, place = _attrs(op.template), format_site(site)
+            local.append(len(nodes))
+            nodes.append(Node(op.name, inputs, attrs, op.outputs, place, phase, scope, segment))
             for output in range(len(op.outputs)):
-                made[task.index, len(slots)] = (len(nodes) - 1, output)
-                slots.append((len(nodes) - 1, output))
-        ids[task.index] = local
-        if not is_segment:
-            continue
-        key = hashlib.sha256(repr(task.cut.key).encode()).hexdigest()[:12]
-        segments.append(
-            Segment(
-                number,
-                tuple(local),
-                tuple(reads),
-                tuple(slots[s] for s in task.cut.wanted),
-                task.cut.reason,
-                bulk.phase,
-                key,
-                task.seen.is_cached,
-            )
-        )
-    alive = {cell.origin for task in tasks for _, cell in task.results()}
-    alive |= {origin.made_by for task in later for origin in task.seen.origins}
-    wanted = tuple(made[origin] for origin in made if origin in alive)
-    return Graph(tuple(nodes), wanted).check(), tuple(segments), ids
+                self._made[task.index, len(slots)] = local[-1], output
+                slots.append((local[-1], output))
+        return reads, slots, local
+
+    def _source(self, origin: Origin, aval: Aval, phase: str) -> _Output:
+        if origin.made_by in self._made:
+            return self._made[origin.made_by]
+        if origin.identity not in self._outside:
+            self._outside[origin.identity] = len(self._nodes), 0
+            self._nodes.append(Node(origin.kind, (), (), (aval,), phase=phase))
+        return self._outside[origin.identity]
+
+    def graph(self, alive: Collection[tuple[int, int] | None]) -> Graph:
+        """All of it; wanted is what was made by these, given by task and slot."""
+        wanted = (output for origin, output in self._made.items() if origin in alive)
+        return Graph(tuple(self._nodes), tuple(wanted))
+
+
+def _segment(
+    task: Task,
+    number: int,
+    nodes: Sequence[int],
+    reads: Sequence[_Output],
+    wanted: tuple[_Output, ...],
+) -> Segment:
+    cut, seen = task.cut, task.seen
+    key = hashlib.sha256(repr(cut.key).encode()).hexdigest()[:12]
+    return Segment(
+        number, tuple(nodes), tuple(reads), wanted, cut.reason, cut.bulk.phase, key, seen.is_cached
+    )
 
 
 def places_of(tasks: Iterable[tuple[Task, int]], before: Iterable[Site]) -> tuple[Site, ...]:

@@ -64,27 +64,8 @@ class Replicas:
         sync_batch_norm: bool = False, timeout_s: float = 120.0, link: Link | None = None,
         caches: list[ExecutableCache] | None = None,
     ) -> None:  # fmt: skip
-        if not isinstance(model, nn.Module):
-            raise SettingsError(
-                f"the model must be a torch.nn.Module, not a {type(model).__name__}"
-            )
+        _check_model(model)
         check_tuning(cut, bucket_mb, link)
-        if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-            raise SettingsError(
-                "a scripted or traced module cannot be copied to device kit: give the module that "
-                "it was made from"
-            )
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if is_lazy(tensor):
-                raise SettingsError(
-                    f"{name!r} of the model has no shape yet: call the model on a batch, on the "
-                    "CPU, before it is copied"
-                )
-            if tensor.device.type != "cpu":
-                raise SettingsError(
-                    f"{name!r} of the model is on {tensor.device}: give the model on the CPU, each "
-                    "replica copies it to its own device"
-                )
         self.settings = settings or Settings()
         self.devices = pick_devices(devices, self.settings.device)
         self.average = average
@@ -343,6 +324,28 @@ class Replicas:
             ExecutionError, LoweringError: a segment failed, and its results have not been read.
         """
         self._run([session.wait_all for session in self.sessions])
+
+
+def _check_model(model: Any) -> None:
+    """Refuse what cannot be copied to several devices."""
+    if not isinstance(model, nn.Module):
+        raise SettingsError(f"the model must be a torch.nn.Module, not a {type(model).__name__}")
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        raise SettingsError(
+            "a scripted or traced module cannot be copied to device kit: give the module that "
+            "it was made from"
+        )
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise SettingsError(
+                f"{name!r} of the model has no shape yet: call the model on a batch, on the "
+                "CPU, before it is copied"
+            )
+        if tensor.device.type != "cpu":
+            raise SettingsError(
+                f"{name!r} of the model is on {tensor.device}: give the model on the CPU, each "
+                "replica copies it to its own device"
+            )
 
 
 Modes = tuple[bool, bool, bool, torch.dtype | None]
