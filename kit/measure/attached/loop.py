@@ -343,7 +343,7 @@ class LoopWatch(OptimizerWatch):
         except Exception as error:
             if is_the_loops(error):
                 raise
-            self._ended = f"{FAILED}: {error!r}"
+            self._ended = f"{FAILED}: {named(error)}"
             self._end(self._ended)
         is_complete = now is not None and now.is_over and self._recording is not now
         if is_complete and self._when_complete is not None:
@@ -417,7 +417,7 @@ class LoopWatch(OptimizerWatch):
         except Exception as error:
             if is_the_loops(error):
                 raise
-            self._ended = f"{FAILED}: {error!r}"
+            self._ended = f"{FAILED}: {named(error)}"
         self._runs, self._unsaved, self._recording = (*self._runs, *made), made, None
         self._left_out = []
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from kit.errors import SettingsError, but_of_handlers, is_of_handler
+from kit.errors import SettingsError, but_of_handlers, is_of_handler, named
 from kit.measure.attached.recorder import EXPLICIT, FAILED, Recorded, Recorder
 from kit.measure.base.machine import Watch as MachineWatch
 from kit.measure.base.provenance import provenance
@@ -107,7 +107,7 @@ class Recording:
                 self._recorder.end_trace()  # an error in the middle must not leave a profiler on
             if not isinstance(error, Exception) or is_the_loops(error):
                 raise
-            self.recorded.notes.append(f"what the profiler saw is lost: {error!r}")
+            self.recorded.notes.append(f"what the profiler saw is lost: {named(error)}")
         if not self._is_tracing and self.count and not why.startswith(FAILED):
             self.recorded.notes.append(self._too_short())
         if others := self.recorded.of_others:

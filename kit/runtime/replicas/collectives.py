@@ -305,7 +305,7 @@ class Collectives:
                 try:
                     self._combine(collective)
                 except Exception as error:  # noqa: BLE001 - else all replicas would wait for ever
-                    collective.error = SessionError(f"{collective.name} failed: {error!r}")
+                    collective.error = SessionError(f"{collective.name} failed: {named(error)}")
                 with self._changed:
                     self._posted.pop(collective.key, None)
                     self._release(collective)

@@ -85,7 +85,7 @@ def _lcm(x: Array, y: Array) -> Array:
 def _polynomial(
     start: Callable[[Array], Array], step: Callable[..., Array]
 ) -> Callable[..., Array]:
-    """An orthogonal family by its recurrence; n is at most 64, as no one asks for more."""
+    """An orthogonal family by its recurrence."""
 
     def rule(x: Any, n: Any) -> Array:
         x, n = floating(x), jnp.asarray(n)

@@ -402,7 +402,7 @@ def test_a_recording_that_failed_is_not_said_to_have_ended_with_the_loop():
     assert early.all_notes == [
         "the loop ended before its steps were steady: these times are of its warm-up"
     ]
-    failed = replace(early, ended="the recording failed: NoSuchProcess(): measured 0 of 10 steps")
+    failed = replace(early, ended="the recording failed: NoSuchProcess: measured 0 of 10 steps")
     assert failed.all_notes == [failed.ended, "these times are of its warm-up"]
     assert replace(failed, times=[1]).all_notes == [failed.ended]
 
