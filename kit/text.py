@@ -60,26 +60,10 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]|#~$])")
 _MATH = re.compile(r"\$(?=\$)|\\(?=[(\[])")  # what follows would begin a formula of bokeh's
 _FORMULA = tuple("=+-@＝＋－＠")  # some spreadsheets take the wide ones, too
 _PLAIN = {
-    "µ": "u",
-    "−": "-",
-    "±": "+-",
-    "≈": "~",
-    "×": "x",
-    "≤": "<=",
-    "≥": ">=",
-    "←": "<-",
-    "→": "->",
-    "…": "...",
-    "–": "-",
-    "—": "--",
-    "·": "|",
-    "▲": "^",
-    "▼": "v",
-    "★": "*",
-    "█": "#",
-    "░": ".",
+    "µ": "u", "−": "-", "±": "+-", "≈": "~", "×": "x", "≤": "<=", "≥": ">=", "←": "<-", "→": "->",
+    "…": "...", "–": "-", "—": "--", "·": "|", "▲": "^", "▼": "v", "★": "*", "█": "#", "░": ".",
     "\u200b": "",
-}
+}  # fmt: skip
 _PLAIN_ERRORS = "kit.plain"  # the name under which Python's codecs know `_in_plain_letters`
 _NS_UNITS = ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
 _EXACT = 1e-9  # a sum of fractions that is as far from 1 is 1

@@ -50,6 +50,7 @@ from kit.trace import (
 from kit.trace.communication import CopyTotal
 from kit.trace.gaps import NOT_BEGUN, Idle, idle_of
 from kit.trace.imported import Caller, MeasuredMemory
+from kit.trace.kernels import after_steps_fraction
 from kit.trace.limits import BUSY
 from kit.trace.metrics import says_host, union_ns, waits_of
 from kit.trace.timeline import Pin, with_pin, without_pin
@@ -181,6 +182,11 @@ class Run:
         lost = self._idle.causes.get(NOT_BEGUN, 0.0)
         return lost / union_ns(self.timeline.intervals(kind="step")) if lost else 0.0
 
+    @cached_property
+    def after_steps_fraction(self) -> float:
+        """Of an imported trace; see `kit.trace.kernels.after_steps_fraction`."""
+        return after_steps_fraction(self.timeline) if self.timeline.origin == "imported" else 0.0
+
     def headline(self) -> Headline:
         """Step time, busy and overlap fraction, waits; see `kit.trace.headline`.
 
@@ -196,10 +202,7 @@ class Run:
 
     @cached_property
     def sync_rows(self) -> tuple[SyncRow, ...]:
-        """The waits that are told (see `kit.trace.metrics.waits_of`) by line; the dearest first.
-
-        () where nobody looked for waits.
-        """
+        """The waits that are told, by line, the dearest first; () where nobody looked for them."""
         told = waits_of(self)
         if not told.steps:
             return ()
