@@ -206,7 +206,7 @@ def hull(timeline: Timeline) -> tuple[int, int]:
     steps = timeline.intervals(kind="step")
     if len(steps):
         return int(steps[:, 0].min()), int(steps[:, 1].max())
-    return int(timeline.start_ns.min()), int(timeline.stop_ns.max())
+    return timeline.begin_ns, int(timeline.stop_ns.max())
 
 
 def steps_of(timeline: Timeline) -> Pieces:

@@ -189,9 +189,14 @@ class Timeline:
         return int(self.where(kind="step").sum())
 
     @property
+    def begin_ns(self) -> int:
+        """The first start, from which pictures count; 0 if empty."""
+        return int(self.start_ns.min()) if len(self) else 0
+
+    @property
     def duration_ns(self) -> int:
         """From the first start to the last stop; 0 if empty."""
-        return int(self.stop_ns.max() - self.start_ns.min()) if len(self) else 0
+        return int(self.stop_ns.max()) - self.begin_ns if len(self) else 0
 
     def where(
         self,
@@ -324,5 +329,5 @@ def without_pin(pins: Sequence[Pin], place: int) -> tuple[Pin, ...]:
 
 def shown_pins(timeline: Timeline, pins: Sequence[Pin]) -> list[tuple[int, str]]:
     """(time, text) of each pin; the time from the first span on, as the timeline's axis has it."""
-    origin = int(timeline.start_ns.min()) if len(timeline) else 0
-    return [(pin.at_ns - origin, pin.text) for pin in pins]
+    begin = timeline.begin_ns
+    return [(pin.at_ns - begin, pin.text) for pin in pins]

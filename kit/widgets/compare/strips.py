@@ -153,7 +153,7 @@ def _window(timeline: Timeline) -> _Window:
         return _Window(0, 0, np.empty((0, 2), np.int64))
     steps = timeline.intervals(kind="step")
     shown = steps[:MAX_STEPS]
-    begin = int(shown[0, 0]) if len(shown) else int(timeline.start_ns.min())
+    begin = int(shown[0, 0]) if len(shown) else timeline.begin_ns
     is_cut = len(steps) > len(shown)
     waits = [s.at_ns + s.wait_ns for s in timeline.syncs]
     end = int(shown[:, 1].max()) if is_cut else max([int(timeline.stop_ns.max()), *waits])

@@ -43,7 +43,7 @@ HOLDS = {
 _VARIABLE, _KEPT, _TEMPORARY = HOLDS
 # Their rules are loops: what these make is no value of the graph.
 _LAYERS = frozenset(f"kit.{kind}{way}.default" for kind in RECURRENT for way in ("", "_backward"))
-_AREA = ("left", "right", "variables", "kept", "live", "shade", "color", "op", "site", "scope",
+_AREA = ("left", "right", "variables", "kept", "live", "color", "op", "site", "scope",
          "phase", "all", "own", "written", "time", "nodes")  # fmt: skip
 _NO_BANDS: dict[str, list[Any]] = {"x": [], "variables": [], "kept": [], "live": []}
 _BARS = ("top", "bottom", "right", "middle", "color", "text", "whole", "size", "op", "site",
@@ -151,7 +151,7 @@ def _area(
             "left": start, "right": stop,
             "variables": report.variables / scale, "kept": (live - own) / scale,
             "live": live / scale,
-            "shade": COLORS.get(node.phase, MUTED), "color": COLORS.get(node.phase, MUTED),
+            "color": COLORS.get(node.phase, MUTED),
             "op": short_op(node.op) + (f" (fullest of {stop - start})" if each > 1 else ""),
             "site": safe_label(node.site or "unknown"), "scope": safe_label(node.scope or "none"),
             "phase": node.phase, "all": format_bytes(live), "own": format_bytes(own),

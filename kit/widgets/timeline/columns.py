@@ -67,7 +67,7 @@ def span_columns(
         the columns; where each row begins, (rows + 1,); for each bar its span of the timeline
     """
     spans, first = places.order, places.first
-    origin = _origin_ns(timeline) - shift_ns
+    origin = timeline.begin_ns - shift_ns
     left, right = timeline.start_ns[spans] - origin, timeline.stop_ns[spans] - origin
     count = np.zeros(0, np.int64)
     if len(spans) > max_spans:
@@ -156,7 +156,7 @@ def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
     names = [safe_label(timeline.names[n], 40) for n in timeline.name[mask]]
     start = timeline.start_ns[mask]
     return {
-        "start": narrow(start - _origin_ns(timeline) + shift_ns),
+        "start": narrow(start - timeline.begin_ns + shift_ns),
         "length": narrow(timeline.stop_ns[mask] - start),
         "name": [f"{n} {i}" if n == "step" else n for i, n in enumerate(names)],
     }
@@ -165,7 +165,7 @@ def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
 def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
     """Each sync point, in order of time: `at`, `wait`, `cause`, `site` and `via`."""
     syncs = timeline.syncs
-    origin = _origin_ns(timeline) - shift_ns
+    origin = timeline.begin_ns - shift_ns
     return {
         "at": narrow(np.array([s.at_ns for s in syncs], np.int64) - origin),
         "wait": narrow(np.array([s.wait_ns for s in syncs], np.int64)),
@@ -177,7 +177,7 @@ def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
 
 def pin_columns(run: Run, shift_ns: int = 0) -> Columns:
     """What somebody wrote: `at`, `text`."""
-    origin = _origin_ns(run.timeline) - shift_ns
+    origin = run.timeline.begin_ns - shift_ns
     return {
         "at": np.array([pin.at_ns - origin for pin in run.pins], np.float64),
         "text": [safe_label(pin.text, MAX_TEXT) for pin in run.pins],
@@ -190,7 +190,7 @@ def gap_columns(timeline: Timeline, shift_ns: int = 0, *, max_spans: int) -> Col
     Empty where there are so many kernels that idle time is worked out only for a chosen range.
     """
     gaps = idle_gaps(timeline) if knows_gaps(timeline, max_spans) else ()
-    origin = _origin_ns(timeline) - shift_ns
+    origin = timeline.begin_ns - shift_ns
     return {
         "start": narrow(np.array([g.start_ns for g in gaps], np.int64) - origin),
         "length": narrow(np.array([g.stop_ns - g.start_ns for g in gaps], np.int64)),
@@ -214,7 +214,7 @@ def path_columns(timeline: Timeline, places: Places, shift_ns: int = 0) -> Colum
     edges = critical_path(timeline) if len(timeline) <= MAX_PATH_SPANS else ()
     row_of = np.full(len(timeline), -1, np.int64)
     row_of[places.order] = np.repeat(np.arange(len(places.top)), np.diff(places.first))
-    origin = _origin_ns(timeline) - shift_ns
+    origin = timeline.begin_ns - shift_ns
     return {
         "start": narrow(np.array([e.start_ns for e in edges], np.int64) - origin),
         "length": narrow(np.array([e.length_ns for e in edges], np.int64)),
@@ -260,11 +260,7 @@ def end_ns(timeline: Timeline) -> float:
     if not len(timeline):
         return 0.0
     waits = max((s.at_ns + s.wait_ns for s in timeline.syncs), default=0)
-    return float(max(int(timeline.stop_ns.max()), waits) - _origin_ns(timeline))
-
-
-def _origin_ns(timeline: Timeline) -> int:
-    return int(timeline.start_ns.min()) if len(timeline) else 0
+    return float(max(int(timeline.stop_ns.max()), waits) - timeline.begin_ns)
 
 
 def narrow(values: Ints) -> NDArray[Any]:

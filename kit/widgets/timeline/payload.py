@@ -135,7 +135,7 @@ def flat(payload: Mapping[str, Any]) -> dict[str, list[Any]]:
 def _lead_ns(timeline: Timeline) -> int:
     """From the first span to the first step."""
     steps = timeline.start_ns[timeline.kind == _STEP]
-    return int(steps.min() - timeline.start_ns.min()) if len(steps) else 0
+    return int(steps.min()) - timeline.begin_ns if len(steps) else 0
 
 
 def _heading(run: Run, label: str, asked: Run) -> str:

@@ -52,8 +52,7 @@ def range_metrics(timeline: Timeline, start_ns: int, stop_ns: int) -> RangeMetri
     """
     if stop_ns < start_ns:
         raise TimelineError(f"a range ends at {stop_ns} ns, before it begins at {start_ns} ns")
-    origin = int(timeline.start_ns.min()) if len(timeline) else 0
-    low, high = start_ns + origin, stop_ns + origin
+    low, high = start_ns + timeline.begin_ns, stop_ns + timeline.begin_ns
     kernel = timeline.where(kind="kernel")
     host = ~timeline.where(lane=LOADER)
     devices: dict[str, list[int]] = {}

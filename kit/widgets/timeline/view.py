@@ -272,7 +272,7 @@ class TimelineView(View):
         if self.run is None or not len(self.run.timeline):
             raise TimelineError("there is no timeline to pin a text to")
         [at_ns] = self._in_run(at_ns)
-        self._show_pins(self.run.pin(at_ns + int(self.run.timeline.start_ns.min()), text))
+        self._show_pins(self.run.pin(at_ns + self.run.timeline.begin_ns, text))
 
     def unpin(self, place: int) -> None:
         """Take away the pin at this place of `run.pins`: `run` is then the same run without it.
@@ -309,7 +309,7 @@ class TimelineView(View):
             )
         start_ns, stop_ns = self._in_run(start_ns, stop_ns)
         low = start_ns = max(start_ns, 0)
-        begin = int(run.timeline.start_ns.min()) + start_ns
+        begin = run.timeline.begin_ns + start_ns
         for _ in range(2):  # the file may begin before the first span that is shown
             high = low + stop_ns - start_ns
             found = self._reopen(run.file, step_by=f"{low / 1e6:.6f}..{high / 1e6:.6f}")
@@ -420,8 +420,8 @@ class TimelineView(View):
 
 def _told_idle(timeline: Timeline, start_ns: int, stop_ns: int) -> str:
     """Idle time by cause, where a payload does not have it: lines of "what", a tab, "how long"."""
-    origin = int(timeline.start_ns.min())
-    near = around(timeline, start_ns + origin, stop_ns + origin)
+    begin = timeline.begin_ns
+    near = around(timeline, start_ns + begin, stop_ns + begin)
     if int(near.where(kind="kernel").sum()) > MAX_LIVE_KERNELS:
         return "idle by cause\tsee view.range_metrics(), which takes a while"
     idle = range_metrics(timeline, start_ns, stop_ns).idle_ns
