@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cached_property, lru_cache, partial
-from itertools import islice
+from itertools import islice, zip_longest
 from numbers import Number
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, SimpleNamespace
@@ -40,6 +40,7 @@ _MOST_NAMED = 50  # keys of a dict that are noted one by one
 _DEEPEST = 10  # dicts in dicts: one may hold itself
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _READS_ALL = frozenset({"__dict__", "asdict", "astuple", "vars"})  # the fields of an object
+_READS = ("LOAD_", "RETURN_CONST")  # the second one in Python 3.12 and 3.13
 _PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 _CODE = "code of "  # a function without a text; what Python makes of it is its version's
 _EDITED = "code that ran"
@@ -327,7 +328,10 @@ def _codes_of(file: str, _time: int, _size: int) -> frozenset[CodeType]:
 
 def _words_of(code: CodeType) -> str:
     """What a function does: all of its code but the lines."""
-    parts = [_words_of(x) if isinstance(x, CodeType) else _text(x) for x in code.co_consts]
+    # From Python 3.13 on the code of a class has a constant of where it begins.
+    lines = [code.co_firstlineno] if "__firstlineno__" in code.co_names else []
+    consts = [x for x in code.co_consts if x not in lines]
+    parts = [_words_of(x) if isinstance(x, CodeType) else _text(x) for x in consts]
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     return f"{code.co_code.hex()} {counts} {names} [{', '.join(parts)}]"
@@ -341,10 +345,12 @@ def _names_of(code: CodeType) -> tuple[list[str], set[str], set[tuple[str, str]]
     names, read, changed = list[str](), set[str](), set[tuple[str, str]]()
     for part in codes_in(code):
         names += part.co_names
-        for row in dis.get_instructions(part):
+        rows = [*dis.get_instructions(part)]
+        for row, after in zip_longest(rows, (x.opname for x in rows[1:])):
+            is_argument = after == "CALL_KW"  # the names of a call's arguments, from Python 3.13 on
             if row.opname in ("STORE_GLOBAL", "STORE_DEREF"):
                 changed.add((row.opname, row.argval))
-            elif row.opname.startswith("LOAD_") and "FAST" not in row.opname:
+            elif row.opname.startswith(_READS) and "FAST" not in row.opname and not is_argument:
                 texts = row.argval if isinstance(row.argval, tuple) else (row.argval,)
                 read |= {x for x in texts if isinstance(x, str)}
     return names, read, changed

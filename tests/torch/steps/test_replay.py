@@ -350,7 +350,7 @@ def test_a_layer_in_a_layer_is_not_asked_for_a_device_of_its_own() -> None:
         assert session.stepper.counts["replay.steps"] > 0, session.explain()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_a_step_of_torchscript_is_recorded_each_time() -> None:
     """A replay ended it with a TypeError of kit's own."""
     with open_session(Settings(mode="lazy", step_mode="replay")) as session:
@@ -392,7 +392,7 @@ class _Holds(torch.nn.Module):
         return self.inner.encode(x) if self.way == "a method" else self.inner.forward(x)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize(
     "way", ["a method", "its forward", "in a list", "the step's", "the step's method"]
 )
