@@ -26,6 +26,10 @@ if sys.version_info < (3, 11):  # noqa: UP036 - pip says so, too; a folder on th
     raise ImportError(
         f"kit needs Python 3.11 or newer, and this is {'.'.join(map(str, sys.version_info[:3]))}"
     )
+if "free-threading" in sys.version:  # its counts of references do not say who holds an array
+    raise ImportError(
+        f"kit needs a Python with a global lock (GIL), and {sys.executable} is a free-threaded one"
+    )
 
 
 def _public_names() -> dict[str, str]:

@@ -73,14 +73,26 @@ def test_another_python_is_said_as_well(monkeypatch) -> None:
         warn_of_untried("python")
 
 
-def test_a_python_that_is_too_old_is_told_which_one_to_take() -> None:
-    """It was told that `typing` has no name `Self`."""
-    code = "import sys; sys.version_info = (3, 10, 13, 'final', 0); import kit"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8",
-                          cwd=ROOT, check=False)  # fmt: skip
-    assert done.returncode == 1
-    said = done.stderr.splitlines()[-1]
-    assert said == "ImportError: kit needs Python 3.11 or newer, and this is 3.10.13"
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("version_info", (3, 10, 13, "final", 0), r"Python 3\.11 or newer, and this is 3\.10\.13$"),
+        (
+            "version",
+            "3.14.0 free-threading build (main)",
+            "a global lock .* is a free-threaded one",
+        ),
+    ],
+)
+def test_a_python_that_cannot_be_used_is_told_why(
+    monkeypatch, name: str, value: object, said: str
+) -> None:
+    """The old one was told that `typing` has no name `Self`."""
+    source = compile(Path(kit.__file__).read_text("utf-8"), kit.__file__, "exec")
+    with monkeypatch.context() as changed:
+        changed.setattr(sys, name, value)
+        with pytest.raises(ImportError, match=said):
+            exec(source, {"__name__": "kit", "__file__": kit.__file__})
 
 
 def mine(ctx: object) -> Callable[[], torch.Tensor]:
