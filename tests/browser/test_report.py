@@ -315,15 +315,20 @@ def test_a_curve_marks_runs_that_were_disturbed_or_too_short(offline: Browser, t
     runs = [make_run(Settings(batch_size=size)) for size in (2, 4, 8)]
     runs[1] = replace(runs[1], conditions=Conditions(cores=2, others=1.3))
     runs[2] = replace(runs[2], step_times_ns=runs[2].step_times_ns[:1])
-    alone = [*runs[2:], make_run(Settings(batch_size=16))]
+    unequal = tuple(100_000 * tenths for tenths in (14, 21, 19, 18, 20, 29))
+    alone = [*runs[2:], replace(make_run(Settings(batch_size=16)), step_times_ns=unequal)]
     open_report(offline, write_report(alone, tmp_path / "alone.html"))
     assert offline.page.locator("#sweep .band").count() == 0  # it told a ring's spread as none
     assert offline.page.locator("#sweep .whisker").count() == 1
+    beyond = offline.page.locator("#sweep .beyond title").all_text_contents()
+    assert beyond == ["a rerun may take up to 4.62 ms"]
+    assert "\u25b2 a rerun may take longer" in offline.page.locator("#sweep").inner_text()
     open_report(offline, write_report(runs, tmp_path / "report.html"))
     marks = offline.page.locator("#sweep .disturbed title").all_text_contents()
     assert marks == ["disturbed: measured on a busy machine: others used 1.3 of 2 cores"]
     assert offline.page.locator("#sweep .unsure").count() == 1
     assert offline.page.locator("#sweep .band").count() == 1  # of the two that are no ring
+    assert offline.page.locator("#sweep .beyond").count() == 0
     said = offline.page.locator("#sweep").inner_text()
     assert "\u00d7 a disturbed run" in said
     why = offline.page.locator("#sweep summary")

@@ -39,6 +39,9 @@ export function sweepCharts(index, shown) {
     const parts = [caption, chart(axis, lines, shown, {k, width})];
     if (split >= 0) parts.push(key(axes[split].values, lines, shown.at[k]));
     const known = lines.flat().every(({low, high, doubt}) => doubt || low < high);
+    if (lines.flat().some((point) => point.high > topOf(lines))) {
+      parts.push(note("\u25b2 a rerun may take longer than the chart shows; point at it for its end."));
+    }
     if (!known) parts.push(note("\u25cb too few steps, or too unequal ones, to know what a rerun may take."));
     const why = reasons(axes, k, split, lines);
     if (why.length) {
@@ -64,6 +67,13 @@ export function reasons(axes, along, split, lines) {
  * @param {import("./grid.js").Point[]} line @returns {import("./grid.js").Point[][]} */
 export function spreads(line) {
   return line.slice(1).map((point, i) => [line[i], point]).filter((pair) => pair.every(({low, high}) => low < high));
+}
+
+/** How high a chart is: a spread that is very wide would leave no room for the course.
+ * @param {import("./grid.js").Point[][]} lines @returns {number} milliseconds */
+function topOf(lines) {
+  const all = lines.flat(), longest = Math.max(...all.map(({ms}) => ms), 0.001);
+  return Math.max(...all.map(({high}) => Math.min(high, 2 * longest)), longest * 1.08);
 }
 
 /** Round numbers from 0 to the top of a chart: what stands at a line is where it is.
@@ -119,9 +129,7 @@ function note(text) {
  * @param {import("./grid.js").Cell} shown @param {{k: number, width: number}} size k: number of the axis */
 function chart(axis, lines, shown, {k, width}) {
   const {height, gap, right, top, bottom} = BOX;
-  const all = lines.flat();
-  const longest = Math.max(...all.map(({ms}) => ms), 0.001);
-  const most = Math.max(...all.map(({high}) => Math.min(high, 2 * longest)), longest * 1.08);
+  const most = topOf(lines);
   const {texts, left} = textsIn(most);
   const count = axis.values.length;
   const x = (/** @type {number} */ v) => left + (width - left - right) * (count > 1 ? v / (count - 1) : 0.5);
@@ -147,6 +155,12 @@ function chart(axis, lines, shown, {k, width}) {
     root.append(svg("polyline", {points: line.map(({place, ms}) => `${x(place)},${y(ms)}`).join(" "),
       fill: "none", ...look, "stroke-width": 2}));
     for (const point of line) root.append(mark(x(point.place), y(point.ms), color, point));
+    for (const {place, high} of line.filter((point) => point.high > most)) {
+      const beyond = svg("g", {class: "beyond"});
+      beyond.append(svg("title", {}, `a rerun may take up to ${formatNs(high * 1e6)}`),
+        svg("path", {d: `M${x(place) - 6},8L${x(place)},0L${x(place) + 6},8z`, fill: color}));
+      root.append(beyond);
+    }
   });
   if (shown.step) {
     root.append(svg("circle", {class: "now", cx: x(shown.at[k]), cy: y(shown.step), r: 7, fill: "none",

@@ -13,6 +13,7 @@ from kit.ir.graph import DiffRow
 from kit.ir.names import short_op
 from kit.text import safe_html
 from kit.widgets.base.tables import FONT, INK, LINE, MUTED, PANEL
+from kit.widgets.base.theme import KEPT
 
 __all__ = ["PAIR_PX", "pair_html"]
 
@@ -40,7 +41,7 @@ def pair_html(before: Graph, now: Graph) -> str:
     legend = " ".join(
         f'<span style="white-space:nowrap;margin-right:12px"><span aria-hidden="true" '
         f'style="display:inline-block;width:10px;height:10px;border:2px solid {_COLORS[k]};'
-        f'border-radius:3px;vertical-align:-2px"></span> {k}{_MORE.get(k, "")}</span>'
+        f'border-radius:3px;vertical-align:-2px;{KEPT}"></span> {k}{_MORE.get(k, "")}</span>'
         for k in kinds
     )
     return (
@@ -100,7 +101,8 @@ def _box(graph: Graph, n: int, place: tuple[float, int], kind: str, *, is_first:
     short = told if len(told) <= _MOST_TEXT else f"{told[: _MOST_TEXT - 1]}…"
     where = f" at {node.site}" if node.site else ""
     tint = f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6" fill="{color}33"/>'
-    title = f"<title>{safe_html(f'{node.op} {told}{where}', 400)}</title>"
+    how = f"{kind}: " * (kind in _COLORS)
+    title = f"<title>{safe_html(f'{how}{node.op} {told}{where}', 400)}</title>"
     rect = (
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6" '
         f'style="fill:{PANEL};stroke:{color}" stroke-width="{2.5 if kind in _COLORS else 1}"/>'

@@ -203,6 +203,8 @@ def test_a_report_shows_the_graphs_of_a_recompile_and_a_file_keeps_them(tmp_path
     assert html.count("<svg") == 1
     assert "the graph now: scroll to the right" in html  # on a phone it is out of sight
     assert "the graph before and now: 1 added, 1 removed" in html
+    assert html.count("<title>added: ") == html.count("<title>removed: ") == 1
+    assert html.count("forced-color-adjust:none") == 2  # of the swatches
     assert "<script" not in html
     run.save(tmp_path / "a.kitrun")
     assert Run.load(tmp_path / "a.kitrun").changes == (change,)
