@@ -93,7 +93,7 @@ def report_html(
     compared = baselines(axes)
     opening = _opening(runs, current, compared)
     title = title or f"Where does the step go? {_shared_name(runs)}".strip()
-    figures = _Figures(views, runs[opening["first"]])
+    figures = _Figures(views)
     index = {
         "axes": [a.as_dict() for a in axes],
         "cells": [_cell(run, i, axes) for i, run in enumerate(runs)],
@@ -121,15 +121,15 @@ def report_html(
 class _Figures:
     """The bokeh figures of a page: their elements, their script, and what the page's script asks.
 
-    Made of the run that the page shows first; the page draws the others in the same figures.
+    They are made without a run: the page draws the one that it shows in them, from its block.
     """
 
-    def __init__(self, views: Sequence[ViewRow], run: Run) -> None:
+    def __init__(self, views: Sequence[ViewRow]) -> None:
         self.models: dict[str, dict[str, str]] = {}  # a view's key -> its models' ids by name
         plots = {}
         for row in views:
             if row.figure is not None:
-                plot, sources = row.figure.model(row.figure.payload(run))
+                plot, sources = row.figure.model(row.figure.payload(None))
                 plot.name = row.key
                 models = row.figure.js_args(plot, sources)
                 self.models[row.key] = {name: model.id for name, model in models.items()}

@@ -61,7 +61,7 @@ def _always(run: Run) -> bool:
 class Figure:
     """A bokeh figure that a report draws anew for each of its runs, by a script of its own."""
 
-    payload: Callable[..., dict[str, Any]]  # of a run: what is drawn
+    payload: Callable[..., dict[str, Any]]  # of a run, or of None: what is drawn
     model: Callable[[Mapping[str, Any]], tuple[Plot, Mapping[str, ColumnDataSource]]]
     js_args: Callable[[Any, Any], dict[str, Any]]  # the models that the script asks for, by name
     hint: str  # under the figure: what a reader can do with it

@@ -62,6 +62,14 @@ def test_a_page_asks_the_network_for_nothing():
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", page)
 
 
+def test_the_run_that_is_shown_first_is_in_the_file_once():
+    """Its figures were made of it, too, which took as long again."""
+    page = report_html([make_run()])
+    (models,) = re.findall(r'id="models">([^<]*)</script>', page)
+    assert b"fusion.0" not in gzip.decompress(base64.b64decode(models))
+    assert "fusion.0" in json.dumps(blocks(page))
+
+
 def test_thirty_six_runs_of_five_hundred_kernels_stay_under_three_megabytes(tmp_path: Path):
     grid = itertools.product(["none", "static", "dynamic, on device"], [1, 15, 50], [2, 4, 8, 16])
     runs = [
