@@ -11,15 +11,17 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from kit.measure.base.loading import BATCH, NEXT
-from kit.runtime.session.tracer import Tracer
 from kit.torch.tensors.private import private
 from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS, WORKERS_BEGIN, WORKERS_END
+
+if TYPE_CHECKING:
+    from kit.runtime.session.tracer import Tracer  # imports jax
 
 __all__ = ["batches_noted", "loaders_noted"]
 
