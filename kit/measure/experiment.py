@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kit.errors import Cancelled, note
 from kit.measure.base.context import as_workload
@@ -12,9 +12,11 @@ from kit.measure.base.randomness import random_kept
 from kit.measure.base.turns import in_turn
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.recording.sites import line_of
 from kit.runtime.session.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from kit.runtime.compiling.cache import ExecutableCache
 
 __all__ = ["run"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Workload, as_workload
@@ -16,10 +16,12 @@ from kit.measure.many.options import OPTIONS, check_options, name_of
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import current_processes
 from kit.runtime.replicas.devices import check_devices
 from kit.text import check_whole_number
+
+if TYPE_CHECKING:
+    from kit.runtime.compiling.cache import ExecutableCache
 
 __all__ = ["Placement", "placed"]
 
@@ -113,10 +115,13 @@ class Placement:
         caches: list[ExecutableCache],
     ) -> Run:
         if self.is_alone:
-            if not caches:
+            if not caches and settings.mode != "torch":  # jax is not loaded for it
+                from kit.runtime.compiling.cache import ExecutableCache
+
                 caches.append(ExecutableCache())
+            cache = caches[0] if caches else None
             return run_alone(
-                self.workload, settings, progress=progress, cancelled=cancelled, cache=caches[0]
+                self.workload, settings, progress=progress, cancelled=cancelled, cache=cache
             )
         if self.processes != 1:
             from kit.measure.many.launch import Team, run_processes

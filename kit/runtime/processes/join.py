@@ -1,7 +1,8 @@
 """Several processes, on one host or several, that run the same program: `join_processes`.
 
 Tensors travel by jax's own collectives, through `jax.distributed` (gloo on CPUs, NCCL on GPUs);
-everything else by a `Channel`, which also notices a process that has ended. The two parts of jax
+everything else by a `Channel`, which also notices a process that has ended. Jax is loaded only to
+join: each run asks here whether this process is alone, a native one too. The two parts of jax
 that are not settled are here and nowhere else: `jax.distributed` itself, and its setting that lets
 a process outlive another one (tried with jax 0.10.2; without that setting it ends with the other
 one).
@@ -16,13 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from collections.abc import Callable, Iterator
 
 from kit.errors import SessionError, SettingsError
 from kit.runtime.processes.channel import Channel
@@ -34,7 +29,6 @@ from kit.threads import check_timeout
 __all__ = ["Processes", "current_processes", "join_processes"]
 
 _FAREWELL_S = 5.0  # at Python's end, for a collective whose others have gone
-_NARROW = (jnp.float16, jnp.bfloat16)  # gloo adds up neither
 _current: Processes | None = None
 
 
@@ -102,6 +96,7 @@ class Processes:
     Attributes:
         rank, count: of processes.
         is_open: from the meeting to the end of the block; never, if this is the only one.
+        tensors: of all of them, combined.
         channel: for everything that is no tensor.
         stuck: threads that were still in a collective when their group was closed.
     """
@@ -126,17 +121,20 @@ class Processes:
         self.rank, self.count = rank, count
         known = checked_secret(secret) if count > 1 else ""
         self.channel = Channel(Badge(rank, count, known, run[:100]), timeout_s=timeout_s)
+        from kit.runtime.processes.tensors import Tensors
+
+        self.tensors = Tensors(count)
         self._devices = devices
         self.is_open = False
         self.stuck: list[threading.Thread] = []
-        self._mesh: Any = None
-        self._programs: dict[str, Any] = {}
         self._groups = 0
 
     def open(self) -> None:
         """Connect with the other processes, and start jax's own runtime for many processes."""
         if self.count == 1:
             return
+        import jax
+
         self.channel.open(self._host, self._port)
         host = f"[{self._host}]" if ":" in self._host else self._host
         port = self.channel.meet("the start", free_port(self._host) if self.rank == 0 else 0)[0]
@@ -173,6 +171,8 @@ class Processes:
             return
         self.channel.leave()
         if self.is_open:
+            import jax
+
             self.is_open = False
             if self.rank == 0:
                 self.channel.wait_until_gone()
@@ -212,44 +212,6 @@ class Processes:
             )
         return name, self.rank * devices
 
-    # -- tensors -----------------------------------------------------------------------------------
-
-    def sum(self, arrays: Sequence[Any]) -> list[Any]:
-        """The sum of each array over the processes, on this one's first device: the same bits.
-
-        All must call it in the same order, with arrays of the same shapes.
-        """
-        sums = self._over_all("sum", [a if a.ndim else a[None] for a in arrays])
-        return [s if a.ndim else s[0] for s, a in zip(sums, arrays, strict=True)]
-
-    def gather(self, arrays: Sequence[Any]) -> list[list[Any]]:
-        """Every process's arrays, by rank, on this one's first device; the same rules as `sum`."""
-        every = self._over_all("gather", [a[None] for a in arrays])
-        return [every[i * len(arrays) : (i + 1) * len(arrays)] for i in range(self.count)]
-
-    @property
-    def home(self) -> Any:
-        """The device that arrays must be on for `sum` and `gather`."""
-        return jax.local_devices()[0]
-
-    def _over_all(self, name: str, arrays: Sequence[Any]) -> list[Any]:
-        own = PartitionSpec("process")
-        if self._mesh is None:
-            first = {d.process_index: d for d in reversed(jax.devices())}
-            self._mesh = Mesh(np.array([first[i] for i in range(self.count)]), ("process",))
-            everywhere = NamedSharding(self._mesh, PartitionSpec())
-            each = jax.shard_map(_sum, mesh=self._mesh, in_specs=own, out_specs=own)
-            self._programs["sum"] = jax.jit(each)
-            self._programs["gather"] = jax.jit(_gather, out_shardings=everywhere)
-        sharding = NamedSharding(self._mesh, own)
-        given = [
-            jax.make_array_from_single_device_arrays(
-                (self.count * len(a), *a.shape[1:]), sharding, [a]
-            )
-            for a in arrays
-        ]
-        return [made.addressable_data(0) for made in self._programs[name](given)]
-
 
 def _host_and_port(coordinator: str) -> tuple[str, int]:
     """`"host0:9911"` -> `("host0", 9911)`; an IPv6 address loses its brackets."""
@@ -267,28 +229,3 @@ def _host_and_port(coordinator: str) -> tuple[str, int]:
             f"{coordinator!r}"
         )
     return host, int(port)
-
-
-def _sum(arrays: list[Any]) -> list[Any]:
-    """One process's arrays, added up over all: as one vector a type, because messages are few then.
-
-    Large arrays alone, without these copies, are quicker in a program that does nothing else (4 of
-    2.6 MB: 10 ms, not 17), and slower in a step that computes (50 ms, not 38; 2 processes).
-    """
-    sums: list[Any] = [None] * len(arrays)
-    by_type: dict[Any, list[int]] = {}
-    for i, array in enumerate(arrays):
-        by_type.setdefault(array.dtype, []).append(i)
-    for dtype, which in by_type.items():
-        vector = jnp.concatenate([arrays[i].reshape(-1) for i in which])
-        wide = vector.astype(jnp.float32) if dtype in _NARROW else vector
-        total, start = jax.lax.psum(wide, "process").astype(dtype), 0
-        for i in which:
-            stop = start + arrays[i].size
-            sums[i] = total[start:stop].reshape(arrays[i].shape)
-            start = stop
-    return sums
-
-
-def _gather(columns: list[Any]) -> list[Any]:
-    return [column[i] for i in range(len(columns[0])) for column in columns]

@@ -367,7 +367,7 @@ class Collectives:
         processes = self.group.processes
         home = self.devices[collective.priority % len(self.devices)]
         if processes is not None:
-            home = processes.home
+            home = processes.tensors.home
         there = [
             arrays if device is home else readable_on(arrays, home)
             for arrays, device in zip(collective.inputs, self.devices, strict=True)
@@ -395,7 +395,7 @@ class Collectives:
             for column, made, aval in zip(columns, sums, collective.avals, strict=True)
         ]
         counts = jnp.array([len(column) for column in columns], jnp.float32)
-        *totals, there = processes.sum([*mine, counts])
+        *totals, there = processes.tensors.sum([*mine, counts])
         collective.there = [bool(n) for n in np.asarray(there)]
         return totals
 
@@ -403,6 +403,7 @@ class Collectives:
         processes = self.group.processes
         every = [a for arrays in collective.inputs for a in arrays]
         if processes is not None:
-            parts = processes.gather(moved(every, processes.home))
+            tensors = processes.tensors
+            parts = tensors.gather(moved(every, tensors.home))
             every = [a for part in parts for a in part]
         return [moved(every, d) for d in self.devices]

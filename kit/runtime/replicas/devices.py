@@ -1,4 +1,7 @@
-"""Which devices the replicas of this process have."""
+"""Which devices the replicas of this process have.
+
+Jax is loaded only to pick them: what `kit.run` is told is checked for a native run, too.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
-
-import jax
 
 from kit.errors import SettingsError
 from kit.text import format_count
@@ -26,6 +27,8 @@ def pick_devices(wanted: int | Sequence[Any], kind: str = "auto") -> list[Any]:
     Raises:
         SettingsError: there are not that many devices, or a name is none.
     """
+    import jax
+
     check_devices(wanted)
     if isinstance(wanted, int):
         if kind != "gpu":
@@ -58,6 +61,8 @@ def check_devices(wanted: Any) -> None:
 
 def _ask_for_cpus(count: int) -> None:
     """Have jax make so many CPU devices, unless the environment says how many, or it has begun."""
+    import jax
+
     if count > 1 and _COUNT not in os.environ.get("XLA_FLAGS", ""):
         asked = int(getattr(jax.config, "jax_num_cpu_devices", -1))
         with contextlib.suppress(RuntimeError):  # jax has begun: it has the devices it has
@@ -71,6 +76,8 @@ def _cpus_for(name: Any) -> int:
 
 
 def _named(rank: int, name: Any) -> Any:
+    import jax
+
     if not isinstance(name, str):
         return name
     kind, _, number = name.partition(":")

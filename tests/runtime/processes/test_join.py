@@ -20,8 +20,9 @@ from kit.errors import SessionError, SettingsError
 from kit.runtime.processes import greeting, links
 from kit.runtime.processes.channel import Channel
 from kit.runtime.processes.greeting import checked_secret
-from kit.runtime.processes.join import _gather, _sum, current_processes, join_processes
+from kit.runtime.processes.join import current_processes, join_processes
 from kit.runtime.processes.links import free_port
+from kit.runtime.processes.tensors import _gather, _sum
 from tests.runtime.processes.channels import (
     SECRET,
     at_once,
