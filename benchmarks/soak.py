@@ -32,10 +32,10 @@ import kit
 from kit.errors import ExecutionError, KitError
 from kit.runtime.engine.engine import Engine
 from kit.runtime.engine.operations import Operation, Variable
+from tests.reliability.files.saves import fill_disk, kill_savers
 from tests.reliability.growth import Held, grown
-from tests.reliability.interrupts import interrupt_at_random
 from tests.reliability.kinds import KINDS
-from tests.reliability.saves import fill_disk, kill_savers
+from tests.reliability.stops.interrupts import interrupt_at_random
 
 THREADS, VARIABLES, OPERATIONS = 4, 12, 400
 PATIENCE_S = 300  # an act takes some seconds; a deadlock takes for ever

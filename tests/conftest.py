@@ -35,7 +35,7 @@ LONG_FILES = (
     "tests/measure/many/test_deaths.py",
     "tests/test_notebooks.py",
     "tests/gpu_check/test_whole.py",
-    "tests/reliability/test_interrupts.py",
+    "tests/reliability/stops/test_interrupts.py",
     "tests/workloads/test_convnets.py",
     "tests/torch/fuzz/test_programs.py",
     "tests/measure/test_experiment.py",
@@ -55,11 +55,11 @@ LONG_FILES = (
     "tests/models/test_trainers.py",
     "tests/browser/test_report.py",
     "tests/torch/parallel/test_data_parallel.py",
-    "tests/reliability/test_other_system.py",
+    "tests/reliability/files/test_other_system.py",
     "tests/torch/ops/test_collectives.py",
     "tests/cli/test_demo.py",
     "tests/reliability/test_growth.py",
-    "tests/reliability/test_forks.py",
+    "tests/reliability/stops/test_forks.py",
 )
 # The marks of the tests whose programs XLA compiles as for a user, each one anew.
 AS_FOR_A_USER = ("gpu", "alone", "as_shipped")

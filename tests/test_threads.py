@@ -20,7 +20,7 @@ from kit.threads import (
     start_thread,
     without_collection,
 )
-from tests.reliability.errors import interrupt, lines_of, run_with
+from tests.reliability.stops.errors import interrupt, lines_of, run_with
 
 # One thread calls functions whose frames differ in size, another reads its stack. The collector
 # runs often, and what it calls lets go of Python's lock, as any callback may.

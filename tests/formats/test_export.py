@@ -32,7 +32,7 @@ from kit.trace.hta import hta_idle, hta_queue
 from kit.widgets.timeline.view import timeline_payload
 from tests.factories import empty_run, make_run, one_span_run
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated
-from tests.reliability.traces import look
+from tests.reliability.files.traces import look
 
 RUNS = {
     "bulked": make_run(),

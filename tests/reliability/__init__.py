@@ -1,1 +1,1 @@
-"""Seeded generators of what goes wrong around a step: interrupts, errors, torn files."""
+"""What goes wrong around a step, from seeded generators, and whether all places say the same."""

@@ -31,7 +31,7 @@ from kit.runs.run import Run
 from kit.widgets.base.tables import run_notes_html, sync_table_html
 from tests.measure.attached import loops
 from tests.measure.attached.loops import Loop, python_calls
-from tests.reliability.errors import lines_of, run_with
+from tests.reliability.stops.errors import lines_of, run_with
 from tests.waiting import until
 
 STEPS = [f"step {i}" for i in range(TRACED_STEPS)]

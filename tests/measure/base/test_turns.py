@@ -18,7 +18,7 @@ import kit
 from kit.errors import Cancelled
 from kit.measure.base.turns import PATIENCE_S, TURNS, Turns
 from kit.widgets.explorer.view import Explorer
-from tests.reliability.errors import interrupt, lines_of, run_with
+from tests.reliability.stops.errors import interrupt, lines_of, run_with
 from tests.waiting import until
 
 LONG_S = 30.0

@@ -5,7 +5,7 @@ damaged, and files of random events are made. Each must open as a run whose view
 the documented errors, and take memory in proportion; anything else ends the run and leaves the
 file.
 
-The long form: python -m tests.reliability.traces --files 5000 [--seed 0] [--kinds own.kitrun ...]
+The long form: python -m tests.reliability.files.traces --files 5000 [--seed 0] [--kinds own.kitrun]
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.factories import make_run
 
 __all__ = ["fill_disk", "kill_savers"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _SAVER = """
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Interrupt steps at random times, and look whether the next step is torch's.
 
-The long form, all modes: python -m tests.reliability.interrupts --count 400
+The long form, all modes: python -m tests.reliability.stops.interrupts --count 400
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ctrl-C at random times in the verbs that look at traces: one line, 130, and nothing left behind.
 
-The long form: python -m tests.reliability.verbs --megabytes 200 --count 10
+The long form: python -m tests.reliability.stops.verbs --megabytes 200 --count 10
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ASK = "select name, total_ms from kernels"
 # name -> what follows `kit`; {a} and {b} are traces, {out} the file that is written
 VERBS = {

@@ -1,6 +1,6 @@
 """The kit where Python has fewer names: runs, files and reports as on Windows, or on macOS.
 
-    python -m tests.reliability.other_system FOLDER [Windows|Darwin]
+    python -m tests.reliability.files.other_system FOLDER [Windows|Darwin]
 
 What that system's Python lacks is taken away after the libraries are imported and before the kit
 is; the libraries themselves have wheels for that system. Files then follow the system's rules.
@@ -27,7 +27,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.reliability.windows_files import with_windows_rules
+from tests.reliability.files.windows_files import with_windows_rules
 
 _NOT_POSIX = {
     os: ("chown", "fchmod", "fork", "forkpty", "getegid", "geteuid", "getgid", "getloadavg",

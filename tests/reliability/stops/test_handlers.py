@@ -27,7 +27,7 @@ from kit.runtime.session.interrupts import INTERRUPTS
 from kit.runtime.session.streams import ThreadStreams
 from kit.torch.dispatch import Dispatcher
 from kit.torch.tensors.unwinding import DeviceQuestion
-from tests.reliability.errors import run_with
+from tests.reliability.stops.errors import run_with
 from tests.reliability.training import TimeLimit
 
 SIGNAL = signal.SIGUSR1 if sys.platform != "win32" else signal.SIGTERM

@@ -7,7 +7,7 @@ from pathlib import Path
 import kit
 from kit.runs.run import Run
 from tests.factories import make_run
-from tests.reliability.traces import KINDS, look, try_files
+from tests.reliability.files.traces import KINDS, look, try_files
 
 
 def test_damaged_files_are_shown_or_say_why_not(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from jupyter_client.manager import start_new_kernel
 import kit
 from kit.runtime.recording.bulk import Bulk
 from kit.runtime.session.interrupts import INTERRUPTS, QUIET_S, RETRY_S, postponed
-from tests.reliability import errors
 from tests.reliability.kinds import KINDS
+from tests.reliability.stops import errors
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def interrupt() -> None:
@@ -58,7 +58,7 @@ def _handler_stays() -> Iterator[None]:
 
 def test_interrupts_at_random_times_lose_nothing_in_any_mode() -> None:
     """In a process of its own: an interrupt in the wrong place would end it."""
-    command = [sys.executable, "-m", "tests.reliability.interrupts", "--count", "3"]
+    command = [sys.executable, "-m", "tests.reliability.stops.interrupts", "--count", "3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("each next step was torch's") == len(KINDS)

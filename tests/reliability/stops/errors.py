@@ -1,6 +1,6 @@
 """Raise something at each line of the kit that a step executes, and look what is left.
 
-The long form, all modes, every line: python -m tests.reliability.errors
+The long form, all modes, every line: python -m tests.reliability.stops.errors
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 from kit.runtime.session.interrupts import INTERRUPTS
-from tests.reliability.interrupts import hear_interrupts
 from tests.reliability.kinds import KINDS, Steps
+from tests.reliability.stops.interrupts import hear_interrupts
 from tests.reliability.training import is_clear
 
-KIT = str(Path(__file__).parents[2] / "kit")
+KIT = str(Path(__file__).parents[3] / "kit")
 WAIT_S = 60.0  # after which a step counts as hanging
 CANNOT_FAIL = {"NOP", "LOAD_FAST", "RETURN_VALUE"}  # instructions of Python's
 Line = tuple[CodeType, int]

@@ -22,7 +22,8 @@ from kit.torch.parallel.data_parallel import DataParallel
 from kit.widgets.explorer.rerun import Newest, Reruns
 from kit.widgets.explorer.view import Explorer
 from tests.factories import make_run
-from tests.reliability.errors import (
+from tests.reliability.growth import alive
+from tests.reliability.stops.errors import (
     ACTS,
     Line,
     does_something,
@@ -30,7 +31,6 @@ from tests.reliability.errors import (
     run_with,
     try_lines,
 )
-from tests.reliability.growth import alive
 from tests.waiting import leaves_no_thread, until
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tests.reliability.saves import fill_disk, kill_savers
+from tests.reliability.files.saves import fill_disk, kill_savers
 
 
 def test_a_process_that_is_killed_while_it_saves_leaves_whole_files(tmp_path: Path) -> None:

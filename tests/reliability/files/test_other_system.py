@@ -16,11 +16,11 @@ from kit.cli import script
 from kit.formats.ranks import read
 from kit.torch.tensors import places
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RULES = """
 import os, sys
 from pathlib import Path
-from tests.reliability.windows_files import with_windows_rules
+from tests.reliability.files.windows_files import with_windows_rules
 folder = Path(sys.argv[1])
 with_windows_rules(folder)
 (folder / "a.txt").write_text("here", encoding="utf-8")
@@ -41,7 +41,7 @@ def test_a_run_a_file_and_a_report_are_made_without_the_names_that_windows_lacks
     cache = tmp_path / ".cache"
     environment = {**os.environ, "HOME": str(tmp_path), "KIT_CACHE_DIR": str(cache)}
     done = subprocess.run(
-        [sys.executable, "-Xwarn_default_encoding", "-m", "tests.reliability.other_system",
+        [sys.executable, "-Xwarn_default_encoding", "-m", "tests.reliability.files.other_system",
          str(tmp_path)],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import kit.__main__
-from tests.reliability.verbs import VERBS, interrupt, write_trace
+from tests.reliability.stops.verbs import VERBS, interrupt, write_trace
 
 
 def test_interrupts_at_random_times_leave_a_line_and_no_file(tmp_path: Path) -> None:
