@@ -31,7 +31,7 @@ from kit.trace.devices import device_of
 from kit.trace.imported import Caller, cut_name
 from kit.trace.kernels import charged_ns, computes_nothing, in_steps
 from kit.trace.kinds import ON_DEVICE
-from kit.trace.timeline import per_step
+from kit.trace.timeline import Timeline, per_step
 
 __all__ = [
     "BY",
@@ -41,7 +41,6 @@ __all__ = [
     "callers_text",
     "charged_by_caller",
     "has_lines",
-    "most_in",
     "without_callers",
 ]
 
@@ -152,11 +151,23 @@ def caller_table(run: Run, by: str = "module") -> tuple[CallerRow, ...]:
     Raises:
         SettingsError: by is none of these.
     """
+    tree = _tree(run, by)
+    if tree is None:
+        return CallerRows(()).with_note(without_callers(run))
+    return CallerRows(tree.rows()).with_note(run.doubt)
+
+
+def _devices(timeline: Timeline) -> set[str]:
+    """The devices that have spans, those of next to no work, too."""
+    lanes = np.unique(timeline.lane[timeline.where(kind=ON_DEVICE)])
+    return {device_of(timeline.lanes[lane]) for lane in lanes}
+
+
+def _tree(run: Run, by: str) -> _Tree | None:
+    """What `caller_table` shows; None for a run without callers."""
     if by not in BY:
         raise SettingsError(f"by={by!r} must be one of {', '.join(BY)}")
-    if not Run.checked(run).callers:
-        return CallerRows(()).with_note(without_callers(run))
-    return CallerRows(_Tree(run, BY[by], per_step(run.timeline)[0]).rows()).with_note(run.doubt)
+    return _Tree(run, BY[by]) if Run.checked(run).callers else None
 
 
 def without_callers(run: Run) -> str:
@@ -203,17 +214,18 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
     """The table of `caller_table` for a terminal: rows with this share of kernel time at least.
 
     Raises:
-        ValueError: by is none of `BY`.
+        SettingsError: by is none of `BY`.
     """
-    rows = caller_table(run, by)
-    if not rows:
+    tree = _tree(run, by)
+    rows = [*tree.rows()] if tree is not None else []
+    if tree is None or not rows:
         return f"{without_callers(run)}."
     shown = [row for row in rows if row.share >= least][:most]
     _, each = per_step(run.timeline)
     heads = (f"launched by ({by})", f"ms{each}", "of kernel time", "of its own",
              "backward", "kernels", "GFLOP/s in products", "most in op",
              "" if by == "line" else "on line")  # fmt: skip
-    charged, codes = charged_by_caller(run)[0], code_by_site(run.sources)
+    codes = code_by_site(run.sources) if by == "line" else None
     cells = [
         [
             f"{'  ' * row.depth}{safe_terminal(row.name, 50)}",
@@ -223,7 +235,7 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
             format_number(row.backward_ms) if row.backward_ms else "",
             format_number(row.kernels),
             format_number(row.gflop_s, ""),
-            *_most(most_in(run, row, charged), codes if by == "line" else None),
+            *_most(tree.most_in(row), codes),
         ]
         for row in shown
     ]
@@ -240,18 +252,6 @@ def _most(found: tuple[str, str], codes: Mapping[str, str] | None) -> tuple[str,
     return safe_terminal(op, 34), said
 
 
-def most_in(run: Run, row: CallerRow, charged: NDArray[np.float64]) -> tuple[str, str]:
-    """The op that has most of a row's time, and the line that it is on; "" for what is unknown.
-
-    Args:
-        charged: of `charged_by_caller`.
-    """
-    sums: dict[tuple[str, str], float] = defaultdict(float)
-    for i in row.nodes:
-        sums[run.callers[i].op, run.callers[i].site] += float(charged[i])
-    return max(sums, key=lambda key: sums[key], default=("", ""))
-
-
 class _Branch:
     """A row that is being summed."""
 
@@ -264,12 +264,15 @@ class _Branch:
 
 
 class _Tree:
-    def __init__(self, run: Run, path_of: Callable[[Caller], tuple[str, ...]], steps: int) -> None:
-        self._steps = steps
+    def __init__(self, run: Run, path_of: Callable[[Caller], tuple[str, ...]]) -> None:
+        self._steps = per_step(run.timeline)[0]
+        self._callers, self._root = run.callers, _Branch()
         charged, counts = charged_by_caller(run)
         self._busy = max(float(charged.sum()), 1e-9)
-        self._root = _Branch()
-        times, took = charged.tolist(), charged_by_caller(run, each_device=True)[0].tolist()
+        self._times = times = charged.tolist()
+        took = times
+        if len(_devices(run.timeline)) > 1:
+            took = charged_by_caller(run, each_device=True)[0].tolist()
         for i, caller in enumerate(run.callers):
             if counts[i]:
                 self._add(path_of(caller), i, caller, times[i], took[i], int(counts[i]))
@@ -301,6 +304,13 @@ class _Tree:
             path, branch = waiting.pop()
             yield self._row(path, branch)
             waiting += reversed(self._sorted(path, branch))
+
+    def most_in(self, row: CallerRow) -> tuple[str, str]:
+        """The op that has most of a row's time, and its line; "" for what is unknown."""
+        sums: dict[tuple[str, str], float] = defaultdict(float)
+        for i in row.nodes:
+            sums[self._callers[i].op, self._callers[i].site] += self._times[i]
+        return max(sums, key=lambda key: sums[key], default=("", ""))
 
     @staticmethod
     def _sorted(path: tuple[str, ...], of: _Branch) -> list[tuple[tuple[str, ...], _Branch]]:
