@@ -11,6 +11,7 @@ from kit.runs.change import time_notes
 from kit.runs.run import Run
 from kit.runs.sources import code_by_site
 from kit.text import (
+    format_count,
     format_ms,
     format_ns,
     format_number,
@@ -94,7 +95,7 @@ def _lines(run: Run) -> list[str]:
         for r in rows[:_TOP_LINES]
     ]
     head = ("line", *(f"{name} a step" for name in known))
-    table = markdown_table(head, cells) + _more(len(rows) - _TOP_LINES, "lines")
+    table = markdown_table(head, cells) + _more(len(rows) - _TOP_LINES, "line")
     return ["## Lines", table] if cells else []
 
 
@@ -116,12 +117,12 @@ def _kernels(run: Run) -> str:
     ]
     head = ("kernel", *["segment"] * of_segments, "runs", f"time{each}", "mean of a run",
             "share of kernel time")  # fmt: skip
-    more = _more(len(every) - _TOP_KERNELS, "kernels")
+    more = _more(len(every) - _TOP_KERNELS, "kernel")
     return markdown_table(head, rows) + more if rows else _NONE
 
 
 def _more(count: int, what: str) -> str:
-    return f"\n\n({count:,} more {what})" if count > 0 else ""
+    return f"\n\n({format_count(count, f'more {what}')})" if count > 0 else ""
 
 
 def _syncs(run: Run) -> str:

@@ -131,7 +131,7 @@ def _syncs(run: Run, limit: int) -> str:
         for r in rows[:limit]
     ]
     heads = ("sync point", "cause", "a step", "wait ms", "then idle", "through")
-    shown = terminal_table(heads, cells, left=(0, 1, 5)) + _more(len(rows) - limit, "places")
+    shown = terminal_table(heads, cells, left=(0, 1, 5)) + _more(len(rows) - limit, "place")
     return f"{shown}\nwaits: mean over {waits.which}; idle: in the traced steps"
 
 
@@ -153,7 +153,7 @@ def _gaps(run: Run) -> str:
     if not cells:
         return ""
     heads = ("why the device was idle", "line", unit, "share")
-    return terminal_table(heads, cells, left=(0, 1)) + _more(len(rows) - _FEW, "causes")
+    return terminal_table(heads, cells, left=(0, 1)) + _more(len(rows) - _FEW, "cause")
 
 
 def _kernels(run: Run, limit: int) -> str:
@@ -171,7 +171,7 @@ def _kernels(run: Run, limit: int) -> str:
     if not cells:
         return ""
     heads = ("kernel", "runs", f"ms{each}", "of kernel time")
-    return terminal_table(heads, cells) + _more(len(rows) - limit, "kernels")
+    return terminal_table(heads, cells) + _more(len(rows) - limit, "kernel")
 
 
 def _callers(run: Run, limit: int) -> str:
@@ -249,7 +249,7 @@ def _lines(run: Run, limit: int) -> str:
     ]
     heads = ["line", *(f"{head} ms" for head in parts), ""]
     shown = terminal_table(heads, cells, left=(0, len(heads) - 1)) + _more(
-        len(rows) - limit, "lines"
+        len(rows) - limit, "line"
     )
     return f"{shown}\nrecording: {HOW_TIMED}" if any(t >= 0 for t in run.recorded_ns) else shown
 
@@ -272,4 +272,4 @@ def _advice(found: Verdict | None) -> str:
 
 
 def _more(count: int, what: str) -> str:
-    return f"\n({count:,} more {what})" if count > 0 else ""
+    return f"\n({format_count(count, f'more {what}')})" if count > 0 else ""

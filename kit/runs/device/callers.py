@@ -21,6 +21,7 @@ from kit.runs.sources import code_by_site
 from kit.text import (
     Column,
     Rows,
+    format_count,
     format_ms,
     format_number,
     format_share,
@@ -239,7 +240,8 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
         ]
         for row in shown
     ]
-    more = f"\n({len(rows) - len(shown):,} more rows)" * (len(rows) > len(shown))
+    left = len(rows) - len(shown)
+    more = f"\n({format_count(left, 'more row')})" * (left > 0)
     return terminal_table(heads, cells, left=(0, len(heads) - 2, len(heads) - 1)) + more
 
 

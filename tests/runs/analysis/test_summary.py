@@ -72,6 +72,9 @@ def test_a_run_without_lines_shows_its_kernels_and_says_how_many_are_left_out():
     lines = block(text, "kernel ")
     assert len(lines) == 6
     assert lines[-1].endswith("more kernels)")
+    count = len(kernel_table(make_run(Settings(mode="torch"), kernels=30).timeline))
+    but_one = summary(make_run(Settings(mode="torch"), kernels=30), rows=count - 1)
+    assert block(but_one, "kernel ")[-1] == "(1 more kernel)"
     assert "line " not in [part[:5] for part in text.split("\n\n")]
 
 
