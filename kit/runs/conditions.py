@@ -30,6 +30,7 @@ __all__ = [
     "Unseen",
     "conditions_text",
     "doubt",
+    "in_cores",
     "is_throttled",
     "outside_fraction",
     "unseen",
@@ -73,7 +74,7 @@ class Conditions:
     nan: not known, as on a system that does not say, or where the steps took too short a time.
 
     Units:
-        cores, others, threads, steal, system: seconds of processor a second
+        cores, others, threads, steal, system, own_threads: seconds of processor a second
     """
 
     cores: float = math.nan  # that the process may use
@@ -89,6 +90,7 @@ class Conditions:
     fresh_pages: float = math.nan  # a second: memory that the process touched for the first time
     throttled: float = math.nan  # part of the periods in which its container's limit stopped it
     full_collections: float = math.nan  # of `collections`, those that went through all objects
+    own_threads: float = math.nan  # taken by threads of Python that the run has beside the step's
 
     def __eq__(self, other: object) -> bool:
         """Unknown equals unknown."""
@@ -208,6 +210,11 @@ def _cores(conditions: Conditions) -> str:
     return format_count(round(conditions.cores, 2), "core")
 
 
+def in_cores(taken: float) -> str:
+    """`0.5 cores`: seconds of processor a second."""
+    return f"{format_number(round(taken, 2))} cores"
+
+
 def is_throttled(conditions: Conditions) -> bool:
     """Did its container's limit stop the process too often? Measuring again would not help."""
     return conditions.throttled > DISTURBED
@@ -227,9 +234,11 @@ def conditions_text(conditions: Conditions) -> str:
         parts.append(f"stopped by its limit in {format_percent(c.throttled)} of all periods")
     if c.fresh_pages >= MANY_PAGES:
         parts.append(
-            f"{format_number(round(c.system, 2))} cores of its own in the operating system, "
+            f"{in_cores(c.system)} of its own in the operating system, "
             f"{round(c.fresh_pages, -2):,.0f} fresh pages a second"
         )
+    if c.own_threads >= 0.005:
+        parts.append(f"{in_cores(c.own_threads)} of its own other threads of Python")
     if c.load >= 0:
         parts.append(f"load {format_number(round(c.load, 1))}")
     if c.clock_before_mhz > 0 and c.clock_after_mhz > 0:

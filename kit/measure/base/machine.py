@@ -171,29 +171,40 @@ def _cores_of(process: Any) -> set[int]:
 
 
 def usage_between(
-    before: Reading, after: Reading, strangers: Iterable[int] = (), host: str = ""
+    before: Reading,
+    after: Reading,
+    strangers: Iterable[int] = (),
+    host: str = "",
+    own: Iterable[int] = (),
 ) -> Usage:
     """What happened between two readings.
 
     Args:
         strangers: the numbers of the threads that do not belong to the run.
+        own: those of Python's threads that do, beside the one that takes the steps.
     """
     took = after.at_s - before.at_s
     if not took >= SHORTEST_S:
         took = math.nan
     busy = (after.busy_s - before.busy_s) / took
-    own = (after.own_s - before.own_s) / took
-    if busy < 0.5 * own:  # a sandbox that shows made-up counters
+    taken = (after.own_s - before.own_s) / took
+    if busy < 0.5 * taken:  # a sandbox that shows made-up counters
         busy = math.nan
-    known = [i for i in strangers if i in before.threads_s and i in after.threads_s]
-    threads = sum(after.threads_s[i] - before.threads_s[i] for i in known) / took
+
+    def of_threads(numbers: Iterable[int]) -> float:
+        if not (before.threads_s and after.threads_s):
+            return math.nan
+        known = [i for i in numbers if i in before.threads_s and i in after.threads_s]
+        return sum(after.threads_s[i] - before.threads_s[i] for i in known) / took
+
     return Usage(
         host,
         busy,
-        own,
+        taken,
         Conditions(
             cores=before.cores,
-            threads=threads if before.threads_s and after.threads_s else math.nan,
+            threads=of_threads(strangers),
+            own_threads=of_threads(own),
             steal=(after.steal_s - before.steal_s) / took,
             load=before.load,
             clock_before_mhz=before.clock_mhz,
@@ -223,7 +234,7 @@ def conditions_of(usages: Sequence[Usage], warmup: float = math.nan) -> Conditio
         own = sum(usage.own for usage in here)
         ours = {
             name: sum(getattr(usage.conditions, name) for usage in here)
-            for name in ("threads", "system", "fresh_pages")
+            for name in ("threads", "own_threads", "system", "fresh_pages")
         }
         others = busy - own - here[0].spare
         if not math.isnan(others):
@@ -241,12 +252,8 @@ class Watch:
     """
 
     def __init__(self, threads: Iterable[threading.Thread] | None = None) -> None:
-        here = threading.get_native_id()
-        self._strangers = [
-            number
-            for thread in (threading.enumerate() if threads is None else [*threads])
-            if (number := thread.native_id) not in (None, here) and not _is_runtimes(thread.name)
-        ]
+        self._strangers = _numbers(threading.enumerate() if threads is None else threads)
+        self._own: frozenset[int] = frozenset()
         self._before = Reading()
         self._usage: Usage | None = None
 
@@ -257,18 +264,26 @@ class Watch:
             Cancelled: `cancelled()` became true.
         """
         TURNS.wait_quiet(cancelled)
+        self._own = _numbers(threading.enumerate()) - self._strangers
         self._before = read_machine()
 
     def end(self) -> Usage:
         """What happened since `begin`; kept for `conditions`."""
-        strangers = [number for number in self._strangers if number is not None]
-        self._usage = usage_between(self._before, read_machine(), strangers, platform.node())
+        now, host = read_machine(), platform.node()
+        self._usage = usage_between(self._before, now, self._strangers, host, self._own)
         return self._usage
 
     def conditions(self, warmup: float) -> Conditions:
         """Those of a run of this process alone, after `end`; `warmup`: as of `conditions_of`."""
         assert self._usage is not None, "the steps have ended"
         return conditions_of([self._usage], warmup)
+
+
+def _numbers(threads: Iterable[threading.Thread]) -> frozenset[int]:
+    """The system's numbers of these threads, without this one and those of kit's runtime."""
+    here = threading.get_native_id()
+    found = {thread.native_id for thread in threads if not _is_runtimes(thread.name)}
+    return frozenset(number for number in found if number is not None) - {here}
 
 
 def _is_runtimes(name: str) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice, in_a_step
-from kit.runs.conditions import IN_TURNS, LATER, OUTSIDE, doubt, is_throttled
+from kit.runs.conditions import IN_TURNS, LATER, OUTSIDE, doubt, in_cores, is_throttled
 from kit.runs.labels import IMPORTED, is_native, is_of_jit, is_on_cpu
 from kit.runs.run import Run
 from kit.runs.steady import sorts_of_steps, unequal_text
@@ -37,7 +37,8 @@ _ONE_THREAD = "have one thread make all of the loop's steps, and record that"
 _AGAIN = "measure again when nothing else runs: close other programs and notebooks"
 _WARM = (
     "raise warmup, or leave it out (then it lasts until the steps are steady), and measure more "
-    "steps, so that what only the first ones do is over"
+    "steps, so that what only the first ones do is over; a queue that a thread of the program "
+    "fills is full again once the profiler has begun: make it shorter"
 )
 _LIMITED = (
     "start fewer threads than the limit has cores (NPROC=1 in the environment for XLA, "
@@ -73,6 +74,7 @@ _NOT_LOOKED = (
     "made with_stack=True"
 )
 _LOADS_NS = 1_000_000  # a launch takes 5 to 10 us, and longer while the device is busy
+_HOLDS = 0.2  # cores that other threads take
 LONG = 0.2  # of the step: waits, or copies, that draw the eye
 LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
 
@@ -216,6 +218,8 @@ def verdict(run: Run) -> Verdict | None:
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"
     if limit.what in ("recording", "own"):
         said = _NOT_LOOKED if is_untold else said + _of_collector(run)
+    if limit.what in ("recording", "own", "dispatch"):
+        said += _of_threads(run)
     first = _of_first_launches(run) if limit.what == "dispatch" else ""
     said += first
     copies = _of_copies(run.timeline, step_ms) if limit.what == "device" else ""
@@ -320,6 +324,17 @@ def _of_collector(run: Run) -> str:
         f". Python's garbage collector went through all objects {format_count(int(full), 'time')} "
         "meanwhile, at least once a step: leave gc.collect() out of the step, or call gc.freeze() "
         "before the first one"
+    )
+
+
+def _of_threads(run: Run) -> str:
+    """That other threads of the program run, if they take much: the host has Python in turns."""
+    taken = run.conditions.own_threads
+    if not taken >= _HOLDS:
+        return ""
+    return (
+        f". Other threads of the program took {in_cores(taken)} meanwhile: as long as one of them "
+        "runs Python, the step's thread waits for Python's lock, and that counts as this, too"
     )
 
 

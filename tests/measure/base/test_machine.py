@@ -43,11 +43,13 @@ def after(**changes: Any) -> Reading:
 def test_what_others_took_is_what_the_cores_did_less_ones_own() -> None:
     end = after(busy_s=106.0, own_s=32.8, steal_s=1.4, collections=10.0, clock_mhz=2500.0,
                 system_s=9.0, faults=401_000.0, threads_s={1: 7.0, 2: 1.4, 4: 9.0})  # fmt: skip
-    usage = usage_between(START, end, strangers=[2, 3, 4])
+    usage = usage_between(START, end, strangers=[2, 3, 4], own=[1])
     assert (usage.busy, usage.own) == (pytest.approx(1.5), pytest.approx(0.7))
     found = conditions_of([usage])
     assert found.others == pytest.approx(0.8)
     assert found.threads == pytest.approx(0.1)  # of number 2: 3 has ended, 4 is newer than the run
+    assert found.own_threads == pytest.approx(0.5)
+    assert "0.5 cores of its own other threads of Python" in str(found)
     assert found.steal == pytest.approx(0.1)
     assert (found.cores, found.load, found.collections) == (2.0, 1.5, 3.0)
     assert (found.system, found.fresh_pages) == (0.25, 100_000)
