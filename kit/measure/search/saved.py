@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from kit.errors import RunFileError, SettingsError
+from kit.errors import RunFileError, SettingsError, is_of_handler
 from kit.files import as_path
 from kit.measure.many.placement import Placement
 from kit.measure.search.source import why_another
@@ -60,6 +60,8 @@ def read(
     except FileNotFoundError:
         return None, ""
     except (OSError, RunFileError) as error:
+        if is_of_handler(error):
+            raise
         return None, str(error)
     if run.name != name:
         return None, "it is a run of another workload"

@@ -104,6 +104,28 @@ def test_a_time_limit_while_a_run_is_saved_is_no_full_disk(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_time_limit_while_a_run_is_read_is_no_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep that went on took the file for damaged, and measured its cell again."""
+
+    def time_is_over(*_: Any) -> None:
+        raise TimeoutError("time is over")
+
+    def read(self: Any, member: Any) -> bytes:
+        monkeypatch.undo()
+        signal.raise_signal(SIGNAL)
+        return b""
+
+    built: list[Any] = []
+    kit.sweep(_counted(built, at=0), {"seed": [0]}, NATIVE, path=tmp_path)
+    signal.signal(SIGNAL, time_is_over)
+    monkeypatch.setattr("zipfile.ZipFile.read", read)
+    with pytest.raises(TimeoutError, match=r"^time is over"):
+        kit.sweep(_counted(built, at=0), {"seed": [0]}, NATIVE, path=tmp_path)
+    assert len(built) == 1
+
+
 def test_a_handlers_error_is_raised_where_a_loss_is_read() -> None:
     """It was one of the loss's, and a note of the run."""
 
