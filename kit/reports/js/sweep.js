@@ -189,6 +189,6 @@ function key(names, lines, place) {
     swatch.append(svg("line", {...lookOf(n), x1: 0, x2: 28, y1: 2, y2: 2, "stroke-width": 3}));
     const here = (lines[n] ?? []).find((point) => point.place === place);
     const time = here ? element("b", {}, ` ${formatNs(here.ms * 1e6)}`) : "";
-    return element("span", {}, swatch, name, time);
+    return element("span", {}, swatch, element("bdi", {}, name), time);
   }));
 }
