@@ -52,7 +52,6 @@ _MOST_OPEN = 40  # groups that are opened for their changes
 
 Columns = dict[str, Any]
 
-_LEFT_TO_RIGHT = "\u200e"  # a mark that is not seen
 _THEME = MappingProxyType({
     "phases": {phase: COLORS[phase] for phase in PHASES},
     "segments": list(SEGMENT_COLORS),
@@ -252,8 +251,6 @@ def _why_empty(run: Run | None) -> str:
 
 def _title(run: Run | None, ops: int, what: str) -> str:
     name = f" {safe_label(run.name, 48)}" if run is not None and run.name else ""
-    if not name.isascii():  # else a number would stand before a name that is read from the right
-        name += _LEFT_TO_RIGHT
     count = f": {format_count(ops, 'op')}" if ops else ""
     return f"{what if name else what.removesuffix(' -')}{name}{count}"
 
