@@ -444,5 +444,6 @@ def _nothing_seen(options: argparse.Namespace, status: int, watching: WithTorch)
         f"{name} {ended}, and there was no step to record: {what}. "
         "kit run watches `optimizer.step()` in the process that it starts: not in workers or ranks "
         "that the script starts, not a loop of jax, nor what kit measures itself. A step of "
-        f"another kind wants a @kit.workload: see docs/{page}.md{hint}"
+        "another kind wants watch.step(loss) at its end, in a `with kit.watch() as watch:` around "
+        f"the loop (docs/attach.md), or a @kit.workload: see docs/{page}.md{hint}"
     )

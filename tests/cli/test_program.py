@@ -209,6 +209,7 @@ def test_an_error_names_the_scripts_line_and_the_steps_until_then_are_kept(kit_r
     ("text", "status", "why"),
     [
         ("import torch", 1, "no optimizer of torch.optim has made two steps"),
+        ("import torch", 1, "wants watch.step(loss) at its end"),  # as of fastai and Keras
         (
             "raise SystemExit(4)",
             4,
