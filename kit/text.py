@@ -220,8 +220,9 @@ def _with_unit(
     largest = max(abs(value), abs(beside))
     scale, unit = next((u for u in units if largest < 999.5 * u[0]), units[-1])
     number = value / scale
-    if abs(value) < largest:  # what is left of nothing is about nothing
-        number = round(number, 2 - math.floor(math.log10(largest / scale))) or value * _EXACT
+    if abs(value) < largest < math.inf:  # what is left of nothing is about nothing
+        decimals = max(2 - math.floor(math.log10(largest / scale)), 0)
+        number = round(number, decimals) or number * _EXACT
     return f"{number:,.0f} {unit}" if scale == 1 else f"{format_number(number)} {unit}"
 
 

@@ -127,7 +127,7 @@ def doubt(conditions: Conditions, known: float = math.nan, outside: float = 0.0)
     """
     if is_throttled(conditions):
         return (
-            f"measured under a limit of {_cores(conditions)}, which "
+            f"measured under a limit of {in_cores(conditions.cores)}, which "
             f"stopped the process in "
             f"{format_percent(conditions.throttled)} of all periods"
         )
@@ -140,7 +140,7 @@ def doubt(conditions: Conditions, known: float = math.nan, outside: float = 0.0)
             for name, x in taken.items()
             if x > 0.1 * most
         ]
-        return f"measured on a busy machine: {' and '.join(said)} of {_cores(conditions)}"
+        return f"measured on a busy machine: {' and '.join(said)} of {in_cores(conditions.cores)}"
     if known < KNOWN and outside > (1 - known) / 2:
         return (
             f"{format_percent(outside)} of the kernels' time is of {OUTSIDE}, as by another "
@@ -206,13 +206,9 @@ def unseen(timeline: Timeline, environment: Mapping[str, str], not_begun: float)
     return Unseen() if says_device(timeline) else Unseen("what the device did was not seen")
 
 
-def _cores(conditions: Conditions) -> str:
-    return format_count(round(conditions.cores, 2), "core")
-
-
 def in_cores(taken: float) -> str:
-    """`0.5 cores`: seconds of processor a second."""
-    return f"{format_number(round(taken, 2))} cores"
+    """`0.5 cores`, `1 core`: seconds of processor a second."""
+    return format_count(round(taken, 2), "core")
 
 
 def is_throttled(conditions: Conditions) -> bool:
@@ -229,7 +225,7 @@ def conditions_text(conditions: Conditions) -> str:
         if getattr(c, name) >= 0 and (name == "others" or getattr(c, name) >= 0.005)
     ]
     if parts:
-        parts[-1] += f" of {_cores(c)}"
+        parts[-1] += f" of {in_cores(c.cores)}"
     if c.throttled >= 0.005:
         parts.append(f"stopped by its limit in {format_percent(c.throttled)} of all periods")
     if c.fresh_pages >= MANY_PAGES:

@@ -296,7 +296,7 @@ class _Waits:
     def __init__(self, trace: RankTrace, r: int, clock: Clock, together: _Together) -> None:
         mine = together.fit & together.known[:, r]
         self.is_known = clock.is_known and bool(mine.any())
-        self.may_be = bool(len(trace.exposed))
+        self.may_be = bool(len(trace.exposed)) or not trace.lanes  # lanes: of devices that worked
         shift = clock.offset_ns + trace.zero_ns  # from the rank's own timeline to the reference's
         last = together.last[mine] - shift
         start = together.matched.start[mine, r] - trace.zero_ns

@@ -98,6 +98,20 @@ def test_ranks_that_send_nothing_wait_for_nobody(senders: int):
     assert [row.waited_ms for row in ranks.ranks] == [0.0] * 3
 
 
+def test_of_ranks_whose_devices_were_not_seen_nobody_knows_who_waited():
+    """As of a profiler without the right to: "the slowest was rank 1 (idle: unknown ...)"."""
+    traces = []
+    for r in range(2):
+        spans = [Span("host/main", f"step {i}", "step", i * 10**7, i * 10**7 + 10**6 * (3 + r))
+                 for i in range(6)]  # fmt: skip
+        spans += [Span("host/main", "cudaLaunchKernel", "dispatch", 10, 500)]
+        traces.append(rank_trace(Timeline.of(spans), Member(), rank=r))
+    ranks = Ranks("job", tuple(traces))
+    assert {step.slowest for step in ranks.steps} == {-1}
+    assert "which one is the slowest is not known" in ranks.said
+    assert all(math.isnan(row.waited_ms) for row in ranks.ranks)
+
+
 def test_the_slowest_rank_of_a_step_is_named_with_what_it_did_longer():
     found = compare_ranks(job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 7_000, -9_000]))
     for step in found.steps:
