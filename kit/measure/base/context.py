@@ -7,6 +7,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from importlib import import_module
@@ -371,8 +372,11 @@ def _iterable(source: Any) -> Iterable[Any]:
 
 
 def _to(batch: Any, device: str) -> Any:
-    from kit.torch.tensors.containers import mapped
+    from kit.torch.tensors.containers import mapped, values_of
 
     if hasattr(batch, "to"):
         return batch.to(device)
-    return mapped(batch, lambda value: _to(value, device))
+    made = mapped(batch, lambda value: _to(value, device))
+    is_the_loaders = made is batch and values_of(batch) is not None
+    # A step may change its batch, as by `batch.pop("labels")`; a tuple cannot be changed.
+    return copy(made) if is_the_loaders and not isinstance(batch, tuple) else made

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import fields, is_dataclass, replace
 from operator import is_
@@ -49,7 +50,9 @@ def mapped(item: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(item, tuple) and hasattr(item, "_fields"):
         return type(item)(*made)
     if isinstance(item, list | tuple):
-        return type(item)(made)
+        with suppress(TypeError):  # a class that takes its items one by one; torch makes a list too
+            return type(item)(made)
+        return made
     if isinstance(item, UserDict):  # such as a tokenizer's
         other = copy(item)
         other.data = dict(zip(item.data, made, strict=True))

@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections import OrderedDict, UserDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,16 @@ class Collecting(Numbers):
             self.go.wait(timeout=30)
             gc.collect()
         return super().__getitem__(index)
+
+
+class Repeated:
+    """The same batches in each pass."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
 
 
 class Pair(NamedTuple):
@@ -143,6 +154,28 @@ def test_a_batch_comes_in_what_the_loader_made(kind: Any) -> None:
     assert type(batch["rows"]) is tuple
     assert batch["rows"][0].device.type == "meta"
     assert given["rows"][0].device.type == "cpu", "the loader's own stays as it is"
+
+
+def test_a_step_that_changes_its_batch_does_not_change_the_loaders_own() -> None:
+    """On the CPU nothing moves; the second pass over these batches found no labels."""
+    given = [{"x": torch.ones(2), "rest": {"labels": torch.ones(2), "names": ["a"]}}]
+    batches = Context(Settings(), "cpu").loader(Repeated(given))
+    for _ in range(2):
+        rest = next(batches)["rest"]
+        assert rest.pop("labels").sum() == 2
+        assert rest["names"].pop() == "a"
+
+
+class Numbered(tuple[Any, ...]):
+    def __new__(cls, rows: torch.Tensor, number: int) -> Numbered:
+        return super().__new__(cls, (rows, number))
+
+
+def test_a_class_that_is_not_made_of_a_list_comes_as_a_list() -> None:
+    """As torch's own loader gives it."""
+    batches = Context(Settings(), "meta").loader(Repeated([Numbered(torch.ones(2), 3)]))
+    rows, number = next(batches)
+    assert (rows.device.type, number) == ("meta", 3)
 
 
 def test_a_dataset_smaller_than_a_batch_is_a_clear_error() -> None:
