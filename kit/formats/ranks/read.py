@@ -218,11 +218,12 @@ def _short(trace: RankTrace) -> str:
 
 def _missing(traces: Sequence[RankTrace]) -> Iterator[str]:
     there = {trace.rank for trace in traces}
-    world = max(max(trace.world for trace in traces), max(there) + 1)
+    said = max(trace.world for trace in traces)
+    world = max(said, max(there) + 1)
     absent = [rank for rank in range(min(world, 65_536)) if rank not in there]
     if not absent:
         return
-    if 0 not in there and all(trace.is_from_name for trace in traces):
+    if 0 not in there and not said and all(trace.is_from_name for trace in traces):
         # A job has a rank 0: the number may be a host's, or a setting's as in "lora_rank8".
         yield (
             f"the numbers of the ranks are what the files' names say, {_listed(sorted(there))}: "

@@ -118,6 +118,13 @@ def test_ranks_of_two_times_may_be_of_two_jobs(tmp_path: Path, later_s: int):
     )
 
 
+def test_files_that_say_how_many_ranks_there_are_say_which_are_missing(tmp_path: Path):
+    for rank, made in zip((2, 3), made_traces(Job(ranks=2)), strict=True):
+        made["distributedInfo"] = {"world_size": 4}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(made))
+    assert "2 ranks of 4 missing: 0, 1." in kit.open_ranks(tmp_path).problems[0]
+
+
 def test_a_folder_that_says_its_rank_is_believed_before_a_host():
     assert rank_in_name(Path("rank_1/gpu07_4000.json")) == 1
 
