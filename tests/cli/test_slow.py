@@ -76,7 +76,17 @@ def test_nothing_is_said_of_a_script_that_takes_no_longer_than_others(kit_run: K
 
 def test_the_first_program_that_is_not_ready_is_not_counted_as_none() -> None:
     """It said that 11.8 s went into compiling 0 programs."""
-    now = slow._Spent(at_s=15.0, compile_s=11.8, compiles=0, steps=0)
+    now = slow._Spent(at_s=15.0, compile_s=9.8, compiles=0, steps=0)
     with kit.Session() as session:
-        said = slow._said(slow._Spent(), now, 11.8, session)
-    assert "11.8 s went into compiling a program that is not ready yet; a loop" in said
+        said = slow._said(slow._Spent(), now, 9.8, session)
+    assert "9.8 s went into compiling a program that is not ready yet; a loop" in said
+
+
+@pytest.mark.parametrize(("mode", "is_named"), [("lazy", True), ("bulked", False)])
+def test_a_program_that_is_too_large_to_wait_for_has_a_cure(mode: str, is_named: bool) -> None:
+    """A public script that writes 128 rows one after the other made no step in 400 s."""
+    now = slow._Spent(at_s=45.0, compile_s=41.0, compiles=7, steps=0)
+    with kit.Session(kit.Settings(mode=mode)) as session:
+        said = slow._said(slow._Spent(), now, 30.0, session)
+    assert "7 programs, and one that is not ready after 30 s" in said
+    assert ("--set mode=bulked" in said) is is_named

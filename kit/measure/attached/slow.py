@@ -21,6 +21,7 @@ __all__ = ["telling"]
 FIRST_S = 15.0  # of the script, then it is told for the first time; then after twice as long
 LOOK_S = 0.5  # between two looks
 _MOSTLY = 0.5  # of the time since it was told last
+_LARGE_S = 10.0  # of one program: then its parts would be ready sooner than the whole
 _MANY_READS = 20  # in a step: most loops read one number, if any
 _FEW_STEPS = 5  # count as so many
 
@@ -82,6 +83,11 @@ def _said(before: _Spent, now: _Spent, one_s: float, session: Session) -> str:
     begin = f"after {format_ms(now.at_s * 1e3)}, {format_count(now.steps, 'step')}: "
     if now.compile_s - before.compile_s >= _MOSTLY * (now.at_s - before.at_s):
         said = f"{begin}{format_ms(now.compile_s * 1e3)} went into compiling {_what(now, one_s)}"
+        if one_s >= _LARGE_S and session.settings.mode == "lazy":
+            return (
+                f"{said}. In mode lazy all ops up to a read are one program, and XLA may take "
+                "minutes for some thousand: --set mode=bulked compiles them in parts"
+            )
         why = dearest(session.compiles)
         return f"{said}. {why}" if why else f"{said}; a loop that repeats itself compiles no more"
     reads, steps = now.reads - before.reads, now.steps - before.steps
