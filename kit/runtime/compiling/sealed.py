@@ -118,6 +118,8 @@ def _key_of(folder: Path) -> bytes:
     path = folder / _KEY
     for _ in range(2):
         if not path.exists():
+            if path.is_symlink():  # it leads nowhere, and the key would be written there
+                path.unlink(missing_ok=True)
             # Of several processes the last one's counts.
             write_whole(path, secrets.token_bytes(_KEY_BYTES), sync=False, mode=0o600)
         with open(path, "rb", opener=_open_no_link) as file:

@@ -186,6 +186,15 @@ def test_what_a_killed_writer_left_goes_when_the_folder_is_opened(
     assert names(tmp_path) == {"step.sealed", live, folder}
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a link needs a right of its own there")
+def test_no_key_is_written_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "key").symlink_to(tmp_path / "elsewhere")
+    SealedFolder(str(tmp_path / "kept"))
+    assert not (tmp_path / "elsewhere").exists()
+    assert not (tmp_path / "kept" / "key").is_symlink()
+
+
 def test_threads_and_a_stopped_process_do_not_keep_each_other_waiting(tmp_path: Path) -> None:
     program = (
         "import sys; from kit.runtime.compiling.sealed import SealedFolder as F\n"
