@@ -188,6 +188,17 @@ class KitTensor(torch.Tensor):
         tape = args[0].tape if known else _tape_of(args, kwargs)
         return tape.dispatch(func, args, kwargs)
 
+    def __getattr__(self, name: str) -> Any:
+        """Of what is missing: a tensor of another device may be given this class, and lacks all."""
+        if name not in KitTensor.__slots__:
+            raise AttributeError(
+                f"'KitTensor' object has no attribute {name!r}", name=name, obj=self
+            )
+        raise AttributeError(
+            "a tensor of another device was made a KitTensor, as by as_subclass(type(x)), and has "
+            "no numbers on device kit: move it there instead, by .to('kit')"
+        )
+
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """Gradients, as torch computes them; in replicas, summed over them."""
         if (replica := self.tape.on_backward) is not None:

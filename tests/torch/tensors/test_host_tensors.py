@@ -126,3 +126,15 @@ def test_a_number_is_read_in_inference_mode_as_outside_of_it() -> None:
         number = torch.full((), 2.5, device="kit")
         assert (number.item(), float(number), bool(number > 2)) == (2.5, 2.5, True)
         assert not session.unlowered
+
+
+def test_a_host_tensor_that_is_given_the_class_of_kits_is_refused_by_name() -> None:
+    """As fastai's `retain_type` does; it was an error of the kit's own."""
+    with open_session(Settings(mode="lazy"), cache=CACHE):
+        on_kit, host = torch.ones(3, device="kit"), torch.ones(3)
+        given = host.as_subclass(type(on_kit))
+        with pytest.raises(AttributeError, match=r"move it there instead, by \.to\('kit'\)"):
+            given + 1
+        with pytest.raises(AttributeError, match="'KitTensor' object has no attribute 'shap'"):
+            _ = on_kit.shap
+        assert not hasattr(on_kit, "shap")
