@@ -113,7 +113,7 @@ class Ranks:
         if not named:
             most = max(self.steps, key=lambda row: row.over_ms)
             why = f": the most above the next, {_above(most)}, is not sure" * (most.over_ms > 0)
-            if lost := [row.rank for row in self.ranks if not row.clock.is_known]:
+            if lost := [row.rank for row in self.ranks if row.steps and not row.clock.is_known]:
                 whom = "them" if len(lost) > 1 else "it"
                 why = f": how long {_numbers(lost)} waited, and who for {whom}, is not known"
             return f"In no step one rank stands out as the slowest{why}."

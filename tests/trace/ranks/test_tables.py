@@ -185,6 +185,8 @@ def test_a_lead_that_the_clocks_do_not_prove_is_said_with_its_error():
     assert most.over_ms <= most.error_ms
     assert slow.said.startswith("In no step one rank stands out as the slowest: the most above")
     assert f"{format_ms(most.over_ms)} ± {format_ms(most.error_ms)}, is not sure." in slow.said
+    cut_off = rank_trace(Timeline.of([]), Member(), rank=3)  # which is in no step, and no reason
+    assert Ranks("job", (*slow.traces, cut_off)).said == slow.said
     equal = Ranks("job", tuple(job([[2_000_000] * 3] * 6, [0, 0, 0])))
     assert equal.said == "In no step one rank stands out as the slowest."
 
