@@ -11,12 +11,15 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from kit.measure.base.loading import BATCH, NEXT
+from kit.runtime.session.interrupts import postponed
 from kit.torch.tensors.private import private
 from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS, WORKERS_BEGIN, WORKERS_END
 
@@ -25,74 +28,116 @@ if TYPE_CHECKING:
 
 __all__ = ["batches_noted", "loaders_noted"]
 
+_ANY_ITERATOR = "torch.utils.data.dataloader._BaseDataLoaderIter"
 _ITERATOR = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter"
 _Act = Callable[..., Any]
+_Region = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 
-@contextlib.contextmanager
-def loaders_noted() -> Iterator[None]:
+def loaders_noted() -> contextlib.AbstractContextManager[None]:
     """Until the block ends, what begins a loader's iterator in this thread, or begins or ends its
     workers, is input for torch's profiler, as a batch is.
     """
-    with _noted(lambda name: torch.profiler.record_function(f"{BATCH}{name}")):
-        yield
+    return _LOADERS.noted(_Notes(lambda name: torch.profiler.record_function(f"{BATCH}{name}")))
 
 
-@contextlib.contextmanager
-def batches_noted(tracer: Tracer) -> Iterator[None]:
+def batches_noted(tracer: Tracer) -> contextlib.AbstractContextManager[None]:
     """Until the block ends, all that loaders do in this thread is input of a session's trace."""
-    own = threading.current_thread()
-    kind = private("torch.utils.data.dataloader._BaseDataLoaderIter")
-    bring = kind.__next__
+    return _LOADERS.noted(_Notes(partial(tracer.span, "input"), partial(tracer.note, "input")))
 
-    @functools.wraps(bring)
-    def bringing(iterator: Any) -> Any:
-        if threading.current_thread() is not own:
-            return bring(iterator)
-        start, worked = time.perf_counter_ns(), time.thread_time_ns()
-        try:
-            return bring(iterator)
-        finally:
-            took, worked = time.perf_counter_ns() - start, time.thread_time_ns() - worked
-            name = BESIDE_WORKERS if worked > took / 2 else OF_WORKERS
-            tracer.note("input", name if isinstance(iterator, private(_ITERATOR)) else NEXT, start)
 
-    with _noted(lambda name: tracer.span("input", name)):
-        kind.__next__ = bringing
+@dataclass(frozen=True, eq=False)
+class _Notes:
+    """Where one trace notes what this thread does with loaders."""
+
+    region: _Region  # of what is done beside batches
+    batch: Callable[[str, int], None] | None = None  # and when it began; none: torch notes it
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+
+
+class _Loaders:
+    """Torch's loaders, whose methods tell the traces that are on.
+
+    Of several traces, in one thread or in more, any may end first: the methods are replaced for
+    all of them together, and are torch's own again after the last one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._notes: tuple[_Notes, ...] = ()
+        self._undo = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def noted(self, notes: _Notes) -> Iterator[None]:
+        """What loaders do in the block is in these notes, too."""
+        with postponed(), self._lock:
+            if not self._notes:
+                self._undo = self._replaced()
+            self._notes = (*self._notes, notes)
         try:
             yield
         finally:
-            kind.__next__ = bring
+            with postponed(), self._lock:
+                self._notes = tuple(x for x in self._notes if x is not notes)
+                if not self._notes:
+                    self._undo.close()
 
+    def _replaced(self) -> contextlib.ExitStack:
+        """Replace torch's methods; to close the result puts them back."""
+        kind, base = private(_ITERATOR), private(_ANY_ITERATOR)
+        end = private(f"{_ITERATOR}._shutdown_workers")
+        methods = (
+            (kind, kind.__init__, self._in_region(kind.__init__, WORKERS_BEGIN)),
+            (kind, end, self._in_region(end, WORKERS_END)),
+            (DataLoader, DataLoader.__iter__, self._iterating(DataLoader.__iter__)),
+            (base, base.__next__, self._bringing(base.__next__, kind)),
+        )
+        with contextlib.ExitStack() as undo:
+            for owner, act, noting in methods:
+                undo.callback(setattr, owner, act.__name__, act)
+                setattr(owner, act.__name__, noting)
+            return undo.pop_all()
 
-@contextlib.contextmanager
-def _noted(region: Callable[[str], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
-    """What this thread begins and ends of a loader, each in a region of its name."""
-    own, kind = threading.current_thread(), private(_ITERATOR)
+    def _here(self) -> list[_Notes]:
+        thread = threading.current_thread()
+        return [notes for notes in self._notes if notes.thread is thread]
 
-    def noted(act: _Act, name: str) -> _Act:
+    def _in_region(self, act: _Act, name: str) -> _Act:
         @functools.wraps(act)
         def noting(*args: Any, **kwargs: Any) -> Any:
-            if threading.current_thread() is not own:
-                return act(*args, **kwargs)
-            with region(name):
+            with contextlib.ExitStack() as regions:
+                for notes in self._here():
+                    regions.enter_context(notes.region(name))
                 return act(*args, **kwargs)
 
         return noting
 
-    iterate = DataLoader.__iter__
-    noted_iterate = noted(iterate, NEXT)
+    def _iterating(self, iterate: _Act) -> _Act:
+        noted = self._in_region(iterate, NEXT)
 
-    @functools.wraps(iterate)
-    def iterating(loader: Any) -> Any:
-        begins_workers = loader.num_workers and not loader.persistent_workers  # has its own region
-        return iterate(loader) if begins_workers else noted_iterate(loader)
+        @functools.wraps(iterate)
+        def iterating(loader: Any) -> Any:
+            begins_workers = loader.num_workers and not loader.persistent_workers  # a region itself
+            return iterate(loader) if begins_workers else noted(loader)
 
-    begin, end = kind.__init__, private(f"{_ITERATOR}._shutdown_workers")
-    with contextlib.ExitStack() as undo:
-        for act, name in ((begin, WORKERS_BEGIN), (end, WORKERS_END)):
-            undo.callback(setattr, kind, act.__name__, act)
-            setattr(kind, act.__name__, noted(act, name))
-        undo.callback(setattr, DataLoader, iterate.__name__, iterate)
-        setattr(DataLoader, iterate.__name__, iterating)
-        yield
+        return iterating
+
+    def _bringing(self, bring: _Act, with_workers: type) -> _Act:
+        @functools.wraps(bring)
+        def bringing(iterator: Any) -> Any:
+            told = [notes.batch for notes in self._here() if notes.batch is not None]
+            if not told:
+                return bring(iterator)
+            start, worked = time.perf_counter_ns(), time.thread_time_ns()
+            try:
+                return bring(iterator)
+            finally:
+                took, worked = time.perf_counter_ns() - start, time.thread_time_ns() - worked
+                name = BESIDE_WORKERS if worked > took / 2 else OF_WORKERS
+                for note in told:
+                    note(name if isinstance(iterator, with_workers) else NEXT, start)
+
+        return bringing
+
+
+_LOADERS = _Loaders()

@@ -78,6 +78,16 @@ def test_the_batches_of_a_loops_own_loader_are_input_and_no_copies_of_its_own() 
     assert "let processes of the DataLoader prepare batches" in advice.text
 
 
+def test_torchs_loaders_are_as_before_after_two_watches_of_a_session() -> None:
+    """The first to end put torch's methods back, and the second those of the first one."""
+    loader = torch.utils.data.DataLoader
+    before = loader.__iter__, type(iter(loader(_Slow()))).__next__
+    settings = kit.Settings(mode="lazy")
+    with kit.Session(settings), kit.watch(steps=2, skip=2), kit.watch(steps=4, skip=2):
+        Loop("kit").train(20)
+    assert (loader.__iter__, type(iter(loader(_Slow()))).__next__) == before
+
+
 class _Slow(torch.utils.data.Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 100
