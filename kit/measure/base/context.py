@@ -7,7 +7,6 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from importlib import import_module
@@ -372,11 +371,11 @@ def _iterable(source: Any) -> Iterable[Any]:
 
 
 def _to(batch: Any, device: str) -> Any:
-    from kit.torch.tensors.containers import mapped, values_of
+    from kit.torch.tensors.containers import mapped
 
-    if hasattr(batch, "to"):
-        return batch.to(device)
-    made = mapped(batch, lambda value: _to(value, device))
-    is_the_loaders = made is batch and values_of(batch) is not None
-    # A step may change its batch, as by `batch.pop("labels")`; a tuple cannot be changed.
-    return copy(made) if is_the_loaders and not isinstance(batch, tuple) else made
+    def sent(value: Any) -> Any:
+        if hasattr(value, "to"):
+            return value.to(device)
+        return mapped(value, sent, anew=True)  # a step may change its batch, not the loader's own
+
+    return sent(batch)

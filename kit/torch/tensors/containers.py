@@ -35,13 +35,17 @@ def _fields(item: Any) -> list[str]:
     return [one.name for one in fields(item) if one.init]
 
 
-def mapped(item: Any, change: Callable[[Any], Any]) -> Any:
-    """A container like this one, of changed things; itself, if it holds nothing that changes."""
+def mapped(item: Any, change: Callable[[Any], Any], *, anew: bool = False) -> Any:
+    """A container like this one, of changed things; itself, if it holds nothing that changes.
+
+    Args:
+        anew: another container then, too, so that a pop() in the one does not change the other.
+    """
     if (values := values_of(item)) is None:
         return item
     made = list(map(change, values))
     if all(map(is_, made, values)):
-        return item
+        return copy(item) if anew and not isinstance(item, tuple) else item
     if isinstance(item, dict):
         changed = copy(item)  # of its own class, such as a ModelOutput, with all that it is beside
         for key, value in zip(list(item), made, strict=True):
