@@ -378,7 +378,7 @@ HIGH = {
 
 @pytest.mark.parametrize("host", HIGH)
 def test_an_explorer_is_as_high_as_it_is_where_other_outputs_scroll(host: str, opening: Opener):
-    css = f"{LOW}<style>{asset('widgets/base/js/page.css')}</style>"
+    css = f"{LOW}<style>{asset('widgets/base/js/live.css')}</style>"
     with opening(offline=True) as browser:
         for kind, is_whole in (("kit-explorer", True), ("other", False)):
             high = f'<p class="{kind}" style="height: 2000px">high</p>'

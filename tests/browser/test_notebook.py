@@ -92,6 +92,8 @@ def opened(offline: Browser, page: Path, canvases: int) -> str:
     """What a page says that is opened as a file, without a network."""
     offline.page.goto(page.as_uri())
     offline.wait_for_canvases(canvases)
+    if page.name == "report.html":  # its figures are there before a run is drawn in them
+        offline.page.wait_for_function("document.documentElement.dataset.shown !== undefined")
     assert (offline.outside, offline.errors()) == ([], [])
     return str(offline.page.locator("body").inner_text())
 
