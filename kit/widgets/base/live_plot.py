@@ -80,9 +80,9 @@ class LivePlot(BokehModel):
 
     def _document_patched(self, event: Any) -> None:
         if event.setter is not self:
+            was_stale, self._is_stale = self._is_stale, True  # first: a cell may end at any moment
             events = notebook_events()
-            if events is not None and not (self._is_stale or self._view_count):
+            if events is not None and not (was_stale or self._view_count):
                 events.register("post_run_cell", self._at_cells_end)
-            self._is_stale = True
         with self._patching:
             super()._document_patched(event)

@@ -52,7 +52,8 @@ def range_metrics(timeline: Timeline, start_ns: int, stop_ns: int) -> RangeMetri
     """
     if stop_ns < start_ns:
         raise TimelineError(f"a range ends at {stop_ns} ns, before it begins at {start_ns} ns")
-    low, high = start_ns + timeline.begin_ns, stop_ns + timeline.begin_ns
+    begin_ns = timeline.begin_ns
+    low, high = start_ns + begin_ns, stop_ns + begin_ns
     kernel = timeline.where(kind="kernel")
     host = ~timeline.where(lane=LOADER)
     devices: dict[str, list[int]] = {}
