@@ -36,10 +36,11 @@ export function sweepCharts(index, shown) {
   const wide = WIDE[swept.length - 1], width = wide && matchMedia(wide.page).matches ? wide.width : NARROW;
   return swept.map(({axis, k, split, lines}) => {
     const caption = element("figcaption", {}, `step time by ${axis.label}; band: what a rerun may take`);
-    const parts = [caption, chart(axis, lines, shown, {k, width})];
+    const most = topOf(lines);
+    const parts = [caption, chart(axis, lines, shown, {k, width, most})];
     if (split >= 0) parts.push(key(axes[split].values, lines, shown.at[k]));
     const known = lines.flat().every(({low, high, doubt}) => doubt || low < high);
-    if (lines.flat().some((point) => point.high > topOf(lines))) {
+    if (lines.flat().some((point) => point.high > most)) {
       parts.push(note("\u25b2 a rerun may take longer than the chart shows; point at it for its end."));
     }
     if (!known) parts.push(note("\u25cb too few steps, or too unequal ones, to know what a rerun may take."));
@@ -126,10 +127,10 @@ function note(text) {
 }
 
 /** @param {import("./grid.js").Axis} axis @param {import("./grid.js").Point[][]} lines
- * @param {import("./grid.js").Cell} shown @param {{k: number, width: number}} size k: number of the axis */
-function chart(axis, lines, shown, {k, width}) {
+ * @param {import("./grid.js").Cell} shown
+ * @param {{k: number, width: number, most: number}} size k: number of the axis; most: milliseconds at the top */
+function chart(axis, lines, shown, {k, width, most}) {
   const {height, gap, right, top, bottom} = BOX;
-  const most = topOf(lines);
   const {texts, left} = textsIn(most);
   const count = axis.values.length;
   const x = (/** @type {number} */ v) => left + (width - left - right) * (count > 1 ? v / (count - 1) : 0.5);
