@@ -24,8 +24,9 @@ export function paintSteps(ctx, {table, view, tones}) {
     ctx.fillStyle = tones.edge;
     if (to - from > 4) for (const x of [from, to]) ctx.fillRect(x - 0.5, top, 1, bottom - top);
     const left = Math.max(from, view.gutter) + 5;
-    // Else the time would stand before a name that is read from the right.
-    const text = `${steps.name[i]}\u200e · ${formatNs(steps.length[i])}`;
+    // Else the time would stand before a name that is read from the right; the mark has a width.
+    const mark = /[^ -~]/.test(steps.name[i]) ? "\u200e" : "";
+    const text = `${steps.name[i]}${mark} · ${formatNs(steps.length[i])}`;
     ctx.fillStyle = tones.ink;
     ctx.fillText(clipText(text, Math.min(to, view.right) - left - 3), left, top + 9.5);
   }
