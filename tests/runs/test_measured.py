@@ -85,7 +85,7 @@ def test_measured_steps_far_longer_than_traced_ones_get_no_verdict() -> None:
     run = recorded((300.0,))
     assert run.doubt == run.limited_by().doubt
     assert "a measured step took 300 ms and a traced one 10 ms" in run.doubt
-    assert "a queue that a thread of the program fills" in summary(run)
+    assert "if a thread fills a queue of batches" in summary(run)
     assert "raise warmup" in summary(run)
     assert "-bound" not in "".join(pages(run).values())
     with_compiles = recorded((300.0, 300.0), 60.0)

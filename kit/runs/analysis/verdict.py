@@ -37,8 +37,8 @@ _ONE_THREAD = "have one thread make all of the loop's steps, and record that"
 _AGAIN = "measure again when nothing else runs: close other programs and notebooks"
 _WARM = (
     "raise warmup, or leave it out (then it lasts until the steps are steady), and measure more "
-    "steps, so that what only the first ones do is over; a queue that a thread of the program "
-    "fills is full again once the profiler has begun: make it shorter"
+    "steps, so that what only the first ones do is over; if a thread fills a queue of "
+    "batches, make that shorter: it is full again once the profiler has begun"
 )
 _LIMITED = (
     "start fewer threads than the limit has cores (NPROC=1 in the environment for XLA, "
