@@ -43,7 +43,7 @@ _DEVICES = {
 def _cores() -> str:
     every, usable = os.cpu_count() or 1, usable_cores()
     limited = f" of {every}, which this process may use" if usable < every else ""
-    return f"{usable} cores{limited}"
+    return f"{format_count(usable, 'core')}{limited}"
 
 
 def doctor(*, full: bool = False) -> tuple[str, bool]:

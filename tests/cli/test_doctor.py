@@ -216,3 +216,9 @@ def test_in_a_folder_that_is_gone_it_works_and_others_say_what_is_wrong(
     for arguments in (["lab", "--no-browser"], ["run", "-m", "train"], ["view", "a.json"]):
         assert cli.main(arguments) == 1
         assert "started in is gone: cd to one that is there\n" in capsys.readouterr().err
+
+
+def test_one_core_is_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said "1 cores of 2"."""
+    monkeypatch.setattr(cli_doctor, "usable_cores", lambda: 1)
+    assert cli_doctor._cores().split(" of ")[0] == "1 core"
