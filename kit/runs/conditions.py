@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from kit.text import format_count, format_number, format_percent
 from kit.trace.devices import OTHER_DEVICES
 from kit.trace.imported import NOT_TRACED, STALLED, TOGETHER
-from kit.trace.kernels import after_steps_fraction, wrong_times
+from kit.trace.kernels import wrong_times
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import says_device
 from kit.trace.timeline import Timeline
@@ -172,18 +172,20 @@ class Unseen:
     cure: str = ""  # "" also where more than a timeline has to be known for that
 
 
-def unseen(timeline: Timeline, environment: Mapping[str, str], not_begun: float) -> Unseen:
+def unseen(
+    timeline: Timeline, environment: Mapping[str, str], *, not_begun: float, after_steps: float
+) -> Unseen:
     """The first reason that holds.
 
     Args:
-        not_begun: `Run.not_begun_fraction`.
+        not_begun, after_steps: `Run.not_begun_fraction`, `Run.after_steps_fraction`.
     """
     is_imported, device = timeline.origin == "imported", environment.get("device", "")
     if is_imported and TOGETHER in environment:
         return Unseen("the file holds the work of several processes", _APART)
     if is_imported and (why := wrong_times(timeline).doubt):
         return Unseen(why, _RECORD_AGAIN)
-    if is_imported and (after_steps := after_steps_fraction(timeline)) >= MUCH:
+    if after_steps >= MUCH:
         said = (
             f"{format_percent(after_steps)} of the kernels' time that the steps launched comes "
             "after the last step: a step is what the host did, and the device is behind it"

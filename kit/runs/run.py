@@ -313,7 +313,8 @@ class Run:
     @cached_property
     def unseen(self) -> Unseen:
         """Why its timeline does not tell what limits a step, and what to do about that."""
-        return unseen(self.timeline, self.environment, self.not_begun_fraction)
+        not_begun, after = self.not_begun_fraction, self.after_steps_fraction
+        return unseen(self.timeline, self.environment, not_begun=not_begun, after_steps=after)
 
     @cached_property
     def withheld(self) -> str:
