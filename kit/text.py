@@ -25,10 +25,12 @@ __all__ = [
     "Column",
     "Lines",
     "Rows",
+    "capital",
     "check_number",
     "check_whole_number",
     "format_bytes",
     "format_count",
+    "format_more",
     "format_ms",
     "format_ns",
     "format_number",
@@ -282,6 +284,16 @@ def format_count(count: float, word: str) -> str:
     """`1 op`, `2,000 ops`, `0.25 ops` of a mean: one, if that is what is shown."""
     shown = f"{count:,}" if isinstance(count, int) else format_number(count)
     return f"{shown} {word}{'' if shown == '1' else 's'}"
+
+
+def format_more(count: int, what: str, before: str = "\n") -> str:
+    """What stands below a table that leaves so many rows out: `(3 more lines)`; "" if none."""
+    return f"{before}({format_count(count, f'more {what}')})" if count > 0 else ""
+
+
+def capital(text: str) -> str:
+    """A text as a sentence begins, with a capital letter; what follows stays as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def is_whole_number(value: object, at_least: int) -> bool:

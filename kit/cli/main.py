@@ -41,7 +41,7 @@ from kit.errors import KitError, SettingsError
 from kit.files import as_path
 from kit.formats.readers import readers_text
 from kit.reports.target import check_report_target
-from kit.text import WHOLE, format_count, safe_terminal, write_plainly
+from kit.text import WHOLE, capital, format_count, safe_terminal, write_plainly
 
 __all__ = ["main", "report_main"]
 
@@ -102,7 +102,7 @@ def _cure(act: Callable[[argparse.Namespace], int], unknown: Sequence[str]) -> s
     given = next((text.partition("=")[0] for text in unknown if text.startswith("--")), "")
     own = f"{verb.rest} own arguments stand after --" if verb.rest else ""
     if close := get_close_matches(given, names, n=1, cutoff=0.75):
-        return f"; did you mean {close[0]}? {own[:1].upper()}{own[1:]}".rstrip()
+        return f"; did you mean {close[0]}? {capital(own)}".rstrip()
     return f"; {own}" if own else ""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, named
 from kit.text import safe_terminal
 
 __all__ = ["before_exec", "find_module", "own_main", "run_in"]
@@ -114,6 +114,4 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             return None
         package = safe_terminal(name.rpartition(".")[0])
-        raise SettingsError(
-            f"the package {package} cannot be imported: {type(error).__name__}: {error}"
-        ) from None
+        raise SettingsError(f"the package {package} cannot be imported: {named(error)}") from None

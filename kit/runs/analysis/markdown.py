@@ -11,7 +11,7 @@ from kit.runs.change import time_notes
 from kit.runs.run import Run
 from kit.runs.sources import code_by_site
 from kit.text import (
-    format_count,
+    format_more,
     format_ms,
     format_ns,
     format_number,
@@ -95,7 +95,7 @@ def _lines(run: Run) -> list[str]:
         for r in rows[:_TOP_LINES]
     ]
     head = ("line", *(f"{name} a step" for name in known))
-    table = markdown_table(head, cells) + _more(len(rows) - _TOP_LINES, "line")
+    table = markdown_table(head, cells) + format_more(len(rows) - _TOP_LINES, "line", "\n\n")
     return ["## Lines", table] if cells else []
 
 
@@ -117,12 +117,8 @@ def _kernels(run: Run) -> str:
     ]
     head = ("kernel", *["segment"] * of_segments, "runs", f"time{each}", "mean of a run",
             "share of kernel time")  # fmt: skip
-    more = _more(len(every) - _TOP_KERNELS, "kernel")
+    more = format_more(len(every) - _TOP_KERNELS, "kernel", "\n\n")
     return markdown_table(head, rows) + more if rows else _NONE
-
-
-def _more(count: int, what: str) -> str:
-    return f"\n\n({format_count(count, f'more {what}')})" if count > 0 else ""
 
 
 def _syncs(run: Run) -> str:

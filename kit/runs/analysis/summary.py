@@ -22,6 +22,7 @@ from kit.runs.sources import code_by_site
 from kit.text import (
     format_bytes,
     format_count,
+    format_more,
     format_ms,
     format_ns,
     format_number,
@@ -131,7 +132,7 @@ def _syncs(run: Run, limit: int) -> str:
         for r in rows[:limit]
     ]
     heads = ("sync point", "cause", "a step", "wait ms", "then idle", "through")
-    shown = terminal_table(heads, cells, left=(0, 1, 5)) + _more(len(rows) - limit, "place")
+    shown = terminal_table(heads, cells, left=(0, 1, 5)) + format_more(len(rows) - limit, "place")
     return f"{shown}\nwaits: mean over {waits.which}; idle: in the traced steps"
 
 
@@ -153,7 +154,7 @@ def _gaps(run: Run) -> str:
     if not cells:
         return ""
     heads = ("why the device was idle", "line", unit, "share")
-    return terminal_table(heads, cells, left=(0, 1)) + _more(len(rows) - _FEW, "cause")
+    return terminal_table(heads, cells, left=(0, 1)) + format_more(len(rows) - _FEW, "cause")
 
 
 def _kernels(run: Run, limit: int) -> str:
@@ -171,7 +172,7 @@ def _kernels(run: Run, limit: int) -> str:
     if not cells:
         return ""
     heads = ("kernel", "runs", f"ms{each}", "of kernel time")
-    return terminal_table(heads, cells) + _more(len(rows) - limit, "kernel")
+    return terminal_table(heads, cells) + format_more(len(rows) - limit, "kernel")
 
 
 def _callers(run: Run, limit: int) -> str:
@@ -248,7 +249,7 @@ def _lines(run: Run, limit: int) -> str:
         for row in rows[:limit]
     ]
     heads = ["line", *(f"{head} ms" for head in parts), ""]
-    shown = terminal_table(heads, cells, left=(0, len(heads) - 1)) + _more(
+    shown = terminal_table(heads, cells, left=(0, len(heads) - 1)) + format_more(
         len(rows) - limit, "line"
     )
     return f"{shown}\nrecording: {HOW_TIMED}" if any(t >= 0 for t in run.recorded_ns) else shown
@@ -269,7 +270,3 @@ def _advice(found: Verdict | None) -> str:
         tail = f"  [{change}]" if change else ""
         lines.append(f"  {saving}{safe_terminal(advice.text, 600)}{tail}")
     return "\n".join(["what would help", *lines]) if lines else ""
-
-
-def _more(count: int, what: str) -> str:
-    return f"\n({format_count(count, f'more {what}')})" if count > 0 else ""

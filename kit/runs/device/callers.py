@@ -21,7 +21,7 @@ from kit.runs.sources import code_by_site
 from kit.text import (
     Column,
     Rows,
-    format_count,
+    format_more,
     format_ms,
     format_number,
     format_share,
@@ -240,9 +240,9 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
         ]
         for row in shown
     ]
-    left = len(rows) - len(shown)
-    more = f"\n({format_count(left, 'more row')})" * (left > 0)
-    return terminal_table(heads, cells, left=(0, len(heads) - 2, len(heads) - 1)) + more
+    last = len(heads) - 1
+    text = terminal_table(heads, cells, left=(0, last - 1, last))
+    return text + format_more(len(rows) - len(shown), "row")
 
 
 def _most(found: tuple[str, str], codes: Mapping[str, str] | None) -> tuple[str, str]:

@@ -21,7 +21,15 @@ from kit.runs.bulk_sizes import size_text
 from kit.runs.change import traced_text
 from kit.runs.labels import VALUES, device_of, is_of_strangers
 from kit.runs.run import Run
-from kit.text import format_count, format_ms, format_number, format_percent, format_share, safe_html
+from kit.text import (
+    capital,
+    format_count,
+    format_ms,
+    format_number,
+    format_percent,
+    format_share,
+    safe_html,
+)
 from kit.trace import SyncRow
 from kit.trace.kinds import CATEGORY_ROWS
 from kit.trace.metrics import waits_of
@@ -34,7 +42,6 @@ from kit.widgets.base.theme import COLORS, FAINT, KEPT
 __all__ = [
     "amount",
     "breakdown_html",
-    "capital",
     "doubt_html",
     "failure_html",
     "place_html",
@@ -277,11 +284,6 @@ def folded(line: str, body: str) -> str:
 def sentence(text: str) -> str:
     style = f"font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px;overflow-wrap:anywhere"
     return f'<div style="{style}">{text}</div>' if text else ""
-
-
-def capital(text: str) -> str:
-    """A text as a sentence begins, with a capital letter; what follows stays as it is."""
-    return text[:1].upper() + text[1:]
 
 
 def amount(value: float) -> str:

@@ -18,14 +18,13 @@ from kit.runs.analysis.memory import (
     variant_memory,
 )
 from kit.runs.run import Run
-from kit.text import format_bytes, format_count, format_ns, format_percent, safe_html
+from kit.text import capital, format_bytes, format_count, format_ns, format_percent, safe_html
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.tables import (
     MUTED,
     TRACK,
     amount,
     bar_html,
-    capital,
     folded,
     not_shown,
     place_html,

@@ -11,11 +11,11 @@ from ipywidgets import HTML, Button, HBox, Layout
 from kit.runs.analysis.cures import Advice, change_text
 from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.run import Run
-from kit.text import safe_html
+from kit.text import capital, safe_html
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, capital, section, sentence
+from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, section, sentence
 from kit.widgets.base.theme import COLORS
 
 __all__ = ["AGAIN", "AdviceView", "advice_html"]

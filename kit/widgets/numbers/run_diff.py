@@ -11,7 +11,7 @@ from ipywidgets import HTML
 
 from kit.runs.analysis.diff import Change, NodeChange, RunDiff
 from kit.runs.analysis.rows import rest_texts
-from kit.text import format_count, format_ms, format_percent, safe_html
+from kit.text import capital, format_count, format_ms, format_percent, safe_html
 from kit.widgets.base.change import change_html
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
@@ -19,7 +19,6 @@ from kit.widgets.base.tables import (
     MONO,
     MUTED,
     amount,
-    capital,
     not_shown,
     section,
     sentence,
