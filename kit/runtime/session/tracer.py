@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Tracer:
         self._streams = streams
         self._stepper = stepper
         self._reads = reads
+        self._open: set[tuple[int, str, str]] = set()  # spans: thread, kind and name
 
     def trace(self, steps: Callable[[Callable[[], None]], None], *, lead_in: int) -> TracedSteps:
         """Run steps under the profiler; see `Session.trace`."""
@@ -91,16 +93,24 @@ class Tracer:
     @contextlib.contextmanager
     def span(self, kind: str, name: str, *, at_least_ns: int = 0) -> Iterator[None]:
         """A span of the thread that asks, for the time of the block."""
-        start = time.perf_counter_ns()
+        start, key = time.perf_counter_ns(), (threading.get_ident(), kind, name)
+        is_inner = key in self._open
+        self._open.add(key)
         try:
             yield
         finally:
-            self.note(kind, name, start, at_least_ns=at_least_ns)
+            if not is_inner:
+                self._open.discard(key)
+                self.note(kind, name, start, at_least_ns=at_least_ns)
 
     def note(self, kind: str, name: str, start_ns: int, *, at_least_ns: int = 0) -> None:
-        """A span of the thread that asks, from then until now."""
+        """A span of the thread that asks, from then until now.
+
+        Inside of an open one of its kind and name it is a part of that.
+        """
         stop_ns = time.perf_counter_ns()
-        if stop_ns - start_ns >= at_least_ns:
+        is_inner = (threading.get_ident(), kind, name) in self._open
+        if stop_ns - start_ns >= at_least_ns and not is_inner:
             self._issuer.spans.add(name, kind, start_ns, stop_ns, self._streams.here.lane)
 
     def forget(self) -> None:

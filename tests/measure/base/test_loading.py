@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,10 @@ def test_prefetch_moves_preparation_and_copy_to_the_loaders_lane() -> None:
     plain, ahead = (kit.run(reading, QUICK.replace(prefetch=k)) for k in (0, 2))
     assert {"next batch", "copy to device"} <= set(spans_of(plain, "host/main"))
     assert "host/loader" not in plain.timeline.lanes
+    batches = sorted(
+        (s.start_ns, s.stop_ns) for s in plain.timeline.spans if s.name == "next batch"
+    )  # torch's loader brings them inside of the context's, which says it already
+    assert all(a[1] <= b[0] for a, b in pairwise(batches))
     assert {"next batch", "copy to device"} <= set(spans_of(ahead, "host/loader"))
     assert set(spans_of(ahead, "host/main")) <= {"waiting for a batch"}
     assert ahead.losses == plain.losses
