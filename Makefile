@@ -21,7 +21,8 @@ comma := ,
 # The tests of `make quick`, but for those that NOT_QUICK's markers name: they read, draw and count,
 # and compile next to nothing.
 QUICK := $(addprefix tests/,cli formats ir reports runs trace widgets runtime/engine \
-	test_docs.py test_environment.py test_layers.py test_makefile.py test_public.py test_sizes.py)
+	repository/test_docs.py repository/test_environment.py repository/test_makefile.py \
+	test_layers.py test_public.py test_sizes.py)
 # The order of the files is that of tests/conftest.py: the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # The tests with a mark. One that fails (status 1) runs once more alone, where nothing takes time from

@@ -1,8 +1,8 @@
 """Draw the three pictures of docs/architecture.md into docs/images: `make pictures`, a second.
 
 `folders` is read from the table in tests/test_layers.py; `one_op` and `threads` from the tables
-here. Each file carries the hash of what it was drawn from: tests/test_docs.py says when a table has
-changed and the picture has not.
+here. Each file carries the hash of what it was drawn from: tests/repository/test_docs.py says when
+a table has changed and the picture has not.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ LONG_FILES = (
     "tests/browser/test_notebook.py",
     "tests/measure/many/test_launch.py",
     "tests/measure/many/test_deaths.py",
-    "tests/test_notebooks.py",
+    "tests/repository/test_notebooks.py",
     "tests/gpu_check/test_whole.py",
     "tests/reliability/stops/test_interrupts.py",
     "tests/workloads/test_convnets.py",

@@ -1,6 +1,6 @@
 """Notebooks in a real JupyterLab: run, moved, and what they show exported and opened offline.
 
-`test_notebooks.py` runs the others without a page.
+`tests/repository/test_notebooks.py` runs the others without a page.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from kit.widgets.base.tables import table
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
-from tests.browser.timelines import PLOT
+from tests.browser.timeline.page import PLOT
 from tests.factories import make_run, native_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]

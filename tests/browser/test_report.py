@@ -16,7 +16,7 @@ from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.browser.labserver import Browser
-from tests.browser.test_timeline import PLOT, state
+from tests.browser.timeline.test_view import PLOT, state
 from tests.factories import make_run, one_span_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]

@@ -19,7 +19,7 @@ from scripts.kept_outputs import GALLERY, faults, stamp
 from tests.browser.test_notebook import LIVE
 from tests.smaller import with_smaller_bert
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MOST_CELLS = 12  # of code
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 

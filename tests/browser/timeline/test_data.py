@@ -15,7 +15,7 @@ from kit.trace.active import launches
 from kit.widgets.timeline.range import range_metrics
 from kit.widgets.timeline.view import timeline_payload
 from tests.browser.labserver import Browser
-from tests.browser.timelines import (
+from tests.browser.timeline.page import (
     DATA_JS,
     jsonable,
     open_page,

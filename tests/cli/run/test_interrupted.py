@@ -196,7 +196,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(text)
     command = [sys.executable, "-W", "ignore", "-m", "kit", "run", "train.py", "--skip", "2"]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     return subprocess.run(
         [*around, *command, "--save", "a.kitrun", *arguments], cwd=folder, env=env,
         capture_output=True, text=True, timeout=200,

@@ -13,7 +13,7 @@ from kit.widgets.timeline.range import range_metrics
 from kit.widgets.timeline.view import timeline_payload
 from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
-from tests.browser.timelines import (
+from tests.browser.timeline.page import (
     PLOT,
     jsonable,
     open_page,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 TABLE = PAGE.split("## What is promised, and what holds it")[1].split("\n## ")[0]
 ROWS = [line.strip("|").split("|") for line in TABLE.splitlines() if line.startswith("|")][2:]

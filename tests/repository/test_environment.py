@@ -10,7 +10,7 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONDA_NAMES = {  # pip name -> conda-forge name
     "torch": "pytorch",
     "graphviz": "python-graphviz",
