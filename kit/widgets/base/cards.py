@@ -24,16 +24,21 @@ __all__ = ["headline_changes", "headline_html", "note_box"]
 _FEW_STEPS = 10  # below, a spread of deciles would be made up between two of them
 
 
-def headline_html(run: Run, previous: Run | None = None) -> str:
+def headline_html(
+    run: Run, previous: Run | None = None, found: Mapping[str, Difference] | None = None
+) -> str:
     """Five cards: step time, busy and overlap fraction, sync wait, sync points; and their change.
 
     A change is a sign, an arrow, a number and the word "better" or "worse": colour is not needed.
     What the spread exceeds is not called a change; see `kit.runs.change`.
+
+    Args:
+        found: what `headline_differences` gives of the two runs, where that is known already.
     """
     now, waits = run.headline(), waits_of(run)
     changes = {}
     if previous is not None:
-        found = headline_differences(previous, run)
+        found = found or headline_differences(previous, run)
         changes = headline_changes(found, is_by_sample=has_other_samples(previous, run))
     of = "no step was measured" if run.knows_waits else why_waits_unknown(run)
     if waits.steps:

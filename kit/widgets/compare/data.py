@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kit.errors import SettingsError
-from kit.runs.analysis.headline import headline_differences
+from kit.runs.analysis.headline import Headlines
 from kit.runs.bulk_sizes import size_text
 from kit.runs.change import Difference, doubt_of, middle_ms, steps_difference, within_text
 from kit.runs.compiles import COMPILED
@@ -155,7 +155,8 @@ def comparison_rows(
         change = _step_difference(baseline, i, every, by_sample=by_sample)
         row = _row(run, every[i], label, base_ms, None if i == baseline else change)
         rows.append(replace(row, doubt=doubt_of(run, *every[i]), by_sample=by_sample))
-    found = {c.head: _best(c, rows, runs, every) for c in COLUMNS if c.best}
+    headlines = Headlines(runs)
+    found = {c.head: _best(c, rows, headlines, every) for c in COLUMNS if c.best}
     return tuple(
         replace(
             row,
@@ -167,7 +168,7 @@ def comparison_rows(
 
 
 def _best(
-    column: Column, rows: Sequence[ComparisonRow], runs: Sequence[Run], every: Sequence[Any]
+    column: Column, rows: Sequence[ComparisonRow], headlines: Headlines, every: Sequence[Any]
 ) -> tuple[set[int], set[int]]:
     """The places of the best value and of those as good; else of those that may be the best.
 
@@ -178,7 +179,7 @@ def _best(
         return set(), set()
     first = (min if column.best == "least" else max)(values, key=values.__getitem__)
     kinds = {
-        i: "same" if v == values[first] else _difference(column.by, first, i, runs, every).kind
+        i: "same" if v == values[first] else _difference(column.by, first, i, headlines, every).kind
         for i, v in values.items()
     }
     good = {i for i, kind in kinds.items() if kind == "same"}
@@ -189,11 +190,11 @@ def _best(
 
 
 def _difference(
-    field: str, i: int, k: int, runs: Sequence[Run], every: Sequence[Any]
+    field: str, i: int, k: int, headlines: Headlines, every: Sequence[Any]
 ) -> Difference:
     if field in ("step_ms", "sample_ms"):
         return _step_difference(i, k, every, by_sample=field == "sample_ms")
-    return headline_differences(runs[i], runs[k])[field]
+    return headlines.differences(i, k)[field]
 
 
 def _step_difference(i: int, k: int, every: Sequence[Any], *, by_sample: bool) -> Difference:

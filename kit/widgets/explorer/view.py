@@ -40,7 +40,6 @@ from kit.widgets.explorer.log import RunLog
 from kit.widgets.explorer.pictures import Pictures
 from kit.widgets.explorer.rerun import PrepareStep, Reruns, RunStep
 from kit.widgets.numbers.advice import AGAIN
-from kit.widgets.numbers.headline import changed_text
 from kit.widgets.views import VIEWS, ViewRow
 
 __all__ = ["Explorer"]
@@ -264,7 +263,7 @@ class Explorer(View):
             self._reruns.answer(known)
             self._show(known, None)
             said = f"measured before, and shown again: {AGAIN!r} measures these settings anew"
-            self.actions.say(said, is_news=True, more=_since(self._before, known))
+            self.actions.say(said, is_news=True, more=self.views["headline"].changed)
 
     def _show(self, run: Run, expected: Prediction | None) -> None:
         if run is not self.run:  # undo may lead back to it, from settings that were not measured
@@ -298,8 +297,8 @@ class Explorer(View):
             took_s = time.perf_counter() - self._started_s
             said = f"measured in {took_s:.1f} s{_off(run)}{_compiled(run)}"
             try:
-                self.actions.say(said, is_news=True, more=_since(self.run, run))
                 self._show(run, self._foresight.expected(run.settings))
+                self.actions.say(said, is_news=True, more=self.views["headline"].changed)
             except BaseException:
                 self._is_answered = False  # by the failure that follows
                 raise
@@ -367,11 +366,6 @@ def _heading(title: str) -> HTML:
         f'overflow-wrap:anywhere">{safe_html(title, 120)}</div>',
         layout=Layout(margin="0"),
     )
-
-
-def _since(before: Run | None, run: Run) -> str:
-    """What changed since the run before; nothing if there is none."""
-    return "" if before is None else changed_text(before, run)
 
 
 def _off(run: Run) -> str:

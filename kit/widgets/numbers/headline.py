@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kit.runs.analysis.headline import headline_differences
 from kit.runs.analysis.sentence import change_sentence, is_told
+from kit.runs.change import Difference
 from kit.runs.knob import knobs_of
 from kit.runs.labels import has_other_samples
 from kit.runs.run import Run
@@ -15,19 +18,21 @@ from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import FONT, INK, MUTED
 from kit.widgets.base.theme import BACKGROUND, MODEL, MODEL_EDGE
 
-__all__ = ["HeadlineView", "changed_html", "changed_text", "modelled_html", "still_html"]
+__all__ = ["HeadlineView", "changed_html", "modelled_html", "still_html"]
 
 
 class HeadlineView(HtmlView):
-    """The headline of `run`; assigning `run` redraws, without a change since another run."""
+    """The headline of `run`; assigning `run` redraws, without a change since another run.
+
+    `changed` is what it says of the change, without markup, for those who hear it: `batch size 4 →
+    8: a step takes 9 ms ...`; "" where no run is compared.
+    """
 
     def __init__(self) -> None:
         self._before: Run | None = None
         self._prediction: Prediction | None = None
-        self._still = ""
-        super().__init__(
-            "headline", lambda run: self._above(run) + headline_html(run, self._before)
-        )
+        self._still = self.changed = ""
+        super().__init__("headline", self._drawn)
         self.html.layout.margin = "2px 2px 10px"
 
     def show(
@@ -54,39 +59,45 @@ class HeadlineView(HtmlView):
         finally:
             self._before, self._prediction, self._still = None, None, ""
 
-    def _above(self, run: Run) -> str:
-        """What stands above the cards: whose numbers they are, or what changed."""
+    def _drawn(self, run: Run) -> str:
+        """The cards, and above them whose numbers they are, or what changed."""
+        self.changed, before = "", self._before
+        found = None if before is None else headline_differences(before, run)
         if self._prediction is not None:
-            return modelled_html(self._prediction)
-        return self._still + ("" if self._before is None else changed_html(self._before, run))
+            above = modelled_html(self._prediction)
+        elif before is None or found is None:
+            above = self._still
+        else:
+            above = self._still + changed_html(before, run, found)
+            self.changed = f"{_head(before, run)}: {_sentence(before, run, found)}"
+        return above + headline_html(run, before, found)
 
 
-def changed_html(old: Run, new: Run) -> str:
-    """Which settings were moved, and what that changed, in one sentence."""
-    head, said, is_changed = _changed(old, new, known_doubt=new.doubt)  # a box says the doubt
-    said = safe_html(said, 600)
-    if is_changed:
+def changed_html(old: Run, new: Run, found: Mapping[str, Difference] | None = None) -> str:
+    """Which settings were moved, and what that changed, in one sentence; `found` as for the cards.
+
+    A box says the doubt of the new run.
+    """
+    found = found or headline_differences(old, new)
+    said = safe_html(_sentence(old, new, found, known_doubt=new.doubt), 600)
+    if is_told(found):
         said = f"<b>{said}</b>"
     return (
         f'<div class="kit-changed" style="font:13px/1.45 {FONT};color:{INK};margin-bottom:8px">'
-        f'<span style="color:{MUTED}">{safe_html(head, 300)}:</span> {said}.'
+        f'<span style="color:{MUTED}">{safe_html(_head(old, new), 300)}:</span> {said}.'
         "</div>"
     )
 
 
-def changed_text(old: Run, new: Run) -> str:
-    """The same without markup, for those who hear it: `batch size 4 → 8: a step takes 9 ms ...`."""
-    head, said, _ = _changed(old, new)
-    return f"{head}: {said}"
-
-
-def _changed(old: Run, new: Run, *, known_doubt: str = "") -> tuple[str, str, bool]:
-    """Which settings were moved, what that changed, and whether anything is told from noise."""
+def _head(old: Run, new: Run) -> str:
+    """Which settings were moved."""
     moved = _moved(old.settings, new.settings)
-    head = "; ".join(f"{label} {a} → {b}" for label, a, b in moved) or "Since the run before"
+    return "; ".join(f"{label} {a} → {b}" for label, a, b in moved) or "Since the run before"
+
+
+def _sentence(old: Run, new: Run, found: Mapping[str, Difference], *, known_doubt: str = "") -> str:
     unit = "sample" if has_other_samples(old, new) else "step"
-    found = headline_differences(old, new)
-    return head, change_sentence(found, unit=unit, known_doubt=known_doubt), is_told(found)
+    return change_sentence(found, unit=unit, known_doubt=known_doubt)
 
 
 def _moved(old: Settings, new: Settings) -> list[tuple[str, str, str]]:

@@ -11,6 +11,7 @@ import pytest
 from ipywidgets import HTML
 
 from kit.errors import Cancelled, SettingsError
+from kit.runs.analysis.headline import Headlines
 from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
 from kit.widgets.explorer.rerun import Newest, Reruns
@@ -116,8 +117,11 @@ def test_above_the_cards_it_says_whose_they_still_are(explore, how, what, change
     assert "Still " not in headline.value
 
 
-def test_what_a_move_has_changed_is_announced_too(explore):
-    explorer = explore()
+def test_what_a_move_has_changed_is_worked_out_once_and_announced_too(explore, monkeypatch):
+    explorer, pairs, differences = explore(), [], Headlines.differences
+    monkeypatch.setattr(
+        Headlines, "differences", lambda *pair: pairs.append(pair[0]._runs) or differences(*pair)
+    )
     explorer.wait(LONG_S)
     announced = explorer.actions.announcer
     assert "→" not in announced.value  # there is nothing to compare with
@@ -129,6 +133,9 @@ def test_what_a_move_has_changed_is_announced_too(explore):
         assert "batch size" in said
         assert unescape(announced.value).endswith(unescape(said).strip("."))
         assert explorer.actions.status.value.count("→") == 0  # it stands above the cards
+        now = [pair for pair in pairs if pair[1] is explorer.run]
+        assert len(now) == 1
+        pairs.clear()
 
 
 def test_where_no_model_can_tell_the_cards_say_whose_they_are_while_it_measures(explore):

@@ -40,7 +40,7 @@ function found(kind, i, near) {
 }
 
 /** The row at a height, or -1. @param {import("./table.js").Table} table @param {number} y */
-export function rowAt(table, y) {
+function rowAt(table, y) {
   const {top, height} = table.rows;
   for (let row = 0; row < top.length; row++) if (y >= top[row] && y <= top[row] + height[row]) return row;
   return -1;
@@ -60,7 +60,7 @@ export function laneAt(table, y) {
  * @param {number} slack
  * @returns {[number, number]} index or -1, how many are that near
  */
-export function spanAt(table, row, time, slack) {
+function spanAt(table, row, time, slack) {
   const {start, stop, count, hidden, key} = table;
   const [low, high] = inRange(table, row, time - slack, time + slack + 1);
   let best = -1, near = 0, isOn = false;
