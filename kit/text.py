@@ -59,6 +59,8 @@ _MOST_BITS = 128  # of a number that an error shows in digits
 WHOLE = sys.maxsize  # the limit of a text that is not cut, because it is data
 _REPLACED = "\ufffd"  # what stands where a character was that is not shown
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|#~$])")
+# Words that are read from the right, as those of Hebrew and Arabic.
+_FROM_RIGHT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc](?:\s*[\u0590-\u08ff\ufb1d-\ufefc])*")
 _MATH = re.compile(r"\$(?=\$)|\\(?=[(\[])")  # what follows would begin a formula of bokeh's
 _FORMULA = tuple("=+-@＝＋－＠")  # some spreadsheets take the wide ones, too
 _PLAIN = {
@@ -73,12 +75,15 @@ _HALF = 0.5
 _BYTE_UNITS = ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
 
 
-def safe_html(text: object, limit: int = 160) -> str:
+def safe_html(text: object, limit: int = 160, *, is_read: bool = True) -> str:
     """Text for HTML, between tags or in an attribute: escaped, and cut in the middle if longer.
 
-    Line breaks and tabs are kept: they are no markup, and code and tracebacks need them.
+    Line breaks and tabs are kept: they are no markup, and code and tracebacks need them. Where it
+    `is_read`, and not compared by a script, a mark that is not seen follows words that are read
+    from the right: a number behind these would stand before them.
     """
-    return escape(_cut_middle(_clean(str(text), keep="\n\t"), limit), quote=True)
+    shown = escape(_cut_middle(_clean(str(text), keep="\n\t"), limit), quote=True)
+    return _FROM_RIGHT.sub("\\g<0>\u200e", shown) if is_read and not shown.isascii() else shown
 
 
 def quoted_page(page: str) -> str:
@@ -441,8 +446,5 @@ class Lines(str):
         return str(self)
 
     def _repr_html_(self) -> str:
-        lines = "".join(
-            f'<div style="white-space:pre-wrap">{safe_html(x, WHOLE)}</div>'
-            for x in self.split("\n")
-        )
-        return f'<div style="font-family:monospace;font-size:12px">{lines}</div>'
+        look = "font-family:monospace;font-size:12px;white-space:pre-wrap"
+        return f'<div style="{look}">{safe_html(self, WHOLE)}</div>'

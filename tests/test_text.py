@@ -96,9 +96,18 @@ def test_html_is_text_and_nothing_else_between_tags_and_in_attributes(text: str)
     assert page.tags == ["p"]
     assert len(page.attributes) == 1
     assert page.attributes[0] == ("title", page.text)
+    assert Reader(safe_html(text, 50, is_read=False)).text == page.text.replace("\u200e", "")
+    page.text = page.text.replace("\u200e", "")
     assert shown(page.text)
     assert len(page.text) <= 50
     safe.encode("utf-8")
+
+
+def test_in_html_a_number_stands_behind_a_name_that_is_read_from_the_right():
+    """By the rules of Unicode a number behind such letters would stand before them."""
+    assert safe_html("רשת.py:149 waits") == "רשת\u200e.py:149 waits"
+    assert safe_html("שלום עולם 12 ms; نموذج") == "שלום עולם\u200e 12 ms; نموذج\u200e"
+    assert safe_html("רשת 12", is_read=False) == "רשת 12"
 
 
 @given(anything)
@@ -322,7 +331,8 @@ def test_rows_make_a_strangers_text_safe():
 def test_lines_show_themselves_as_lines():
     said = Lines("a & b\nc")
     assert (said, repr(said)) == ("a & b\nc", "a & b\nc")
-    assert said._repr_html_().count("<div") == 3
+    assert ">a &amp; b\nc<" in said._repr_html_()
+    assert "white-space:pre-wrap" in said._repr_html_()
     assert "x" * 9000 in Lines("x" * 9000)._repr_html_()  # a long line is not cut
 
 

@@ -64,7 +64,8 @@ def _label(run: Run) -> str:
     """What its owner calls the run."""
     if not run.label:
         return ""
-    return f'<div style="font:600 13px/1.45 {FONT};color:{INK}">{safe_html(run.label, 200)}</div>'
+    look = f"font:600 13px/1.45 {FONT};color:{INK};margin-bottom:4px"
+    return f'<div style="{look}">{safe_html(run.label, 200)}</div>'
 
 
 def _doubt(run: Run) -> str:

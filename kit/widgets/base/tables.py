@@ -378,8 +378,9 @@ def row_attributes(i: int, picked: Selection) -> str:
     """
     site = next(iter(picked.sites)) if len(picked.sites) == 1 else ""
     return (
-        f'data-row="{i}" data-site="{safe_html(site, 400)}" '
-        f'data-nodes="{ranges_text(picked.nodes)}" data-label="{safe_html(picked.label, 100)}"'
+        f'data-row="{i}" data-site="{safe_html(site, 400, is_read=False)}" '
+        f'data-nodes="{ranges_text(picked.nodes)}" '
+        f'data-label="{safe_html(picked.label, 100, is_read=False)}"'
     )
 
 
