@@ -210,7 +210,7 @@ class SweepError(KitError, RuntimeError):
         lines = []
         for cell, error in self.failures.items():
             values = ", ".join(f"{name}={getattr(cell, name)!r}" for name in self.names)
-            lines.append(f"  {values or cell}: {type(error).__name__}: {_first_line(error)}")
+            lines.append(f"  {values or cell}: {named_in_a_line(error)}")
         super().__init__(
             f"{_cells(len(self.failures))} of a sweep failed, {len(self.runs)} finished:\n"
             + "\n".join(lines)
@@ -258,6 +258,12 @@ def named(error: BaseException, most: int | None = None) -> str:
     return f"{type(error).__name__}{': ' if text else ''}{text}"
 
 
+def named_in_a_line(error: BaseException) -> str:
+    """The same of the first line of what it says, without the end of a long one."""
+    text = words_of(error).strip().split("\n", 1)[0][:300]
+    return f"{type(error).__name__}{': ' if text else ''}{text}"
+
+
 def note(error: BaseException, text: str) -> None:
     """Add a note to a program's error, which stays the one that is raised if it takes none."""
     with suppress(Exception):  # a frozen dataclass, or a method of its own
@@ -289,7 +295,3 @@ def but_of_handlers() -> Iterator[None]:
 
 def _cells(count: int) -> str:
     return f"{count} cell{'s' * (count != 1)}"
-
-
-def _first_line(error: BaseException) -> str:
-    return words_of(error).strip().split("\n", 1)[0][:300] or "(no message)"

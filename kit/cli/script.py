@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from kit.cli.module import run_in
-from kit.errors import RAISED_AT, SettingsError, words_of
+from kit.errors import RAISED_AT, SettingsError, named, words_of
 from kit.files import in_packages
 from kit.text import WHOLE, safe_terminal
 
@@ -285,8 +285,7 @@ def error_text(error: BaseException, script: Path, *, full: bool = False) -> str
     """
     if full:
         return "".join(traceback.format_exception(error)).rstrip()
-    said = words_of(error)
-    lines = [f"{type(error).__name__}{': ' if said else ''}{said}"]
+    lines = [named(error)]
     if isinstance(error, SystemExit):
         lines = [f"the script ended itself, with exit status {error.code!r}"]
     place = _place(error, script)

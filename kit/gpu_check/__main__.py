@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from kit.gpu_check.base.checks import NOT_OK, NOT_RUN, OK
+from kit.gpu_check.base.checks import NOT_OK, OK
 from kit.gpu_check.runner import run_parts
 from kit.gpu_check.summary import MARKDOWN
 from kit.gpu_check.table import PARTS, part_of
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"kit.gpu_check: the results cannot be written: {error}", file=sys.stderr)
         return 1
     counts = found.counts()
-    print(", ".join(f"{counts[state]} {state}" for state in (OK, NOT_OK, NOT_RUN)))
+    print(found.counted())
     for checks in found.checks.values():
         for check in checks.values():
             if check.state == NOT_OK:

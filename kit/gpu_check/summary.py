@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,11 @@ class Summary:
         """How many checks are in each state."""
         return Counter(c.state for checks in self.checks.values() for c in checks.values())
 
+    def counted(self) -> str:
+        """The same, as a person reads it."""
+        counts = self.counts()
+        return ", ".join(f"{counts[state]} {state}" for state in (OK, NOT_OK, NOT_RUN))
+
     def write(self) -> None:
         """Write both files anew, each whole."""
         write_whole(self._folder / JSON, json.dumps(self._as_dict(), indent=1).encode())
@@ -79,7 +85,7 @@ class Summary:
                 "part": part.letter,
                 "what": part.what,
                 "seconds": self._seconds.get(part.letter),
-                "checks": [c.as_dict() for c in self.checks[part.letter].values()],
+                "checks": [asdict(c) for c in self.checks[part.letter].values()],
                 "tables": list(self._tables[part.letter].values()),
             }
             for part in PARTS
@@ -88,9 +94,7 @@ class Summary:
         return {**head, "facts": self.facts, "parts": parts}
 
     def _as_markdown(self) -> str:
-        counts = self.counts()
-        said = ", ".join(f"{counts[state]} {state}" for state in (OK, NOT_OK, NOT_RUN))
-        lines = [f"# {safe_markdown(self.title)}", "", f"Checks: {said}.", ""]
+        lines = [f"# {safe_markdown(self.title)}", "", f"Checks: {self.counted()}.", ""]
         bad = [
             (part.letter, c.name, _number(c), c.target, c.why)
             for part in PARTS

@@ -17,7 +17,7 @@ from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import Context, Workload, as_workload
 from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps, to_trace
 from kit.measure.base.machine import Watch
-from kit.measure.base.turns import in_turn
+from kit.measure.base.turns import CancelledFn, Progress, in_turn
 from kit.measure.native.kineto import let_go
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -41,8 +41,8 @@ def measure(
     workload: Any,
     settings: Settings,
     *,
-    progress: Callable[[str, float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    progress: Progress | None = None,
+    cancelled: CancelledFn | None = None,
     cache: ExecutableCache | None = None,
 ) -> Run:
     """Warm up, time steps untraced, `settings.steps` or enough, then trace three more.

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -287,7 +287,7 @@ def test_a_number_is_compared_with_its_target(number: float, targets: dict[str, 
 def test_the_page_of_hostile_text_has_no_markup(tmp_path: Path):
     summary = Summary(tmp_path, title="a")
     summary.add(FIRST, Check("<script>|", "not ok", why="| <b>\x1b[31m"))
-    summary.take(FIRST, {"table": Table.of("<i>", [{"a|b": "<u>", "n": None}]).as_dict()})
+    summary.take(FIRST, {"table": asdict(Table.of("<i>", [{"a|b": "<u>", "n": None}]))})
     summary.take(FIRST, {"facts": {"<p>": "<q>"}})
     summary.write()
     page = (tmp_path / MARKDOWN).read_text()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self, TypedDict, Unpack
+from dataclasses import dataclass
+from typing import Self, TypedDict, Unpack
 
 __all__ = ["MEASURED", "NOT_OK", "NOT_RUN", "OK", "Check", "Table", "Target"]
 
@@ -59,10 +59,6 @@ class Check:
         state = (OK if is_met else NOT_OK) if words else MEASURED
         return cls(name, state, number, words, unit, why)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values by name, for a file."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -77,7 +73,3 @@ class Table:
         """The columns are those of the first row."""
         columns = tuple(rows[0]) if rows else ()
         return cls(title, columns, tuple(tuple(row.get(c) for c in columns) for row in rows))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values by name, for a file."""
-        return asdict(self)

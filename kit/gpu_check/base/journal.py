@@ -11,11 +11,11 @@ import math
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from kit.errors import RunFileError
+from kit.errors import RunFileError, named
 from kit.gpu_check.base.checks import NOT_OK, NOT_RUN, Check, Table, Target
 from kit.runs.run import Run
 from kit.trace.timeline import each_step
@@ -51,7 +51,7 @@ class Journal:
 
     def add(self, check: Check) -> None:
         """Write a check that is already decided."""
-        self._write({"check": check.as_dict()})
+        self._write({"check": asdict(check)})
 
     def not_run(self, name: str, why: str) -> None:
         """Write that something was left out, and why."""
@@ -63,7 +63,7 @@ class Journal:
 
     def table(self, title: str, rows: Sequence[Row]) -> None:
         """Write a table; one of the same title that was written before is replaced."""
-        self._write({"table": Table.of(title, rows).as_dict()})
+        self._write({"table": asdict(Table.of(title, rows))})
 
     def doing(self, text: str) -> None:
         """Write what begins now: what a process was at when it died or was stopped."""
@@ -132,8 +132,7 @@ def _reason(error: BaseException) -> str:
     """The error's last words, and the line of the kit or of torch where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:400]}{where}"
+    return f"{' '.join(named(error, 400).split())}{where}"
 
 
 def _finite(value: Any) -> Any:

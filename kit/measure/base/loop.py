@@ -11,22 +11,18 @@ from typing import Any
 from kit.errors import Cancelled, SettingsError, note, words_of
 from kit.measure.base.loss import check_loss, detached, no_loss
 from kit.measure.base.ready import ReadyBatches, used_up_text
+from kit.measure.base.turns import CancelledFn, Progress
 from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
 from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW, enough_steps
 from kit.text import format_ms
 
 __all__ = [
     "TRACED_STEPS",
-    "CancelledFn",
     "Pace",
-    "Progress",
     "Timed",
     "timed_steps",
     "to_trace",
 ]
-
-Progress = Callable[[str, float], None]
-CancelledFn = Callable[[], bool]
 
 TRACED_STEPS = 3  # after the measured ones; of two, the spread of a fraction is hardly known
 _AROUND_TRACED = 2  # steps before them, at most, and as many as settle a loader

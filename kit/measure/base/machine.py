@@ -18,7 +18,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ except ImportError:  # on a GPU machine that has torch and jax only, a run can b
 
 from kit.cores import cpu_limit
 from kit.measure.base.ranks import has_siblings
-from kit.measure.base.turns import TURNS
+from kit.measure.base.turns import TURNS, CancelledFn
 from kit.runs.conditions import Conditions
 
 __all__ = ["Reading", "Usage", "Watch", "conditions_of", "read_machine", "usage_between"]
@@ -257,7 +257,7 @@ class Watch:
         self._before = Reading()
         self._usage: Usage | None = None
 
-    def begin(self, cancelled: Callable[[], bool] | None = None) -> None:
+    def begin(self, cancelled: CancelledFn | None = None) -> None:
         """Wait until nothing is compiled ahead, then read: the steps to be measured follow.
 
         Raises:

@@ -25,8 +25,11 @@ from kit.measure.base.openmp import let_go
 from kit.notebook import notebook_shell
 from kit.threads import read_stacks
 
-__all__ = ["HELD", "TURNS", "Turns", "asker", "in_turn", "waiting"]
+__all__ = [
+    "HELD", "TURNS", "CancelledFn", "Progress", "Turns", "asker", "in_turn", "waiting",
+]  # fmt: skip
 
+Progress = Callable[[str, float], None]  # takes what a run does, and which part of it is over
 CancelledFn = Callable[[], bool]
 Tell = Callable[[str], object]
 P = ParamSpec("P")
@@ -190,7 +193,7 @@ def asker() -> str:
     return f"cell [{len(cells) - 1}]"  # IPython 9 counts up before a cell runs, IPython 8 after
 
 
-def waiting(progress: Callable[[str, float], object] | None) -> Tell | None:
+def waiting(progress: Progress | None) -> Tell | None:
     """What tells a run's progress that the run waits."""
     return None if progress is None else lambda text: progress(text, 0.0)
 

@@ -24,8 +24,7 @@ from typing import Any
 from kit.errors import Cancelled, SessionError, SettingsError, note
 from kit.files import keep_places
 from kit.measure.base.context import as_workload
-from kit.measure.base.loop import CancelledFn, Progress
-from kit.measure.base.turns import in_turn
+from kit.measure.base.turns import CancelledFn, Progress, in_turn
 from kit.measure.many.portable import check_importable, portable
 from kit.runs.run import Run
 from kit.runs.settings import Settings

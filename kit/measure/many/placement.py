@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Workload, as_workload
-from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.provenance import provenance
+from kit.measure.base.turns import CancelledFn, Progress
 from kit.measure.experiment import run as run_alone
 from kit.measure.many.options import OPTIONS, check_options, name_of
 from kit.runs.knob import knobs_of

@@ -20,11 +20,11 @@ from torch import nn
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
-from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
+from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps, to_trace
 from kit.measure.base.loss import check_loss, no_loss
 from kit.measure.base.machine import Watch, conditions_of
 from kit.measure.base.randomness import random_kept
-from kit.measure.base.turns import in_turn
+from kit.measure.base.turns import CancelledFn, Progress, in_turn
 from kit.measure.many.common import Common
 from kit.measure.many.joined import Seen, added, merge_processes
 from kit.measure.many.options import check_alike, check_options, name_of

@@ -24,8 +24,9 @@ import numpy as np
 from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
-from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
+from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps, to_trace
 from kit.measure.base.machine import Watch
+from kit.measure.base.turns import CancelledFn, Progress
 from kit.measure.native.kineto import let_go
 from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.settings import Settings

@@ -15,10 +15,11 @@ import torch
 from kit.errors import SettingsError
 from kit.measure.base.allocator import Allocated, memory_metrics, of_torch
 from kit.measure.base.context import Context, as_workload
-from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps, to_trace
+from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps, to_trace
 from kit.measure.base.machine import Watch
 from kit.measure.base.ranks import ranks_of_job
 from kit.measure.base.ready import ReadyBatches
+from kit.measure.base.turns import CancelledFn, Progress
 from kit.measure.native.events import FINISH, STEP, blocking_lines, steps_of, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
 from kit.measure.native.launches import Launches, find_launches

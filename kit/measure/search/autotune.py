@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.errors import Cancelled, SettingsError, is_of_handler, words_of
-from kit.measure.base.loop import CancelledFn, Progress
+from kit.errors import Cancelled, SettingsError, is_of_handler, named_in_a_line
+from kit.measure.base.turns import CancelledFn, Progress
 from kit.measure.many.placement import Placement
 from kit.measure.search.tuned import (
     Programs,
@@ -170,8 +170,7 @@ class _Search:
         except Exception as error:
             if is_first or isinstance(error, Cancelled) or is_of_handler(error):
                 raise
-            words = (words_of(error).strip() or "(no message)").splitlines()[0]
-            trial.failure = f"{type(error).__name__}: {words:.200}"
+            trial.failure = named_in_a_line(error)
             error.__traceback__ = None  # its frames hold memory that the next run needs
             gc.collect()
             return trial

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from kit.measure.base.context import Workload
-from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
+from kit.measure.base.loop import Pace, timed_steps
 from kit.measure.base.randomness import random_kept
-from kit.measure.base.turns import TURNS, waiting
+from kit.measure.base.turns import TURNS, CancelledFn, Progress, waiting
 from kit.measure.kit_run import open_workload
 from kit.measure.many.placement import Placement
 from kit.runs.run import Run

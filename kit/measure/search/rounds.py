@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kit.errors import SettingsError
-from kit.measure.base.loop import CancelledFn, Progress
+from kit.measure.base.turns import CancelledFn, Progress
 from kit.measure.many.placement import Placement
 from kit.runs.run import Run
 from kit.runs.settings import Settings

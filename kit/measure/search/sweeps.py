@@ -40,9 +40,8 @@ from kit.errors import (
     note,
 )
 from kit.measure.base.context import Workload
-from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.provenance import provenance
-from kit.measure.base.turns import TURNS
+from kit.measure.base.turns import TURNS, CancelledFn, Progress
 from kit.measure.many.placement import Placement
 from kit.measure.many.portable import check_importable, let_go, portable
 from kit.measure.search.saved import files_of, folder_at, read

@@ -308,7 +308,7 @@ def _order(trial: Trial) -> tuple[bool, float]:
 
 
 def _row(trial: Trial, best: Trial, first: Trial) -> dict[str, Any]:
-    note = f"because it failed with {trial.failure}" if trial.failure else ""
+    note = f"because it failed ({trial.failure})" if trial.failure else ""
     if not trial.is_same and trial is not first:
         note = "because its losses differ"
     return {

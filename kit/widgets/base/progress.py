@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import accumulate
 from typing import IO, Any, Protocol
 
-from kit.errors import words_of
+from kit.errors import named_in_a_line
 from kit.notebook import in_kernel
 from kit.text import format_percent, plain_text, safe_terminal
 
@@ -70,7 +70,7 @@ def progress_bar(title: str = "", *, stream: IO[str] | None = None) -> Iterator[
     try:
         yield report
     except BaseException as error:
-        bar.fail(_error_words(error), clock.words)
+        bar.fail(named_in_a_line(error), clock.words)
         raise
     bar.close()
 
@@ -255,12 +255,6 @@ def _html(head: str, text: str, times: str) -> str:
         f"<b>{safe_html(head, 40)}</b>&ensp;{safe_html(text, 300)}"
         f'<span style="color:{MUTED};white-space:nowrap">&ensp;{safe_html(times)}</span></div>'
     )
-
-
-def _error_words(error: BaseException) -> str:
-    line = words_of(error).strip().split("\n", 1)[0]
-    name = type(error).__name__
-    return f"{name}: {line}" if line else name
 
 
 def _duration(seconds: float) -> str:

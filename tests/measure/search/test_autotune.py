@@ -176,7 +176,7 @@ def test_a_setting_that_fails_is_ruled_out_in_words():
 
     tuned = kit.autotune(Sleepy(moody).workload, NATIVE, vary={**NOTHING, "prefetch": [1, 2]})
     assert tuned.best.prefetch == 1
-    assert "because it failed with MemoryError: no room: prefetch 2" in tuned.summary()
+    assert "because it failed (MemoryError: no room): prefetch 2" in tuned.summary()
     (row,) = [row for row in tuned.tried if row["words"] == "prefetch 2"]
     assert math.isnan(row["step_ms"])
     assert row["runs"] == 0
@@ -189,7 +189,7 @@ def test_an_exception_without_a_message_is_named_too():
         return 1.0
 
     tuned = kit.autotune(Sleepy(moody).workload, NATIVE, vary={**NOTHING, "prefetch": [1]})
-    assert "MemoryError: (no message): prefetch 1" in tuned.summary()
+    assert "because it failed (MemoryError): prefetch 1" in tuned.summary()
 
 
 def test_a_start_that_fails_raises_what_it_raised():
