@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +37,20 @@ _ODD = 3.0  # times the variance that is learned of all sides: this one is more 
 _WIDEST = 1e4  # times the lower end: an interval whose upper end lies beyond says nothing
 _MAY_BE_ANYTHING = "may be off a hundredfold"  # said of such an interval
 _NORMAL = NormalDist()
+_KEPT = 1024  # parts of runs whose numbers are known again: three or four of each run in a report
 
 Values = NDArray[Any]
+Found = TypeVar("Found")
+
+
+def _once(find: Callable[[Values], Found]) -> Callable[[Values], Found]:
+    """What depends on a run's numbers alone, found once: a report compares each run with each."""
+
+    @functools.lru_cache(_KEPT)
+    def found(numbers: bytes) -> Found:
+        return find(np.frombuffer(numbers))
+
+    return lambda values: found(values.astype(float, copy=False).tobytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +239,7 @@ class Side:
         if count >= TURNS or (took_turns and count > 1):
             least = sum(_median_error(run) ** 2 for run in runs)
             least += alike * sum(r.sd**2 for r in reruns) / 2
-            seen = float(np.var([np.median(run) for run in runs], ddof=1))
+            seen = float(np.var([_median(run) for run in runs], ddof=1))
             own = seen / count * _median_loss(count), count - 1.0
             is_learned = all(math.isfinite(rerun.freedom) for rerun in reruns)
             if took_turns and count >= TURNS:
@@ -278,7 +291,12 @@ def _parts(run: Values, rerun: Rerun) -> Iterator[tuple[float, float]]:
 
 def middle_of(runs: Sequence[Values]) -> float:
     """The median of the runs' medians."""
-    return float(np.median([np.median(run) for run in runs])) if runs else math.nan
+    return float(statistics.median([_median(run) for run in runs])) if runs else math.nan
+
+
+@_once
+def _median(values: Values) -> float:
+    return float(np.median(values))
 
 
 def _median_loss(count: int) -> float:
@@ -320,6 +338,7 @@ def mean_margin(*sides: Sequence[float] | Values, sure: float = SURE) -> float:
     return student(_freedom(parts), sure) * math.sqrt(sum(variance for variance, _ in parts))
 
 
+@_once
 def _mean_error(values: Values) -> tuple[float, float]:
     """The variance of a mean and its freedom: from the steps, or from blocks of them if larger."""
     size, found = len(values) // BLOCKS, []
@@ -354,6 +373,7 @@ def student(freedom: float, z: float) -> float:
     return sum(term / freedom**power for power, term in enumerate(terms))
 
 
+@_once
 def _median_error(values: Values) -> float:
     """Standard error of the median, from the steps or from blocks of them; nan of a single value.
 
@@ -363,6 +383,7 @@ def _median_error(values: Values) -> float:
     return max(_error_of_median(values), _error_of_median(blocks) if len(blocks) > 1 else 0.0)
 
 
+@_once
 def _wander(values: Values) -> tuple[float, float]:
     """How much one block's median differs from the next one's, as a variance, and its freedom."""
     blocks = _blocks(values)
