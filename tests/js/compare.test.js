@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {led, rowsOf} from "../../kit/widgets/compare/js/card.js";
-import {pressed, seen} from "../../kit/widgets/compare/js/strips.js";
+import {fitting, pressed, seen} from "../../kit/widgets/compare/js/strips.js";
 
 const WHOLE = /** @type {[number, number]} */ ([0, 100]);
 
@@ -21,6 +21,12 @@ test("keys move and zoom the range, and never leave the whole", () => {
 
 test("a text is seen where it fits into its step", () => {
   assert.deepEqual(seen(["step 0", "step 0"], [1, 10], 5), [0, 1]);
+});
+
+test("titles have small letters and the axis few ticks where there is little room", () => {
+  assert.deepEqual(fitting(860), [11, 6]);
+  assert.deepEqual(fitting(255), [10, 3]);
+  assert.deepEqual(fitting(100), [8.5, 2]);
 });
 
 const BARS = {left_ms: [5, 0, 3], right_ms: [6, 1, 9], top: [1, 1, 4], bottom: [2, 2, 5], color: ["a", "b", "c"],

@@ -57,7 +57,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
     spans += [callback(a, min(a + n, END), d) for (a, n), d in called]
     spans += [kernel(a, min(a + n, END), s, f"device/{d} x") for (a, n), s, d in kernels]
     spans += [host(kind, a, a + n, s) for (a, n), s, kind in hosts]
-    spans += [Span("steps on the device", "s", "device step", a, a + n) for a, n in bands]
+    spans += [Span("device steps", "s", "device step", a, a + n) for a, n in bands]
     return Timeline.of(spans, [SyncPoint(a, n, "item", f"train.py:{a % 2}") for a, n in waits])
 
 

@@ -62,7 +62,7 @@ def test_gaps_inside_a_program_are_its_own_and_those_between_two_runs_of_it_are_
         return Span("device/0", "k", "kernel", start, stop, segment=0)
 
     def band(start: int, stop: int, name: str) -> Span:
-        return Span("steps on the device", name, "device step", start, stop)
+        return Span("device steps", name, "device step", start, stop)
 
     kernels = [part(0, 300_000), part(320_000, 400_000), part(500_000, END)]
     one = Timeline.of([STEP, *kernels, band(0, END, "step 0")], [sync(0, 250_000)])

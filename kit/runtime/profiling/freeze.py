@@ -244,7 +244,7 @@ def _device_steps(kernels: Sequence[Span], step_of: dict[int, int]) -> list[Span
             known[0] = min(known[0], kernel.start_ns)
             known[1] = max(known[1], kernel.stop_ns)
     return [
-        Span("steps on the device", f"step {step}" if step >= 0 else "the step before",
+        Span("device steps", f"step {step}" if step >= 0 else "the step before",
              "device step", start, stop)
         for step, (start, stop) in sorted(times.items())
     ]  # fmt: skip

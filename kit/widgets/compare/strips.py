@@ -41,7 +41,7 @@ _MAX_ROW = 12  # letters of a row's label; its end tells threads apart. A strip 
 _TITLE, _STEPS, _THIN, _GAP, _SPACE = 1.05, 0.8, 0.62, 0.14, 0.6  # heights, in rows
 _HEIGHTS = {"host": 1.0, "device": 1.0, "its steps": 0.7}
 _ROW_PX, _DENSE_PX, _DENSE_FROM = 17, 14, 7
-_MAX_LINE = 46  # letters of a line that fit on a phone
+_MAX_LINE = 42  # letters of a line that fit on a phone
 _NOTE_PX = 14  # a line of it
 _FRAME_PX = 132  # title, note, axis and legend
 _STEP, _DEVICE_STEP = KINDS.index("step"), KINDS.index("device step")
@@ -391,7 +391,8 @@ def _title(runs: Sequence[Run]) -> str:
 
 
 def _note(runs: Sequence[Run], windows: Sequence[_Window], columns: Columns) -> str:
-    notes = ["▼ sync point: the host waits"] if columns["syncs"]["x"] else []
+    notes = ["drag, ctrl + wheel; keys ← → + −, bars . ,"]
+    notes += ["▼ sync point: the host waits"] * bool(columns["syncs"]["x"])
     syncs = max(len(_inside(r.timeline, w)) for r, w in zip(runs, windows, strict=True))
     if syncs > MAX_SYNCS:
         notes.append(f"the longest {MAX_SYNCS} of {syncs:,} sync points")

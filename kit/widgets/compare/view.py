@@ -197,12 +197,13 @@ def comparison_figure(
         min_width=300,
         tools=[],
         title=columns["title"],
-        x_axis_label="since the first traced step - drag, ctrl + wheel; ← → + − . ,",
+        x_axis_label="since the first traced step",
         name="comparison",
     )
     plot.add_layout(Title(text=columns["note"], text_font=FONT, text_font_size="11px",
                           text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
     plot.xaxis[0].formatter = CustomJSTickFormatter(code=_tick_js())
+    plot.xaxis[0].name = "axis"
     plot.yaxis[0].ticker = FixedTicker(ticks=axis["ticks"])
     plot.yaxis[0].major_label_overrides = dict(zip(axis["ticks"], axis["labels"], strict=True))
     source = {name: ColumnDataSource(columns[name]) for name in SOURCES}
@@ -264,7 +265,8 @@ def _draw(plot: figure, source: dict[str, ColumnDataSource]) -> tuple[Any, Any]:
                          fill_color=red, line_color=BACKGROUND, name="syncs")  # fmt: skip
     plot.add_layout(LabelSet(x=2, y="y", text="text", x_units="screen", source=source["titles"],
                              text_font=value(FONT), text_font_size="11px", text_color=INK,
-                             text_font_style="bold", text_baseline="middle"))  # fmt: skip
+                             text_font_style="bold", text_baseline="middle",
+                             name="titles"))  # fmt: skip
     return bars, marks
 
 
@@ -275,7 +277,13 @@ def _add_legend(plot: figure, kinds: Sequence[str]) -> None:
         items.append(LegendItem(label=LABELS[kind], renderers=[key]))
     plot.add_layout(
         Legend(
-            items=items, orientation="horizontal", name="kinds", ncols=_LEGEND_COLS, location="left"
+            items=items,
+            orientation="horizontal",
+            name="kinds",
+            ncols=_LEGEND_COLS,
+            location="left",
+            margin=0,
+            padding=4,
         ),
         "below",
     )

@@ -14,8 +14,8 @@ from tests.factories import make_run
 def test_the_name_of_a_step_on_the_device_has_the_room_before_the_next_one():
     spans = [
         Span("host/main", "step 0", "step", 0, 100),
-        Span("steps on the device", "first", "device step", 10, 60),
-        Span("steps on the device", "second", "device step", 30, 90),
+        Span("device steps", "first", "device step", 10, 60),
+        Span("device steps", "second", "device step", 30, 90),
     ]
     run = replace(make_run(), timeline=Timeline.of(spans, (), "profiled"))
     texts = comparison_columns([run])["texts"]

@@ -259,8 +259,8 @@ def test_no_line_of_a_strips_title_is_wider_than_a_phone():
     runs = [make_run(settings, steps=3), make_run(steps=3)]
     runs = [replace(run, step_times_ns=(1_000_000, 9_000_000)) for run in runs]
     lines = comparison_columns(runs)["titles"]["text"]
-    assert any("very unequal: 1 ms to 9 ms" in line for line in lines)
-    assert max(len(line) for line in lines) <= 50
+    assert "very unequal: 1 ms to 9 ms" in " ".join(map(str.strip, lines))
+    assert max(len(line) for line in lines) <= 46
 
 
 def test_a_run_that_is_far_slower_goes_on_beyond_the_axis_and_says_so():
@@ -330,7 +330,7 @@ def test_steps_as_the_device_had_them_are_not_device_work():
     run = _run(
         ("host/main", "step 0", "step", 0, 100),
         ("device/0", "k", "kernel", 10, 20),
-        ("steps on the device", "step 0", "device step", 10, 90),
+        ("device steps", "step 0", "device step", 10, 90),
     )
     columns = comparison_columns([run])
     assert columns["axis"]["labels"] == ["host", "device", "its steps"]

@@ -5,6 +5,9 @@ import {isForPlot, makeStop, takeKeys} from "../../base/js/keys.js";
 
 const ZOOM = 1.4, MOVE = 0.15; // of one key, as in a timeline of one run
 const LETTER = 6; // pixels, of a step's name
+const LINE = 25.5; // letters' heights that a line of a title is wide at most
+const [SMALL, LARGE] = [8.5, 11]; // pixels, of its letters
+const TICK = 80, MOST_TICKS = 6; // pixels of one tick's text
 const HELP = "Timelines of the runs. Left and right move, plus and minus zoom, 0 shows all; full "
   + "stop and comma: next and previous bar, up and down: another row, Escape: none. The table has "
   + "every number.";
@@ -47,6 +50,16 @@ export function seen(texts, room, scale) {
 }
 
 /**
+ * What fits into a width: how large the letters of titles are, and how many ticks the axis has.
+ * @param {number} width pixels
+ * @returns {[number, number]}
+ */
+export function fitting(width) {
+  const letters = Math.min(Math.max(width / LINE, SMALL), LARGE);
+  return [letters, Math.min(Math.max(Math.floor(width / TICK), 2), MOST_TICKS)];
+}
+
+/**
  * Let a figure take keys, and its texts follow its width and its zoom; once for each element of it.
  * @param {any} view bokeh's view of the figure
  * @param {{texts: any, bars: any, syncs: any}} sources the steps' names, bars and sync points
@@ -62,6 +75,9 @@ export function prepare(view, {texts, bars, syncs}, red) {
     texts.change.emit();
   };
   fit();
+  const [letters, ticks] = fitting(figure.inner_width);
+  figure.select_one("titles").setv({text_font_size: {value: `${letters.toFixed(1)}px`}});
+  figure.select_one("axis").ticker.setv({desired_num_ticks: ticks});
   if (host.kitHasKeys) return;
   host.kitHasKeys = true;
   for (const part of ["start", "end"]) range.properties[part].change.connect(fit);
