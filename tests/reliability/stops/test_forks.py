@@ -50,7 +50,9 @@ def trained(device):
     return step
 """
 _STEPS = f"""{_FORKS}
+import functools
 import kit
+print = functools.partial(print, flush=True)  # a child that ends writes what its parent has not
 
 class Leaves(BaseException):
     pass
@@ -134,6 +136,6 @@ def test_of_a_script_that_forks_ranks_only_what_it_does_itself_is_recorded(
     done = subprocess.run([*command, "--", itself], capture_output=True, text=True, timeout=240)
     assert "3 3\n" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("rank A") == done.stdout.count("rank B") == 1
-    assert done.stdout.count("saved") == save.exists() == bool(itself)
+    assert done.stdout.count("\nsaved ") == save.exists() == bool(itself)
     assert "no step to record" in done.stderr or itself
     assert not itself or len(kit.Run.load(save).step_times_ns) == 10
