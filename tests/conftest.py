@@ -22,6 +22,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from tests.warm import SERVER
+
 os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns in every kernel
 # To build this package's grammar takes a second, and jsonschema, which nbformat loads, can do
 # without: it checks addresses of a kind that no notebook has.
@@ -182,16 +184,16 @@ def _wants(config: pytest.Config, marker: str) -> bool:
 
 
 def _keep_programs(config: pytest.Config) -> None:
-    """Let the tests of one run, their subprocesses and the workers share what they compile.
+    """Let the tests of one run, their subprocesses and the workers share what they make.
 
     Most programs are those of an earlier test: kit's cache on disk then loads them, as it does for
     a user. What another run has compiled is no part of a test.
     """
-    os.environ["KIT_CACHE_DIR"] = ""
-    if not any(_wants(config, marker) for marker in AS_FOR_A_USER):
-        folder = TemporaryDirectory(prefix="kit-tests-", ignore_cleanup_errors=True)
-        config.add_cleanup(folder.cleanup)
-        os.environ["KIT_CACHE_DIR"] = folder.name
+    folder = TemporaryDirectory(prefix="kit-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(folder.cleanup)
+    os.environ[SERVER] = os.path.join(folder.name, "warm")
+    is_kept = not any(_wants(config, marker) for marker in AS_FOR_A_USER)
+    os.environ["KIT_CACHE_DIR"] = os.path.join(folder.name, "programs") if is_kept else ""
 
 
 def _compile_quickly() -> None:

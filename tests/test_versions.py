@@ -21,6 +21,7 @@ import kit
 from kit import versions
 from kit.versions import UntriedVersionWarning, minor, tried, tried_text, warn_of_untried
 from scripts import matrix
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[1]
 
@@ -146,7 +147,7 @@ def test_nightlies_are_warned_of_once_and_used(tmp_path: Path) -> None:
         text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         (folder / "METADATA").write_text(text, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-c", NIGHTLY, nightly, early]
+    command = [warm_python(), "-c", NIGHTLY, nightly, early]
     done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8",
                           cwd=tmp_path, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -24,6 +24,7 @@ from tests.browser.labserver import (
     start_chromium,
     start_lab,
 )
+from tests.warm import warm_kernel
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +32,7 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """The one JupyterLab; notebooks of the kit run in it as in the other tests of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KIT_FAST", "1")
+        patch.setenv("JUPYTER_PATH", warm_kernel(tmp_path_factory.mktemp("kernels")))
         with start_lab(tmp_path_factory.mktemp("lab")) as running:
             yield running
 

@@ -24,6 +24,7 @@ from kit.text import WHOLE, safe_terminal
 from tests.cli.calls import Kit, write
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -387,7 +388,7 @@ def mine(ctx):
 def test_an_interrupt_ends_it_with_130_and_no_traceback(tmp_path: Path, text: str, said: str):
     script = tmp_path / "slow.py"
     script.write_text(text)
-    command = [sys.executable, "-m", "kit", "run", str(script), "--set", "steps=1000000"]
+    command = [warm_python(), "-m", "kit", "run", str(script), "--set", "steps=1000000"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:

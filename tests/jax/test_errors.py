@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from contextvars import copy_context
 from pathlib import Path
@@ -20,6 +19,7 @@ import kit
 from kit.errors import ExecutionError, LoweringError, SessionError, SettingsError
 from kit.runs.settings import Settings
 from kit.runtime.session.session import Session
+from tests.warm import warm_python
 
 X = np.ones((2, 3), np.float32)
 HERE = r"test_errors\.py:\d+"
@@ -436,7 +436,7 @@ def test_the_one_device_takes_what_a_step_would_spread_or_says_where_it_cannot(
     (tmp_path / "spread.py").write_text(SPREAD, encoding="utf-8")
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     done = subprocess.run(
-        [sys.executable, "spread.py"], cwd=tmp_path, env=os.environ | flags,
+        [warm_python(), "spread.py"], cwd=tmp_path, env=os.environ | flags,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -32,6 +32,7 @@ from kit.trace import Span, Timeline
 from kit.widgets.base.tables import sync_table_html
 from kit.workloads import jax_mlp
 from tests.jax.models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
+from tests.warm import warm_python
 
 QUICK = Settings(steps=4, warmup=2, batch_size=4)
 CACHE = ExecutableCache()  # programs that several runs have in common
@@ -315,7 +316,7 @@ def test_a_plain_step_of_jax_is_measured_natively(tmp_path: Path) -> None:
     """It was refused: what it returned was not computed by PyTorch."""
     script = tmp_path / "plain.py"
     script.write_text("import jax\nf = jax.jit(lambda x: x * 2)\ndef step():\n    return f(1.0)\n")
-    command = [sys.executable, "-m", "kit", "run", str(script), "--steps", "2", "--skip", "1"]
+    command = [warm_python(), "-m", "kit", "run", str(script), "--steps", "2", "--skip", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, "loss 2 to 2" in done.stdout) == (0, True), done.stderr
 

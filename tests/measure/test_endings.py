@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import textwrap
+
+from tests.warm import warm_python
 
 # A step inside torch's C++, which ends the process if Python kills its thread there.
 _SCRIPT = """
@@ -29,7 +30,7 @@ _SCRIPT = """
 
 
 def test_a_script_ends_well_while_a_step_runs():
-    command = [sys.executable, "-c", textwrap.dedent(_SCRIPT)]
+    command = [warm_python(), "-c", textwrap.dedent(_SCRIPT)]
     for _ in range(3):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stdout) == (0, "the last line\n"), done.stderr
@@ -63,7 +64,7 @@ _HOLDING = """
 
 def test_what_a_cancelled_step_holds_is_freed_before_the_end():
     """It was freed while Python ended: one script in eight ended with SIGABRT on a slow machine."""
-    command = [sys.executable, "-c", textwrap.dedent(_HOLDING)]
+    command = [warm_python(), "-c", textwrap.dedent(_HOLDING)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "freed\n"), done.stderr
 
@@ -75,6 +76,6 @@ def test_a_script_ends_well_while_an_explorer_is_idle_or_runs():
         "time.sleep(float(sys.argv[1]))\nprint('the last line')"
     )
     for seconds in ("0", "2"):
-        command = [sys.executable, "-c", code, seconds]
+        command = [warm_python(), "-c", code, seconds]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stdout) == (0, "the last line\n"), done.stderr

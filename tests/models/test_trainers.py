@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ import kit
 import kit.cli.main as cli
 from kit.errors import SessionError, SettingsError
 from tests.pages import page, run_page
+from tests.warm import warm_python
 
 # What these libraries say of themselves, of each other and of a machine without CUDA.
 pytestmark = pytest.mark.filterwarnings(
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Checkpoint directory:",
     "ignore:'pin_memory' argument:UserWarning",
 )
+
 VARIABLE = "ACCELERATE_TORCH_DEVICE"
 STEPS = 5
 
@@ -316,7 +317,7 @@ def test_a_watch_around_fit_and_a_scaler_of_lightnings_work_on_the_device(tmp_pa
 
 def test_a_strategy_before_the_first_session_of_a_process_is_refused_with_what_can() -> None:
     code = "import kit; kit.lightning_strategy('lightning.fabric')"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ended = subprocess.run([warm_python(), "-c", code], capture_output=True, text=True)
     assert "SessionError: torch knows device kit from the first session on" in ended.stderr
     assert "with kit.Session(): Trainer(strategy=kit.lightning_strategy())" in ended.stderr
 

@@ -18,6 +18,7 @@ from nbclient import NotebookClient
 from scripts.kept_outputs import GALLERY, faults, stamp
 from tests.browser.test_notebook import LIVE
 from tests.smaller import with_smaller_bert
+from tests.warm import warm_kernel
 
 ROOT = Path(__file__).parents[2]
 MOST_CELLS = 12  # of code
@@ -134,7 +135,7 @@ def test_a_notebook_runs_from_top_to_bottom(
     path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("KIT_FAST", "1")
-    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    monkeypatch.setenv("JUPYTER_PATH", warm_kernel(tmp_path / "jupyter"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

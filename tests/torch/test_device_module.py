@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from kit.errors import SessionError
 from kit.runs.settings import Settings
 from kit.torch.device import open_session, register
+from tests.warm import warm_python
 
 POINTS = TensorDataset(torch.arange(8.0).reshape(4, 2))
 SUMS = [6.0, 22.0]  # of batches of two
@@ -244,7 +244,7 @@ def test_numbers_on_the_device_make_a_tensor() -> None:
 
 def in_a_new_process(code: str) -> str:
     """What it prints; device kit is registered once a process."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([warm_python(), "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -17,6 +17,7 @@ from kit.errors import SweepInterrupted
 from kit.runs.run import Run
 from tests.cli.calls import Kit, write
 from tests.factories import make_run
+from tests.warm import warm_python
 
 INTERRUPTED = """
 import torch
@@ -40,7 +41,7 @@ def test_after_an_interrupt_what_is_pending_is_not_compiled(tmp_path: Path) -> N
     programs = tmp_path / "programs"
     for reads, is_compiled in (("kept[0].tolist()", True), ("", False)):
         script.write_text(INTERRUPTED.format(steps=0, reads=reads))
-        command = [sys.executable, "-m", "kit", "run", str(script), "--on", "kit"]
+        command = [warm_python(), "-m", "kit", "run", str(script), "--on", "kit"]
         ended = subprocess.run(
             command, env={**os.environ, "KIT_CACHE_DIR": str(programs)},
             capture_output=True, text=True,
@@ -195,7 +196,8 @@ def _run(
     text: str, folder: Path, *arguments: str, around: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(text)
-    command = [sys.executable, "-W", "ignore", "-m", "kit", "run", "train.py", "--skip", "2"]
+    python = sys.executable if around else warm_python()
+    command = [python, "-W", "ignore", "-m", "kit", "run", "train.py", "--skip", "2"]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     return subprocess.run(
         [*around, *command, "--save", "a.kitrun", *arguments], cwd=folder, env=env,
@@ -218,7 +220,7 @@ os._exit(0)
 
 def test_what_was_recorded_is_saved_though_the_script_ends_its_process(tmp_path: Path) -> None:
     """And each rank's to its own file, also where only the script says which one this is."""
-    command = [sys.executable, "-m", "kit", "run", "train.py", "--steps", "2", "--skip", "0"]
+    command = [warm_python(), "-m", "kit", "run", "train.py", "--steps", "2", "--skip", "0"]
     for more, label in ((ENDED, "old"), (ENDED.replace("os._exit(0)", ""), "new")):
         (tmp_path / "train.py").write_text(more, "utf-8")
         ended = subprocess.run([*command, "--save", "a.kitrun", "--label", label], cwd=tmp_path)

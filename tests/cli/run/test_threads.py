@@ -15,6 +15,7 @@ import pytest
 
 from kit.runs.run import Run
 from tests.cli.calls import Kit
+from tests.warm import warm_python
 
 IN_A_THREAD = """
 import sys, threading
@@ -122,7 +123,7 @@ def stopped(folder: Path, finish_s: float) -> subprocess.CompletedProcess[str]:
         "sys.exit(main.main(sys.argv[1:]))"
     )
     return subprocess.run(
-        [sys.executable, "-c", text, "run", "train.py", "--steps", "2", "--skip", "0", "--stop",
+        [warm_python(), "-c", text, "run", "train.py", "--steps", "2", "--skip", "0", "--stop",
          "--save", "a.kitrun"],
         cwd=folder, timeout=120, capture_output=True, text=True,
     )  # fmt: skip
@@ -232,7 +233,7 @@ def test_so_can_what_outlives_the_recording(
     begin: str, arguments: list[str], tmp_path: Path
 ) -> None:
     pickling(begin, tmp_path)
-    call = [sys.executable, "-m", "kit", "run", *arguments, *SHORT]
+    call = [warm_python(), "-m", "kit", "run", *arguments, *SHORT]
     ended = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert (tmp_path / "model.pt").exists()

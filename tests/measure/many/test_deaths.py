@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -27,6 +26,7 @@ from tests.measure.many.steps import (
     last_sleeps,
     raises,
 )
+from tests.warm import warm_python
 
 
 @pytest.mark.parametrize(("workload", "who"), [(dies, 1), (first_dies, 0)], ids=["last", "first"])
@@ -103,12 +103,14 @@ def test_an_error_of_who_is_told_of_the_progress_is_no_death_of_a_process() -> N
 
 
 PARENT = """
+import os
 import sys
 sys.path.insert(0, {folder!r})
 from train import mine
 import kit
 
 if __name__ == "__main__":
+    print(os.getpid(), flush=True)
     settings = kit.Settings(steps=100_000, warmup=1)
     kit.run(mine, settings, processes=2, progress=lambda name, part: print(name, flush=True))
 """
@@ -120,13 +122,15 @@ def test_the_processes_of_a_parent_that_is_killed_end_as_well(tmp_path: Path) ->
     script.write_text(PARENT.format(folder=str(tmp_path)))
     there = {**os.environ, "TMPDIR": str(tmp_path)}  # what is killed leaves its folder
     parent = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=there
+        [warm_python(), str(script)], stdout=subprocess.PIPE, text=True, env=there
     )
     assert parent.stdout is not None
     with parent.stdout:
+        while not (said := parent.stdout.readline()).strip().isdigit():
+            assert parent.poll() is None
         while "measuring" not in parent.stdout.readline():
             assert parent.poll() is None
-    started = children(parent.pid)
+    started = children(int(said))
     assert len(started) == 2
     parent.kill()
     parent.wait()

@@ -36,6 +36,7 @@ from tests.measure.many.steps import (
     shifted_classify,
 )
 from tests.runtime.processes.channels import at_once, opened
+from tests.warm import warm_python
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +240,7 @@ def test_a_service_that_closes_its_streams_may_start_processes(tmp_path: Path) -
 def test_hosts_start_one_process_each_from_the_command_line(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    common = [sys.executable, "-m", "kit", "run", str(script), "--set", "steps=2&warmup=1",
+    common = [warm_python(), "-m", "kit", "run", str(script), "--set", "steps=2&warmup=1",
               "--processes", "2", "--devices", "2", "--timeout", "240",
               "--coordinator", f"127.0.0.1:{free_port()}"]  # fmt: skip
     hosts = [

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from tests.factories import make_run
 from tests.runs.ratios import ratio_of
+from tests.warm import warm_kernel
 
 NATIVE = Settings(mode="torch", steps=4, warmup=0)
 NOTHING: dict[str, list[Any]] = {"mode": [], "step_mode": [], "segment_mode": [], "prefetch": []}
@@ -423,7 +425,8 @@ kit.autotune(still, kit.Settings(mode="torch", steps=4), budget_s=60, vary=vary)
 
 
 @pytest.mark.notebook
-def test_in_a_notebook_the_result_is_a_view():
+def test_in_a_notebook_the_result_is_a_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JUPYTER_PATH", warm_kernel(tmp_path))
     book = nbformat.v4.new_notebook()
     book.cells = [nbformat.v4.new_code_cell(CELL)]
     nbclient.NotebookClient(book, kernel_name="python3", timeout=120).execute()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kit
+from tests.warm import warm_python
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no forks")
 
@@ -116,7 +117,7 @@ if "itself" in sys.argv:
 
 def test_a_child_that_a_step_forks_leaves_the_run_and_the_run_goes_on() -> None:
     """It waited for ever, for libgomp's threads, and torch's profiler's: both are its parent's."""
-    command = [sys.executable, "-W", "ignore", "-c", _STEPS]
+    command = [warm_python(), "-W", "ignore", "-c", _STEPS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     said = done.stdout.split("\n")
     assert said[0::2][:4] == ["5", "5", "6", "4"], done.stdout + done.stderr
@@ -132,7 +133,7 @@ def test_of_a_script_that_forks_ranks_only_what_it_does_itself_is_recorded(
     """Each child wrote its run to the one file, and printed it."""
     script, save = tmp_path / "train.py", tmp_path / "now.kitrun"
     script.write_text(_SCRIPT)
-    command = [sys.executable, "-W", "ignore", "-m", "kit", "run", str(script), "--save", str(save)]
+    command = [warm_python(), "-W", "ignore", "-m", "kit", "run", str(script), "--save", str(save)]
     done = subprocess.run([*command, "--", itself], capture_output=True, text=True, timeout=240)
     assert "3 3\n" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("rank A") == done.stdout.count("rank B") == 1

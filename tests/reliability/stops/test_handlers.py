@@ -29,6 +29,7 @@ from kit.torch.dispatch import Dispatcher
 from kit.torch.tensors.unwinding import DeviceQuestion
 from tests.reliability.stops.errors import run_with
 from tests.reliability.training import TimeLimit
+from tests.warm import warm_python
 
 SIGNAL = signal.SIGUSR1 if sys.platform != "win32" else signal.SIGTERM
 Middle = list[Callable[..., Any]]
@@ -212,7 +213,7 @@ with kit.Session():
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no timers")
 def test_a_handler_that_raises_at_any_time_ends_no_process() -> None:
     """One did, by SIGABRT: torch looks for signals in C++ code that must not raise."""
-    done = subprocess.run([sys.executable, "-c", _LIMITED], capture_output=True, text=True)
+    done = subprocess.run([warm_python(), "-c", _LIMITED], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "150 16.0\n"), done.stderr[-4000:]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import signal
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -22,6 +21,7 @@ from kit.runtime.recording.bulk import Bulk
 from kit.runtime.session.interrupts import INTERRUPTS, QUIET_S, RETRY_S, postponed
 from tests.reliability.kinds import KINDS
 from tests.reliability.stops import errors
+from tests.warm import warm_kernel, warm_python
 
 ROOT = Path(__file__).parents[3]
 
@@ -58,7 +58,7 @@ def _handler_stays() -> Iterator[None]:
 
 def test_interrupts_at_random_times_lose_nothing_in_any_mode() -> None:
     """In a process of its own: an interrupt in the wrong place would end it."""
-    command = [sys.executable, "-m", "tests.reliability.stops.interrupts", "--count", "3"]
+    command = [warm_python(), "-m", "tests.reliability.stops.interrupts", "--count", "3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("each next step was torch's") == len(KINDS)
@@ -235,8 +235,11 @@ def test_a_handler_of_the_programs_own_is_left_alone() -> None:
 
 
 @pytest.mark.notebook
-def test_a_kernel_that_is_interrupted_goes_on_in_the_next_cell() -> None:
+def test_a_kernel_that_is_interrupted_goes_on_in_the_next_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A kernel sets its own handler before each cell, so the session takes part in each."""
+    monkeypatch.setenv("JUPYTER_PATH", warm_kernel(tmp_path))
     manager, client = start_new_kernel(cwd=str(ROOT))
 
     def run(code: str, *, is_stopped: bool = False) -> str:

@@ -32,6 +32,7 @@ from tests.runtime.processes.channels import (
     say,
 )
 from tests.waiting import leaves_no_thread
+from tests.warm import warm_python
 
 
 def test_all_bring_something_and_all_get_everybodys_as_often_as_they_come(
@@ -89,7 +90,7 @@ for seconds in map(float, sys.argv[1:]):
 def test_a_program_ends_with_a_thread_that_is_stuck_in_a_collective(
     seconds: str, status: int
 ) -> None:
-    made = subprocess.run([sys.executable, "-c", STUCK, seconds], capture_output=True, text=True)
+    made = subprocess.run([warm_python(), "-c", STUCK, seconds], capture_output=True, text=True)
     assert (made.returncode, made.stdout) == (status, "the program's own end\n"), made.stderr
 
 

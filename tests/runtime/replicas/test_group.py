@@ -7,7 +7,6 @@ import gc
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -29,6 +28,7 @@ from kit.runtime.replicas.member import note_replica
 from kit.runtime.replicas.pool import Pool
 from kit.runtime.replicas.rendezvous import Rendezvous
 from kit.runtime.replicas.turns import Turns
+from tests.warm import warm_python
 
 
 @contextlib.contextmanager
@@ -379,7 +379,7 @@ except SettingsError as error:
 """
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment
+        [warm_python(), "-c", script], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
     assert re.search(found, done.stdout.strip())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import torch
 import kit
 from kit.errors import EngineError, SessionError, SettingsError
 from kit.runs.bulk_sizes import UNLIMITED, sizes_from_environment
+from tests.warm import warm_python
 
 
 def cuts(session: Any) -> dict[str, int]:
@@ -304,7 +304,7 @@ def test_threads_record_at_once_and_train_as_one_would() -> None:
 
 def run_script(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False
+        [warm_python(), "-c", text], capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import subprocess
-import sys
 import threading
 import time
 from typing import Any
@@ -30,6 +29,7 @@ from tests.torch.parallel.replicas import (
     net_on_one_cpu,
     perceptron,
 )
+from tests.warm import warm_python
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ except kit.errors.SettingsError as error:
 
 def test_two_devices_of_a_cpu_are_used_and_a_third_is_refused_with_what_to_do() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, timeout=180
+        [warm_python(), "-c", TWO_DEVICES], capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stderr
     names, homes, error = done.stdout.strip().splitlines()

@@ -15,6 +15,7 @@ import kit
 from kit.errors import SessionError
 from kit.torch.tensors.private import NAMES, private
 from kit.versions import needed, tried_text
+from tests.warm import warm_python
 
 ROOT = Path(kit.__file__).parent
 
@@ -52,7 +53,7 @@ def test_a_name_that_torch_lacks_is_said_with_the_versions_that_were_tried(
 
 
 def test_a_session_on_such_a_torch_says_so_and_importing_kit_does_not_fail() -> None:
-    command = [sys.executable, "-c", WITHOUT]
+    command = [warm_python(), "-c", WITHOUT]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
     assert "has no torch._C._current_autograd_node, which kit needs" in done.stdout
 
