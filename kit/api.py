@@ -134,7 +134,7 @@ def sweep(
         grid: values by the setting's name.
         settings: of all that the grid does not name; `kit.Settings()` if not given.
         path: a folder. Each finished run is saved there at once; one that is there already, of this
-            code (with the numbers, texts and dicts that it reads; not lists, objects and files)
+            code (with what it reads; of tensors the shapes, of objects what makes them, no files)
             under these settings, is loaded. Another is measured again: a warning says why.
         executor: any `concurrent.futures.Executor`, also that of a dask cluster
             (`client.get_executor()`): one task a cell, each with an `ExecutableCache` of its own.

@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import dis
 import hashlib
 import inspect
 import json
-import os
 import re
 import sys
-from argparse import Namespace
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
-from functools import cached_property, lru_cache, partial
-from itertools import islice, zip_longest
+from functools import cached_property, partial
+from itertools import islice
 from numbers import Number
-from pathlib import Path
-from types import CodeType, FunctionType, MethodType, SimpleNamespace
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from kit.measure.base.context import Workload
+from kit.measure.search.codes import GROWN, functions_of, is_edited, is_of_user, names_of, set_later
+from kit.measure.search.statements import statements_of
 from kit.runs.labels import VALUES
 from kit.runtime.recording.sites import is_users
-from kit.runtime.steps.names import codes_in
+from kit.runtime.steps.names import SPACES, attributes, last_word
 
 __all__ = ["not_compared", "source_of", "why_another"]
 
@@ -40,7 +38,6 @@ _MOST_NAMED = 50  # keys of a dict that are noted one by one
 _DEEPEST = 10  # dicts in dicts: one may hold itself
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _READS_ALL = frozenset({"__dict__", "asdict", "astuple", "vars"})  # the fields of an object
-_READS = ("LOAD_", "RETURN_CONST")  # the second one in Python 3.12 and 3.13
 _PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 _CODE = "code of "  # a function without a text; what Python makes of it is its version's
 _EDITED = "code that ran"
@@ -132,6 +129,9 @@ class _Found:
         self._named: list[tuple[str, Any]] = []
         self._fields: list[tuple[str, str, Any]] = []  # of classes and of the builder's object
         self._read: set[str] = set()
+        self._changed: set[tuple[str, str]] = set()  # by all functions; see `names_of`
+        self._made: set[tuple[int, str]] = set()  # globals whose statements were looked at
+        self._left_out: dict[type, frozenset[str] | None] = {}  # see `set_later`
         self._build = build.func if isinstance(build, partial) else build
         self._todo = deque([build])
         self._later = deque[Any]()  # what names alone do not lead to: noted among the values
@@ -149,9 +149,9 @@ class _Found:
         found: dict[str, list[str]] = {}
         fields = [(f"{owner}.{name}", x) for owner, name, x in self._fields if self._reads(name)]
         for name, value in (*self._named, *fields):
-            # A step may append to a list, such as that of the losses.
-            all_rows = () if isinstance(value, (list, set)) else self._rows(name, value)
-            rows = [*islice(all_rows, 100 * _MOST)]
+            # A step may append to it, as to a list of the losses.
+            is_grown = isinstance(value, (list, set)) and (GROWN, last_word(name)) in self._changed
+            rows = [*islice(() if is_grown else self._rows(name, value), 100 * _MOST)]
             if len(rows) > _MOST_NAMED:
                 rows = [(name, " ".join(map(": ".join, rows)))]
             for path, words in rows:
@@ -162,8 +162,8 @@ class _Found:
 
     def text_of(self, thing: Any) -> str:
         """Its text; "" where Python has none, or where it is not that of what runs."""
-        parts = _functions_of(thing) if inspect.isclass(thing) else [thing]
-        if any(map(_is_edited, parts)):
+        parts = functions_of(thing) if inspect.isclass(thing) else [thing]
+        if any(map(is_edited, parts)):
             self.is_edited = True
             return ""
         with contextlib.suppress(OSError, TypeError):
@@ -189,9 +189,9 @@ class _Found:
                 self._look_into(thing)
             self._todo.append(getattr(thing, "__wrapped__", None))
         elif inspect.isclass(thing):
-            if _is_of_user(thing):
+            if is_of_user(thing):
                 self._say(thing.__qualname__, self.text_of(thing))
-                self._todo += [*thing.__bases__, *_functions_of(thing)]
+                self._todo += [*thing.__bases__, *functions_of(thing)]
                 self._see_fields(
                     thing, {k: v for k, v in vars(thing).items() if not k.startswith("__")}
                 )
@@ -222,8 +222,7 @@ class _Found:
         elif hasattr(function, "__wrapped__"):  # the text is that of what it wraps
             with contextlib.suppress(OSError):
                 self._notes.append((f"source of {code.co_name}", inspect.getsource(code)))
-        names, read, changed = _names_of(code)
-        self._read |= read
+        names, changed = self._note_names(code)
         defaults, count = function.__defaults__ or (), code.co_argcount
         given = [*zip(code.co_varnames[count - len(defaults) : count], defaults, strict=True)]
         given += (function.__kwdefaults__ or {}).items()
@@ -234,13 +233,26 @@ class _Found:
                 self._todo.append(cell.cell_contents)
                 is_changed = ("STORE_DEREF", cell_name) in changed
                 self._named += [] if is_changed else [(cell_name, cell.cell_contents)]
-        known, modules = function.__globals__, list[dict[str, Any]]()
+        self._follow(names, changed, function.__globals__)
+
+    def _note_names(self, code: CodeType) -> tuple[list[str], set[tuple[str, str]]]:
+        names, read, changed = names_of(code)
+        self._read |= read
+        self._changed |= changed
+        return names, changed
+
+    def _follow(
+        self, names: Sequence[str], changed: Set[tuple[str, str]], known: Mapping[str, Any]
+    ) -> None:
+        """What these names stand for among the globals."""
+        modules = list[dict[str, Any]]()
         for name in names:
             value = known.get(name, sys.modules.get(name))
             if inspect.ismodule(value):
                 modules += [vars(value)] if is_users(getattr(value, "__file__", None) or "") else []
             elif name in known:
                 self._see(name, value, ("STORE_GLOBAL", name) in changed)
+                self._look_at_making(name, value, known)
             else:
                 self._todo.append(value)
         for module in modules:
@@ -248,6 +260,18 @@ class _Found:
             found = [name for name in names if name in module]
             self._todo += [module[name] for name in found]
             self._named += [(f"{owner}.{name}", module[name]) for name in found]
+            for name in found:
+                self._look_at_making(name, module[name], module)
+
+    def _look_at_making(self, name: str, value: Any, known: Mapping[str, Any]) -> None:
+        """Of an object that says little of itself: the text that makes it."""
+        if (id(known), name) in self._made or not _tells_little(value):
+            return
+        self._made.add((id(known), name))
+        for statement in statements_of(name, known):
+            self.is_edited = self.is_edited or statement.is_newer
+            self._notes.append((name, statement.text))
+            self._follow(*self._note_names(statement.code), statement.known)
 
     def _see(self, name: str, value: Any, is_changed: bool) -> None:
         """A global of a function."""
@@ -264,27 +288,41 @@ class _Found:
     def _rows(self, name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
         """A value in words, as far as it is plain: numbers and texts, and what holds these.
 
-        Not the fields of an object, but where it is of a kind that holds settings: others have
-        times, names of files and counts. And only fields that some function reads: a script's
-        arguments say also where its output goes.
+        Of a tensor or an array its dtype and its shape. Of the fields of an object only those that
+        some function reads: a script's arguments say also where its output goes. And of a class of
+        the user's only those that are set as an object is made: others have counts.
         """
         rows: Iterable[tuple[str, Any]] = ()
         if isinstance(value, (list, tuple, set)):  # the first of many, as of a dataset
             value = tuple(islice(value, _MOST)) if type(value) is not set else frozenset(value)
         if _is_fixed(value) or isinstance(value, (Enum, Number, bytes, range)):
             yield name, _text(value)
+        elif words := _shape_text(value):
+            yield name, words
         elif isinstance(value, dict):
             rows = ((f"{name}[{_text(k)}]", x) for k, x in value.items())
         elif isinstance(value, tuple):
             rows = ((f"{name}[{i}]", x) for i, x in enumerate(value))
-        elif isinstance(value, (Namespace, SimpleNamespace)) or (
+        elif isinstance(value, SPACES) or (
             dataclasses.is_dataclass(value) and not isinstance(value, type)
         ):
             fields = getattr(value, "__dict__", {})
             rows = ((f"{name}.{k}", x) for k, x in fields.items() if self._reads(k))
+        elif is_of_user(kind := type(value)):
+            if kind not in self._left_out:
+                self._left_out[kind] = set_later(kind)
+            if (left_out := self._left_out[kind]) is not None:
+                rows = self._fields_of(name, value, left_out)
         if depth < _DEEPEST:
             for path, x in islice(rows, _MOST):
                 yield from self._rows(path, x, depth + 1)
+
+    def _fields_of(self, name: str, thing: Any, left_out: Set[str]) -> Iterator[tuple[str, Any]]:
+        """Those that are read and that nothing sets later, with their paths."""
+        for field, value in attributes(thing).items():
+            is_set = ("STORE_ATTR", f"{last_word(name)}.{field}") in self._changed
+            if self._reads(field) and field not in left_out and not is_set:
+                yield f"{name}.{field}", value
 
 
 def _has_text(thing: Any) -> bool:
@@ -293,37 +331,17 @@ def _has_text(thing: Any) -> bool:
     return isinstance(thing, kinds)
 
 
-def _is_of_user(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)  # of a notebook's there is none
-    return is_users(file) if file else kind.__module__ == "__main__"
-
-
-def _functions_of(kind: type) -> Iterator[Any]:
-    """The methods of a class that have a text."""
-    for value in vars(kind).values():
-        plain = getattr(value, "__func__", getattr(value, "fget", value))
-        if inspect.isfunction(plain):
-            yield plain
-
-
-def _is_edited(thing: Any) -> bool:
-    """Is a function other code than what its file has now?"""
-    code = getattr(thing, "__code__", None)
-    if not isinstance(code, CodeType) or not is_users(code.co_filename):
-        return False
-    try:
-        stat = os.stat(code.co_filename)
-    except (OSError, ValueError):  # of a notebook or of `exec`: nobody can edit it
-        return False
-    return code not in _codes_of(code.co_filename, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=64)
-def _codes_of(file: str, _time: int, _size: int) -> frozenset[CodeType]:
-    with contextlib.suppress(OSError, SyntaxError, ValueError):
-        return frozenset(codes_in(compile(Path(file).read_bytes(), file, "exec", 0, True)))
-    return frozenset()
+def _tells_little(thing: Any) -> bool:
+    """Is it an object whose fields, as far as they are compared, may not say how it was made?"""
+    plain = (Enum, Number, bytes, range, set, ModuleType, Workload, *SPACES)
+    return not (
+        _has_text(thing)
+        or _is_fixed(thing)
+        or isinstance(thing, plain)
+        or inspect.isroutine(thing)
+        or dataclasses.is_dataclass(thing)
+        or _shape_text(thing)
+    )
 
 
 def _words_of(code: CodeType) -> str:
@@ -337,25 +355,6 @@ def _words_of(code: CodeType) -> str:
     return f"{code.co_code.hex()} {counts} {names} [{', '.join(parts)}]"
 
 
-def _names_of(code: CodeType) -> tuple[list[str], set[str], set[tuple[str, str]]]:
-    """Of it and the functions in it: all names; those that it reads; variables that it sets.
-
-    A text counts as a name that is read: `getattr(args, "width")`.
-    """
-    names, read, changed = list[str](), set[str](), set[tuple[str, str]]()
-    for part in codes_in(code):
-        names += part.co_names
-        rows = [*dis.get_instructions(part)]
-        for row, after in zip_longest(rows, (x.opname for x in rows[1:])):
-            is_argument = after == "CALL_KW"  # the names of a call's arguments, from Python 3.13 on
-            if row.opname in ("STORE_GLOBAL", "STORE_DEREF"):
-                changed.add((row.opname, row.argval))
-            elif row.opname.startswith(_READS) and "FAST" not in row.opname and not is_argument:
-                texts = row.argval if isinstance(row.argval, tuple) else (row.argval,)
-                read |= {x for x in texts if isinstance(x, str)}
-    return names, read, changed
-
-
 def _is_fixed(value: Any) -> bool:
     """Can nobody change it?"""
     if isinstance(value, (tuple, frozenset)):
@@ -363,6 +362,13 @@ def _is_fixed(value: Any) -> bool:
     frozen = getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False)
     is_dtype = type(value).__name__ == "dtype"
     return value is None or frozen or is_dtype or isinstance(value, (str, int, float, complex))
+
+
+def _shape_text(value: Any) -> str:
+    """Of a tensor or an array what its numbers are, of which each process may draw others."""
+    with contextlib.suppress(Exception):  # of a class that has no such attributes, or others
+        return "" if is_of_user(type(value)) else f"{value.dtype} {[*value.shape]}"
+    return ""
 
 
 def _text(value: Any) -> str:
@@ -379,6 +385,8 @@ def _text(value: Any) -> str:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = [getattr(value, row.name, None) for row in dataclasses.fields(value)]
         return f"{type(value).__qualname__}{_text(parts)}"
+    if not isinstance(value, Number) and (words := _shape_text(value)):
+        return words
     if getattr(type(value), "__repr__", None) != object.__repr__:
         with contextlib.suppress(Exception):  # a `__repr__` of the user's
             return _ADDRESS.sub("", repr(value))

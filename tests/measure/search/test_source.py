@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import linecache
+import os
 import subprocess
 import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from kit.runs.run import Run
 PARTS = """
 WIDTH = 8
 SEEN = [0.1]
+LOSSES = [0.1]
 
 
 def scaled(x):
@@ -44,7 +45,7 @@ class Other:
     pass
 """
 TRAIN = """
-from parts_of_it import SEEN, WIDTH, Net, Other
+from parts_of_it import LOSSES, SEEN, WIDTH, Net, Other
 import parts_of_it
 
 HIDDEN = 4
@@ -62,6 +63,7 @@ def make(models):
         model = models[0](), HIDDEN, WIDTH, SEEN
 
         def step():
+            LOSSES.append(0.2)
             return model
 
         return step
@@ -95,7 +97,8 @@ def hashes(parts: str, train: str) -> list[dict[str, str]]:
         ("WIDTH = 8", "WIDTH = 16", True),
         ("HIDDEN = 4", "HIDDEN = 5", True),
         ("return model", "return model[0]", True),
-        ("SEEN = [0.1]", "SEEN = [0.1, 0.2]", False),  # a step may append to it
+        ("SEEN = [0.1]", "SEEN = [0.1, 0.2]", True),  # it was not compared
+        ("LOSSES = [0.1]", "LOSSES = [0.1, 0.2]", False),  # the step appends to it
         ("counted = 0", "counted = 3", False),  # the builder changes it
         ("return 1", "return 2", False),
         ("class Other:\n    pass", "class Other:\n    it = 1", False),
@@ -111,192 +114,7 @@ def test_an_edit_of_what_the_builder_leads_to_is_another_workload_and_no_other_e
     assert hashes(PARTS, TRAIN) == before
     after = hashes(PARTS.replace(old, new), TRAIN.replace(old, new))
     assert (after[0] != before[0]) == is_other
-    assert (after[1] != before[1]) == (old in PARTS and is_other and "WIDTH" not in old)
-
-
-SIZES = """
-import argparse
-import types
-from dataclasses import dataclass
-from enum import Enum
-from functools import partial
-
-import numpy
-import sizes_of_it
-
-args = argparse.Namespace(hidden=8, out="a.html")
-CONFIG = {"net": {"hidden": 8}, "seen": []}
-COUNTS = {"steps": 8}
-
-
-class Fixed:
-    hidden = 8
-
-
-@dataclass
-class Sizes:
-    hidden: int
-
-
-class Kind(Enum):
-    wide = 1
-    wider = 2
-
-
-kind = Kind(8 // 7)
-number = numpy.float32(8)
-rows = {"of a dataset": [[0] * 200] * 600, "hidden": 8}
-sizes = Sizes(8)
-
-
-class Trainer:
-    steps = 8
-
-    def __init__(self, hidden, log):
-        self.hidden, self.log, self.seen = hidden, log, {"n": 8}
-
-    def build(self, ctx):
-        self.steps += 1
-        self.seen["n"] += 1
-        return self.hidden
-
-    __call__ = build
-
-
-def closed(config):
-    return lambda ctx: config["net"]["hidden"]
-
-
-def counting(ctx):
-    class Seen: pass
-
-    CONFIG["seen"].append(COUNTS["steps"])
-    COUNTS["steps"] += 1
-
-
-def of_default(ctx, hidden=args.hidden):
-    return hidden
-
-
-def name():
-    return "hidden"
-
-
-helper = partial(of_default, hidden=8)
-builders = {
-    "Namespace": lambda ctx: dict(out=args.hidden),
-    "by name": lambda ctx: getattr(args, name()),
-    "dict": lambda ctx: CONFIG["net"]["hidden"],
-    "class": lambda ctx: Fixed.hidden,
-    "dataclass": lambda ctx: sizes.hidden,
-    "enum": lambda ctx: kind,
-    "number": lambda ctx: number,
-    "rows": lambda ctx: rows["hidden"],
-    "module": lambda ctx: sizes_of_it.HIDDEN,
-    "method": Trainer(8, "a.log").build,
-    "object": Trainer(8, "a.log"),
-    "closure": closed(CONFIG),
-    "default": of_default,
-    "partial": lambda ctx: helper(),
-    "counting": counting,
-}
-"""
-
-
-def sized(text: str, hidden: int) -> dict[str, dict[str, str]]:
-    """What is noted of each builder of a script whose values are these."""
-    module, other = ModuleType("sized_of_it"), ModuleType("sizes_of_it")
-    other.__file__ = module.__file__ = str(Path("sized_of_it.py").absolute())
-    vars(other)["HIDDEN"] = hidden
-    sys.modules["sizes_of_it"], sys.modules["sized_of_it"] = other, module
-    try:
-        exec(compile(text, module.__file__, "exec"), vars(module))
-        return {name: source_of(Workload("w", b)) for name, b in module.builders.items()}
-    finally:
-        del sys.modules["sizes_of_it"], sys.modules["sized_of_it"]
-
-
-def test_what_a_builder_reads_of_dicts_arguments_and_objects_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = sized(SIZES, 8)
-    assert sized(SIZES, 8) == before
-    after = sized(SIZES.replace("8", "16"), 16)
-    whys = {name: why_another(text, after[name]) for name, text in before.items()}
-    assert whys == {
-        "Namespace": "another value: args.hidden",
-        "by name": "another value: args.hidden",
-        "dict": "another value: CONFIG['net']['hidden']",
-        "class": "another value: Fixed.hidden",
-        "dataclass": "another value: sizes.hidden",
-        "enum": "another value: kind",
-        "number": "another value: number",
-        "rows": "another value: rows",
-        "module": "another value: sizes_of_it.HIDDEN",
-        "method": "another value: Trainer.hidden, Trainer.seen['n'], Trainer.steps, ...",
-        "object": "another value: Trainer.hidden, Trainer.seen['n'], Trainer.steps, ...",
-        "closure": "another value: config['net']['hidden']",
-        "default": "another value: hidden",
-        "partial": "another value: hidden, partial(hidden)",
-        "counting": "another value: CONFIG['net']['hidden'], COUNTS['steps']",
-    }
-    # What it does not read, such as where the script writes its output, is no workload's.
-    unread = SIZES.replace("a.html", "b.html").replace("a.log", "b.log")
-    assert sized(unread, 8) == before
-    # Nor is a line; a class of Python 3.13 has a constant of where it begins.
-    assert sized(f"\n\n{SIZES}", 8) == before
-
-
-NAMESAKES = """
-import time
-
-width, layers, lr = 8, (8,), 8.0
-
-
-class Net:
-    def __init__(self):
-        self.layers, self.lr = [], lr
-        self.resize(width)
-        for size in layers:
-            self.layers.append(size)
-
-    def resize(self, width):
-        self.width = width
-
-    def decay(self):
-        self.lr *= 0.9
-
-
-class Timer:
-    def __init__(self):
-        self.start = time.perf_counter()
-
-    def since(self):
-        return time.perf_counter() - self.start
-
-
-TIMER = Timer()
-builders = {"all": lambda ctx: (Net().decay(), TIMER.since())}
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ("8, (8,), 8.0", "16, (8,), 8.0", "another value: width"),
-        ("8, (8,), 8.0", "8, (16,), 8.0", "another value: layers"),
-        ("8, (8,), 8.0", "8, (8,), 9.0", "another value: lr"),
-        ("", "", ""),  # the timer has another start in each process
-    ],
-)
-def test_an_attribute_that_is_set_hides_no_global_of_that_name(
-    old: str, new: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Runs of the old width were taken for those of the new."""
-    monkeypatch.chdir(tmp_path)
-    before = sized(NAMESAKES, 8)["all"]
-    assert why_another(before, sized(NAMESAKES.replace(old, new), 8)["all"]) == why
+    assert (after[1] != before[1]) == (old in PARTS and is_other and "=" not in old)
 
 
 def test_a_folder_of_an_older_kit_is_opened_and_what_it_did_not_note_is_named(
@@ -371,6 +189,16 @@ def test_an_edit_after_the_import_is_not_what_ran(
     assert "the code that ran is not its file's text" in why_another(ran, new)
     assert "the code that ran is not its file's text" in why_another(before, source_of(old))
     assert why_another(before, new) == "the workload's source has changed since"
+
+    made = "import decimal\n\nC = decimal.Context(8)\n\n\ndef build(ctx):\n    return C\n"
+    file.write_text(made, "utf-8")
+    os.utime(file, (0, 0))  # before this process began
+    old = imported()
+    assert why_another(source_of(old), source_of(old)) == ""
+    file.write_text(made.replace("8", "9"), "utf-8")
+    ran = source_of(old)  # the file says 9, and a run has 8
+    os.utime(file, (0, 0))
+    assert "the code that ran is not its file's text" in why_another(ran, source_of(imported()))
 
 
 def test_saved_runs_of_another_commit_are_said_though_none_is_measured_anew(
