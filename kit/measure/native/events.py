@@ -234,12 +234,19 @@ def _batch(event: Any) -> str:
 
 
 def _batches(host: Iterable[Any], looks: Sequence[Look]) -> Iterator[tuple[str, Any]]:
-    """What brings batches, each with what it is called."""
-    named = [(_batch(e), e) for e in host if _is_input(e)]
+    """What brings batches, each with what it is called.
+
+    The context's region has one of torch's in it where both are called alike: that is a part of it.
+    """
+    named = [(_batch(e), e) for e in host if _is_input(e) and not _is_part_of_batch(e)]
     waits = [_ends(e) for name, e in named if name == OF_WORKERS]
     is_busy = bool(waits) and len(looks) > 1 and _is_busy(waits, looks)
     for name, e in named:
         yield BESIDE_WORKERS if is_busy and name == OF_WORKERS else name, e
+
+
+def _is_part_of_batch(event: Any) -> bool:
+    return any(_is_input(a) and _batch(a) == _batch(event) for a in ancestors(event))
 
 
 def _is_busy(waits: Sequence[tuple[int, int]], looks: Sequence[Look]) -> bool:

@@ -72,6 +72,8 @@ def test_a_native_run_is_whole_and_survives_its_file(tmp_path: Any) -> None:
     assert made.timeline.origin == "profiled"
     assert made.timeline.lanes == ("host/main", "device/0 torch cpu")
     assert len(made.timeline.intervals(kind="step")) == TRACED_STEPS
+    # One span a batch: the context's region around torch's own was a second one.
+    assert len(made.timeline.intervals(kind="input")) == TRACED_STEPS
     assert made.environment["torch"] == torch.__version__
     assert made.name == "mlp"
     made.save(tmp_path / "native.kitrun")
