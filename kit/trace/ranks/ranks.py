@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from kit.text import (
     format_bytes,
@@ -14,6 +14,7 @@ from kit.text import (
     format_ms,
     format_number,
     format_percent,
+    is_nothing,
     markdown_table,
     safe_markdown,
     safe_terminal,
@@ -203,10 +204,11 @@ def clock_text(row: RankRow) -> str:
 
 
 def _plus_minus(ms: float, error_ms: float) -> str:
-    """`0.9 ms ± 1.2 ms`: both in the unit of the larger one."""
-    if not error_ms:
+    """`0.9 ms ± 1.2 ms`: both in the unit of the larger one; what that rounds away is left out."""
+    form = partial(format_ms, beside=ms)
+    if is_nothing(error := form(error_ms), form):
         return format_ms(ms)
-    return f"{format_ms(ms, beside=error_ms)} ± {format_ms(error_ms, beside=ms)}"
+    return f"{format_ms(ms, beside=error_ms)} ± {error}"
 
 
 def _above(row: StepRow) -> str:

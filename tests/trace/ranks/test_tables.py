@@ -359,7 +359,9 @@ def test_a_time_and_a_larger_error_have_one_unit():
     ("over_ms", "error_ms", "said"),
     [
         (2.2, 0.00953, "2.2 ms ± 0.01 ms"),  # it said ± 0.00953 ms
-        (2.2, 0.00001, "2.2 ms ± ≈0 ms"),
+        (2.2, 0.00001, "2.2 ms"),  # it said ± ≈0 ms
+        (212.0, 0.3, "212 ms"),
+        (0.0122, 0.000001, "12.2 µs"),
         (212.0, 1.26, "212 ms ± 1 ms"),
         (0.012, 0.00046, "12 µs ± 0.5 µs"),
         (2.2, 0.0, "2.2 ms"),  # one clock for all
