@@ -15,6 +15,7 @@ from kit.text import format_count, format_ms
 __all__ = ["LaterSteps"]
 
 _LONG_MS = 500.0  # after the last step: less is the end of any program
+_START_MS = 10_000.0  # before the first step: less is the start of any program, with its imports
 _SPREADS = 2.0  # standard deviations of the measured steps: a mean so near to theirs may be noise
 _FASTER = 1.5  # times: measured steps that took so much longer are no sample of the loop
 
@@ -63,7 +64,7 @@ class LaterSteps:
                 "it did there, as to validate or to save, is in no step"
             )
         before_ms = self._before_ns / 1e6
-        if not self._count and before_ms > max(own_ms.sum(), _LONG_MS):
+        if not self._count and before_ms > max(own_ms.sum(), _START_MS):
             said.append(
                 f"recording began {format_ms(before_ms)} after it was asked for, and no step came "
                 "after the recorded ones: what the program did before, as to import, to load data, "
