@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import starmap
 
 import numpy as np
@@ -42,11 +42,14 @@ from kit.widgets.base.theme import COLORS, FAINT, KEPT
 __all__ = [
     "amount",
     "breakdown_html",
+    "code",
     "doubt_html",
     "failure_html",
+    "keys_html",
     "place_html",
     "row_attributes",
     "run_notes_html",
+    "said_html",
     "scrolling",
     "sync_picks",
     "sync_table_html",
@@ -67,7 +70,6 @@ _UNSEEN = (
     "position:absolute;width:1px;height:1px;margin:-1px;padding:0;overflow:hidden;"
     "clip-path:inset(50%);white-space:nowrap;border:0"
 )
-_CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
 _COUNTS = re.compile(r"\d[\d,.]* [a-z]+,?")
 _ENDS = re.compile(r"(?<=/)|(?<=[^/]{9})(?=:[0-9])")
 _MAX_ROWS = 12
@@ -110,7 +112,7 @@ def _sync_cells(row: SyncRow, run: Run, share: float, is_sure: bool) -> list[str
         for name, value in (sync_cure(row, run).change.items() if is_sure else ())
     )
     return [
-        f'<div style="{_CODE}">{site}{via}{cure}</div>',
+        code(f"{site}{via}{cure}"),
         f'<div style="overflow-wrap:anywhere">{safe_html(row.cause, 60)}</div>',
         format_number(row.count_per_step),
         format_number(row.wait_ms_per_step) + bar_html(share, COLORS["wait"]),
@@ -160,10 +162,7 @@ def unlowered_html(run: Run) -> str:
     if not run.unlowered:
         return ""
     found = sorted(run.unlowered.items(), key=lambda x: (-x[1], x[0]))
-    cells = [
-        [f'<div style="{_CODE}">{place_html(place)}</div>', f"{count:,}"]
-        for place, count in found[:_MAX_ROWS]
-    ]
+    cells = [[code(place_html(place)), f"{count:,}"] for place, count in found[:_MAX_ROWS]]
     note = "Each waits for the device and copies to the host and back: give it a rule."
     note += not_shown(len(found) - _MAX_ROWS, "op")
     rows_html = table(["op and line", "times"], cells, "lr", widths=(82, 18))
@@ -291,6 +290,16 @@ def amount(value: float) -> str:
     return format_number(value, "?")
 
 
+def code(html: str) -> str:
+    """A line of a program, or a name of it, which is broken where it does not fit."""
+    return f'<div style="font-family:{MONO};font-size:12px;overflow-wrap:anywhere">{html}</div>'
+
+
+def said_html(body: str) -> str:
+    """What stands beside a figure with sliders, in the size of their labels."""
+    return f'<div style="font:13px/1.5 {FONT};color:{INK};overflow-wrap:anywhere">{body}</div>'
+
+
 def unbroken(html: str) -> str:
     """The same, in which no line ends between a number and its word: "2 backward"."""
     return _COUNTS.sub(r'<span style="white-space:nowrap">\g<0></span>', html)
@@ -387,6 +396,14 @@ def row_attributes(i: int, picked: Selection) -> str:
 def tab_stop(is_one: bool) -> str:
     """Of a row that can be picked: whether Tab stops at it. The arrow keys go on to the others."""
     return f'tabindex="{0 if is_one else -1}"'
+
+
+def keys_html(colors: Mapping[str, str]) -> str:
+    """What colours stand for: a swatch and its words, one after the other."""
+    return "".join(
+        f'<span style="margin-right:14px;white-space:nowrap">{swatch(color)}{said}</span>'
+        for said, color in colors.items()
+    )
 
 
 def swatch(color: str) -> str:

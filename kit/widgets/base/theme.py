@@ -13,11 +13,12 @@ A view with a script of its own asks `window.kitPage.twin(color)`, again at each
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from bokeh.models import CustomJS, Plot, SaveTool
+from bokeh.models import CustomJS, Legend, LegendItem, Plot, SaveTool, Title
 
 from kit.text import WHOLE, safe_html
 from kit.trace.kinds import LEGEND
@@ -44,6 +45,8 @@ __all__ = [
     "PICKED",
     "PICKED_EDGE",
     "SEGMENT_COLORS",
+    "add_legend",
+    "add_note",
     "hover_card",
     "kind_color",
     "on_color",
@@ -190,6 +193,33 @@ def page_js() -> str:
     }
     made = f"({script('widgets/base/js/page.js')}).makePage({json.dumps(colors)})"
     return f"window.kitPage ??= {made};"
+
+
+def add_note(plot: Plot, text: str = "") -> None:
+    """Give a figure small lines of text above it, which `plot.select_one({"name": "note"})` has."""
+    small: Any = {"text_font": FONT, "text_font_size": "11px", "text_font_style": "normal"}
+    plot.add_layout(Title(text=text, name="note", text_color=MUTED, **small), "above")
+
+
+def add_legend(
+    plot: Any, colors: Mapping[str, str], *, columns: int, lines: Mapping[str, str] | None = None
+) -> None:
+    """Give a figure a legend below it: words and their colours.
+
+    Args:
+        columns: as many as fit beside each other on a phone.
+        lines: words and colours of vertical lines, which come first.
+    """
+    out = {"line_width": 2.5, "x0": -9, "x1": -9, "y0": -9, "y1": -8}  # of what the axes show
+    keys = [(x, plot.segment(line_color=color, **out)) for x, color in (lines or {}).items()]
+    keys += [
+        (x, plot.quad(left=-9, right=-9, top=-9, bottom=-8, color=color, line_color=None))
+        for x, color in colors.items()
+    ]
+    items = [LegendItem(label=label, renderers=[key]) for label, key in keys]
+    plot.add_layout(
+        Legend(items=items, orientation="horizontal", location="left", ncols=columns), "below"
+    )
 
 
 def style_figure(plot: Plot) -> Plot:

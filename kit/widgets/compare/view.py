@@ -19,12 +19,9 @@ from bokeh.models import (
     FixedTicker,
     HoverTool,
     LabelSet,
-    Legend,
-    LegendItem,
     PanTool,
     Range1d,
     ResetTool,
-    Title,
     WheelZoomTool,
 )
 from bokeh.plotting import figure
@@ -43,9 +40,10 @@ from kit.widgets.base.theme import (
     FONT,
     INK,
     LABELS,
-    MUTED,
     OTHER,
     PALE,
+    add_legend,
+    add_note,
     hover_card,
     style_figure,
 )
@@ -79,7 +77,6 @@ _IN_PARENTHESES = (
     "else all of it"
 )
 _WIDTHS = (18, 10, 12, 9, 8, 9, 8, 8, 8, 10)
-_LEGEND_COLS = 3  # as many as fit beside each other on a phone
 _BAR_CARD = (("kind", "@kind"), ("busy", "@duration"), ("began at", "@start"), ("lane", "@lane"),
              ("run", "@run"))  # fmt: skip
 _SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"), ("run", "@run"))
@@ -200,15 +197,14 @@ def comparison_figure(
         x_axis_label="since the first traced step",
         name="comparison",
     )
-    plot.add_layout(Title(text=columns["note"], text_font=FONT, text_font_size="11px",
-                          text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
+    add_note(plot, columns["note"])
     plot.xaxis[0].formatter = CustomJSTickFormatter(code=_tick_js())
     plot.xaxis[0].name = "axis"
     plot.yaxis[0].ticker = FixedTicker(ticks=axis["ticks"])
     plot.yaxis[0].major_label_overrides = dict(zip(axis["ticks"], axis["labels"], strict=True))
     source = {name: ColumnDataSource(columns[name]) for name in SOURCES}
     bars, marks = _draw(plot, source)
-    _add_legend(plot, columns["kinds"])
+    add_legend(plot, {LABELS[kind]: COLORS[kind] for kind in columns["kinds"]}, columns=3)
     style_figure(plot)
     plot.ygrid.grid_line_color = None
     plot.yaxis[0].major_label_text_color = INK
@@ -268,25 +264,6 @@ def _draw(plot: figure, source: dict[str, ColumnDataSource]) -> tuple[Any, Any]:
                              text_font_style="bold", text_baseline="middle",
                              name="titles"))  # fmt: skip
     return bars, marks
-
-
-def _add_legend(plot: figure, kinds: Sequence[str]) -> None:
-    items = []
-    for kind in kinds:
-        key = plot.quad(left=0, right=0, top=-2, bottom=-1, color=COLORS[kind], line_color=None)
-        items.append(LegendItem(label=LABELS[kind], renderers=[key]))
-    plot.add_layout(
-        Legend(
-            items=items,
-            orientation="horizontal",
-            name="kinds",
-            ncols=_LEGEND_COLS,
-            location="left",
-            margin=0,
-            padding=4,
-        ),
-        "below",
-    )
 
 
 def _add_tools(plot: figure, bars: Any, marks: Any) -> None:

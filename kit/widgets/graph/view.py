@@ -24,7 +24,6 @@ from bokeh.models import (
     ResetTool,
     TapTool,
     Text,
-    Title,
     WheelZoomTool,
 )
 from bokeh.plotting import figure
@@ -43,6 +42,7 @@ from kit.widgets.base.theme import (
     FONT,
     INK,
     MUTED,
+    add_note,
     hover_card,
     style_figure,
 )
@@ -127,8 +127,7 @@ def graph_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
         min_width=260,
         name="graph",
     )
-    plot.add_layout(Title(text="", name="note", text_font=FONT, text_font_size="11px",
-                          text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
+    add_note(plot)
     style_figure(plot)
     plot.axis.visible = False
     plot.grid.visible = False

@@ -26,6 +26,7 @@ from kit.widgets.base.tables import (
     amount,
     bar_html,
     folded,
+    keys_html,
     not_shown,
     place_html,
     row_attributes,
@@ -304,13 +305,7 @@ def _picture(payload: dict[str, dict[str, list[float]]]) -> str:
 def _key(ops: int) -> str:
     """What the colours of the picture mean."""
     phases = {name: COLORS[name] for name in ("forward", "backward", "update")}
-    parts = "".join(
-        f'<span style="margin-right:14px;white-space:nowrap"><span style="display:inline-block;'
-        f'width:10px;height:10px;border-radius:2px;margin-right:5px;background:{color};{KEPT}">'
-        "</span>"
-        f"{name}</span>"
-        for name, color in {**HOLDS, **phases}.items()
-    )
+    parts = keys_html({**HOLDS, **phases})
     many = "; several share a bar, the fullest is shown" if ops > MAX_BARS else ""
     return (
         f'<div style="font-size:11.5px;color:{MUTED};margin-bottom:8px">{parts}<br>'
@@ -352,7 +347,7 @@ def _holders(run: Run, report: MemoryReport) -> str:
     shown = {id(h) for _, values in groups for h in values}
     rest = [h for h in report.holders if id(h) not in shown]
     held = sum(h.bytes for h in rest)
-    note = not_shown(len(rest), "smaller value", f", {format_bytes(held)} of the peak").strip()
-    return table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",
-                 widths=(30, 27, 19, 12, 12), attributes=picks, least_px=540) + (
-                     sentence(note) if note else "")  # fmt: skip
+    note = not_shown(len(rest), "smaller value", f", {format_bytes(held)} of the peak")
+    made = table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",
+                 widths=(30, 27, 19, 12, 12), attributes=picks, least_px=540)  # fmt: skip
+    return made + sentence(note)

@@ -18,11 +18,8 @@ from bokeh.models import (
     ColumnDataSource,
     CustomJS,
     HoverTool,
-    Legend,
-    LegendItem,
     Range1d,
     TapTool,
-    Title,
 )
 from bokeh.plotting import figure
 from ipywidgets import HTML, Layout, ToggleButtons
@@ -43,6 +40,8 @@ from kit.widgets.base.theme import (
     GRID,
     INK,
     MUTED,
+    add_legend,
+    add_note,
     hover_card,
     style_figure,
 )
@@ -74,7 +73,6 @@ _AREA_CARD = (("live", "@all"), ("temporary", "@own"), ("writes", "@written"),
 _BAR_CARD = (("holds", "@size of the peak"), ("is", "@kind"), ("live", "@life"),
              ("line", "@site"), ("module", "@scope"))  # fmt: skip
 _BAR_PX = 32
-_LEGEND_COLS = 2  # as many as fit beside each other on a phone
 Figures = tuple[figure, figure]
 
 
@@ -124,18 +122,14 @@ def _area_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
         min_width=300, tools=[], toolbar_location=None, title="live memory",
         x_axis_label="ops in program order   -   click: select", name="memory",
     )  # fmt: skip
-    plot.add_layout(Title(text="", name="note", text_font=FONT, text_font_size="11px",
-                          text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
+    add_note(plot)
     area = sources["area"]
     bands = zip(HOLDS.items(), (0, "variables", "kept"), ("variables", "kept", "live"), strict=True)
-    items = []
-    for (label, color), bottom, top in bands:
+    for (_, color), bottom, top in bands:
         # one shape: bars side by side leave seams where several share a pixel
         plot.varea(
             x="x", y1=bottom, y2=top, source=sources["bands"], fill_color=color, name=f"band {top}"
         )
-        key = plot.quad(left=-9, right=-9, top=-9, bottom=-8, color=color, line_color=None)
-        items.append(LegendItem(label=label, renderers=[key]))
     # what answers the pointer, over all of the op's height
     whole = plot.quad(left="left", right="right", bottom=0, top="live", source=area,
                       fill_alpha=0.0, line_color=None, name="ops",
@@ -150,12 +144,8 @@ def _area_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
               text_font=value(FONT), text_font_size="11px", text_color=INK)  # fmt: skip
     plot.text(x="x", y="y", text="text", text_align="center", source=sources["message"],
               text_font=value(FONT), text_font_size="13px", text_color=MUTED)  # fmt: skip
-    for phase in ("forward", "backward", "update"):
-        key = plot.quad(left=-9, right=-9, top=-9, bottom=-8, color=COLORS[phase], line_color=None)
-        items.append(LegendItem(label=phase, renderers=[key]))
-    plot.add_layout(
-        Legend(items=items, orientation="horizontal", ncols=_LEGEND_COLS, location="left"), "below"
-    )
+    phases = {name: COLORS[name] for name in ("forward", "backward", "update")}
+    add_legend(plot, {**HOLDS, **phases}, columns=2)
     tap = TapTool(renderers=[whole])
     card = hover_card("@op", _AREA_CARD, swatch="@color")
     plot.add_tools(tap, HoverTool(renderers=[whole], tooltips=card, point_policy="follow_mouse"))

@@ -23,6 +23,7 @@ from kit.widgets.base.tables import (
     LINE,
     MONO,
     MUTED,
+    code,
     place_html,
     scrolling,
     section,
@@ -106,18 +107,11 @@ def _row(c: Compile) -> list[str]:
     word = _WORD.get(c.kind, c.kind)
     change = ""
     if c.before or c.now:
-        code = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
-        change = f'<div style="{code}">{safe_html(c.before, 60)} → {safe_html(c.now, 60)}</div>'
+        change = code(f"{safe_html(c.before, 60)} → {safe_html(c.now, 60)}")
     disk = " (from disk)" if c.is_from_disk else ""
     why = f"<b>{safe_html(word)}</b>, {format_count(c.ops, 'op')}{change}"
-    where = f'<span style="font-family:{MONO};font-size:12px">{place_html(c.site, 60)}</span>'
-    return [
-        f"{c.step:,}",
-        safe_html(c.phase),
-        why,
-        where,
-        f"{c.ms:,.0f}{disk}",
-    ]
+    where = code(place_html(c.site, 60))
+    return [f"{c.step:,}", safe_html(c.phase), why, where, f"{c.ms:,.0f}{disk}"]
 
 
 def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:

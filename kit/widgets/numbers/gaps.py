@@ -12,10 +12,10 @@ from kit.trace.gaps import CAUSES
 from kit.trace.timeline import per_step
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import (
-    MONO,
     MUTED,
     amount,
     bar_html,
+    code,
     doubt_html,
     longest_number,
     place_html,
@@ -75,7 +75,7 @@ def _strip(rows: Sequence[IdleRow]) -> str:
 
 def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[str]:
     color = CAUSE_COLORS.get(row.cause, COLORS["plan"])
-    line = f'<span style="font-family:{MONO};font-size:12px">{place_html(row.site)}</span>'
+    line = code(place_html(row.site))
     if not row.site:
         line = f'<span style="color:{MUTED}">{_SAID.get(row.cause, "")}</span>'
     if awaited:

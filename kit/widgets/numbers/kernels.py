@@ -16,10 +16,10 @@ from kit.trace.timeline import per_step
 from kit.widgets.base.listing import Listing, under_doubt
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
-    MONO,
     MUTED,
     amount,
     bar_html,
+    code,
     folded,
     not_shown,
     place_html,
@@ -97,10 +97,7 @@ def folded_kernels(run: Run) -> tuple[str, list[Selection]]:
 def _row(row: KernelCost, steps: int, most: float) -> list[str]:
     kernel = row.kernel
     where = f"segment {kernel.segment}" if kernel.segment >= 0 else ""  # of native runs and traces
-    name = (
-        f'<div style="font-family:{MONO};font-size:12px;overflow-wrap:anywhere">'
-        f'{name_html(kernel.name)}<div style="color:{MUTED}">{where}</div></div>'
-    )
+    name = code(f'{name_html(kernel.name)}<div style="color:{MUTED}">{where}</div>')
     best = "" if math.isnan(row.of_ceiling) else format_percent(row.of_ceiling)
     if best:
         best += f'<div style="color:{MUTED};font-size:11px">{safe_html(row.limit)}</div>'

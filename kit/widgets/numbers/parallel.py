@@ -30,7 +30,7 @@ from kit.widgets.base.controls import labelled, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import FONT, INK, MUTED
+from kit.widgets.base.tables import MUTED, said_html
 from kit.widgets.base.theme import COLORS, style_figure
 from kit.widgets.base.theme import INK as DOT
 
@@ -190,15 +190,14 @@ class ParallelView(View):
         travels = format_count(now.buckets, "bucket")
         shared = ", each with a part of the batch," * (devices > 1)
         told = " Modelled." + " Large dots were measured." * (is_measured and bool(self._measured))
-        self.text.value = (
-            f'<div style="font:13px/1.5 {FONT};color:{INK}">'
+        self.text.value = said_html(
             f"<b>When do gradients travel?</b> {format_count(devices, 'device')}{shared} "
             f"over a link of {link.latency_us:g} µs and {link.gb_per_s:g} GB/s.<br>"
             f"<b>{now.step_ns / 1e6:.2f} ms</b> a step with {pieces} of {ops} and {travels} of "
             f"about {format_bytes(bucket)}; {now.exposed_ns / 1e6:.2f} ms of it only wait for "
             f"gradients.<br><b>{best.step_ns / 1e6:.2f} ms</b> if segments end where a "
             f"bucket of {format_bytes(size)} is full ({format_count(best.segments, 'segment')})."
-            f'<span style="color:{MUTED}">{told}</span></div>'
+            f'<span style="color:{MUTED}">{told}</span>'
         )
 
     def _draw_curve(self) -> figure:

@@ -15,7 +15,7 @@ from typing import Any
 
 import traitlets
 from bokeh.core.properties import value
-from bokeh.models import ColumnDataSource, CustomJS, HoverTool, Legend, LegendItem, Range1d
+from bokeh.models import ColumnDataSource, CustomJS, HoverTool, Range1d
 from bokeh.plotting import figure
 from ipywidgets import HTML
 
@@ -23,16 +23,17 @@ from kit.errors import SettingsError
 from kit.ir import Segment
 from kit.ir.plan import OpStream, plan
 from kit.text import format_count, safe_html, safe_label
-from kit.widgets.base import tables
 from kit.widgets.base.controls import bulk_slider, labelled, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
+from kit.widgets.base.tables import said_html
 from kit.widgets.base.theme import (
     COLORS,
     FONT,
     INK,
     MUTED,
+    add_legend,
     hover_card,
     on_color,
     style_figure,
@@ -209,17 +210,10 @@ def _model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSour
     fit = CustomJS(args={"plot": plot, "labels": sources["labels"]}, code=_FIT)
     plot.js_on_change("inner_width", fit)
     sources["labels"].js_on_change("data", fit)
-    items = []
-    for label, color in (("a segment ends", INK), ("forced by the program", COLORS["wait"])):
-        line = plot.segment(x0=-9, x1=-9, y0=-9, y1=-8, line_color=color, line_width=2.5)
-        items.append(LegendItem(label=label, renderers=[line]))
-    keys = [("pale: a view, does not count", tint(CYCLE[0], 0.65))]
-    keys += [(phase, COLORS[phase]) for phase in ("forward", "backward", "update")]
-    for label, color in keys:
-        key = plot.quad(left=-9, right=-9, top=-9, bottom=-8, color=color, line_color=None)
-        items.append(LegendItem(label=label, renderers=[key]))
-    legend = Legend(items=items, orientation="horizontal", location="left", ncols=2)
-    plot.add_layout(legend, "below")
+    keys = {"pale: a view, does not count": tint(CYCLE[0], 0.65)}
+    keys |= {phase: COLORS[phase] for phase in ("forward", "backward", "update")}
+    ends = {"a segment ends": INK, "forced by the program": COLORS["wait"]}
+    add_legend(plot, keys, columns=2, lines=ends)
     plot.add_tools(HoverTool(renderers=[cells], tooltips=hover_card("@op", _CARD, swatch="@color"),
                              point_policy="follow_mouse"))  # fmt: skip
     style_figure(plot)
@@ -290,6 +284,4 @@ class PlanView(View):
         if drawn > MAX_OPS:
             lines.append(f"The first {MAX_OPS:,} ops are drawn.")
         body = "<br>".join(safe_html(line, 400) for line in lines)
-        self.text.value = (
-            f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">{body}</div>'
-        )
+        self.text.value = said_html(body)

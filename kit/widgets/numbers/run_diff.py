@@ -16,9 +16,9 @@ from kit.widgets.base.change import change_html
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import (
-    MONO,
     MUTED,
     amount,
+    code,
     not_shown,
     section,
     sentence,
@@ -100,7 +100,7 @@ def _unchanged(diff: RunDiff) -> str:
     if not diff.doubt:
         said += [f"{title}: {'; '.join(rest_texts(rows))}." for title, rows in unchanged if rows]
     lines = "".join(f"<div>{safe_html(line, 600)}</div>" for line in said)
-    return sentence(lines) if lines else ""
+    return sentence(lines)
 
 
 def _table(rows: Sequence[Change]) -> str:
@@ -130,10 +130,7 @@ def _node(n: NodeChange) -> list[str]:
 
 def _named(name: str, note: str) -> str:
     small = f'<div style="color:{MUTED};font-size:12px">{safe_html(note)}</div>' if note else ""
-    return (
-        f'<div style="font-family:{MONO};font-size:12px;overflow-wrap:anywhere">'
-        f"{safe_html(name, 90)}{small}</div>"
-    )
+    return code(f"{safe_html(name, 90)}{small}")
 
 
 def _ms(value: float, unknown: str = "not there") -> str:

@@ -248,7 +248,4 @@ class WhatIfView(View):
                 f"kit.predict(run, without=...) asks about the other {self._unasked:,}, too"
             )
         body = "<br>".join(safe_html(line, 400) for line in lines)
-        self.text.value = (
-            f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK};overflow-wrap:anywhere">'
-            f"{body}</div>"
-        )
+        self.text.value = tables.said_html(body)

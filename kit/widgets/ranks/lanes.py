@@ -13,7 +13,7 @@ from kit.trace.intervals import Ints, joined
 from kit.trace.ranks.one import NAMES, RankTrace, coarse
 from kit.trace.ranks.ranks import Ranks
 from kit.trace.ranks.tables import RankRow
-from kit.widgets.base.tables import LINE, MUTED, TRACK, swatch, tab_stop
+from kit.widgets.base.tables import LINE, MUTED, TRACK, keys_html, tab_stop
 from kit.widgets.base.theme import COLORS
 
 __all__ = ["KEYS", "lanes_html", "placed"]
@@ -58,10 +58,7 @@ def lanes_html(ranks: Ranks, attributes: list[str]) -> str:
         f"{picture.rank(trace, row)}</summary>{picture.lanes(trace)}</details></div></div>"
         for i, (trace, row) in enumerate(zip(ranks.traces, ranks.ranks, strict=True))
     )
-    keys = "".join(
-        f'<span style="margin-right:14px;white-space:nowrap">{swatch(COLOR[key])}{said}</span>'
-        for key, said in KEYS.items()
-    )
+    keys = keys_html({said: COLOR[key] for key, said in KEYS.items()})
     return (
         f'<div style="font-size:12px;color:{MUTED};margin-bottom:4px">{keys}</div>'
         f'{picture.axis()}<div role="grid" aria-label="ranks">{rows}</div>'
