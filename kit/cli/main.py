@@ -106,11 +106,11 @@ def _cure(act: Callable[[argparse.Namespace], int], unknown: Sequence[str]) -> s
     return f"; {own}" if own else ""
 
 
-def report_main(arguments: Sequence[str] | None = None) -> int:
+def report_main() -> int:
     """`python -m kit.reports`: the same as `kit report`."""
     parser = argparse.ArgumentParser(prog="python -m kit.reports", description=_report.__doc__)
     _add_arguments(parser, _REPORT)
-    return _written(lambda: _guarded(_report, parser.parse_args(arguments)))
+    return _written(lambda: _guarded(_report, parser.parse_args()))
 
 
 def _parser() -> argparse.ArgumentParser:

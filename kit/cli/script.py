@@ -129,7 +129,7 @@ def _is_main(node: ast.stmt) -> bool:
     )
 
 
-def load_step(script: Path, name: str = "", arguments: Sequence[str] = ()) -> tuple[Any, bool]:
+def load_step(script: Path, name: str, arguments: Sequence[str]) -> tuple[Any, bool]:
     """What a script has to be measured, and whether it is a plain `step`, which knows no device.
 
     The script is run from top to bottom, as `python script.py arguments` would, but `__name__` is

@@ -171,7 +171,7 @@ def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
     return run_of(read, file) if isinstance(read, Imported) else read
 
 
-def read_trace(file: Path, step_by: str = "") -> Imported | Run:
+def read_trace(file: Path, step_by: str) -> Imported | Run:
     """What a file holds: a foreign trace, or a saved run. Arguments and errors as `open_trace`."""
     reader = _reader_of(file)
     if not step_by:

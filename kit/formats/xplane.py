@@ -135,7 +135,7 @@ def _read(file: Path, notes: list[str], step_by: str) -> Imported:
         raise TraceFileError(_NO_PROFILE) from None
 
 
-def planes_imported(planes: Sequence[Any], notes: list[str], step_by: str = "") -> Imported:
+def planes_imported(planes: Sequence[Any], notes: list[str], step_by: str) -> Imported:
     """The profile of one host, given its planes as `jax.profiler.ProfileData` has them.
 
     Raises:

@@ -199,7 +199,7 @@ def whole(value: object, most: int = (1 << 31) - 1) -> int:
     return value if type(value) is int and 0 <= value <= most else -1
 
 
-def whole_said(value: object, most: int = (1 << 31) - 1) -> int:
+def whole_said(value: object, most: int) -> int:
     """The same, also of a number in quotes, and of one that was written as a fraction: 7.0."""
     if type(value) is int:  # nearly always
         return value if 0 <= value <= most else -1

@@ -28,7 +28,7 @@ from kit.trace.timeline import Timeline
 __all__ = ["read_both", "read_rank"]
 
 
-def read_rank(file: Path, step_by: str = "") -> RankTrace:
+def read_rank(file: Path, step_by: str) -> RankTrace:
     """The rank that a file holds; -1 where neither the file nor its name says which.
 
     Raises:
@@ -38,7 +38,7 @@ def read_rank(file: Path, step_by: str = "") -> RankTrace:
     return read_both(file, step_by)[0]
 
 
-def read_both(file: Path, step_by: str = "") -> tuple[RankTrace, Run]:
+def read_both(file: Path, step_by: str) -> tuple[RankTrace, Run]:
     """The same, and the run that the file holds."""
     read = read_trace(file, step_by)
     if isinstance(read, Imported):

@@ -61,7 +61,7 @@ def no_loss(result: Any, step: Callable[..., Any] | None = None) -> SettingsErro
     )
 
 
-def check_loss(loss: Any, step: Callable[..., Any] | None = None) -> None:
+def check_loss(loss: Any, step: Callable[..., Any] | None) -> None:
     """Refuse a loss that could not be told when all steps are over.
 
     Args:

@@ -18,10 +18,10 @@ __all__ = ["measure_in_turn"]
 def measure_in_turn(
     placement: Placement,
     settings: Sequence[Settings],
-    repeats: int = 1,
+    repeats: int,
     *,
-    progress: Progress | None = None,
-    cancelled: CancelledFn | None = None,
+    progress: Progress | None,
+    cancelled: CancelledFn | None,
 ) -> list[list[Run]]:
     """For each of the settings its `repeats` runs; `kit.runs.change.median_run` is shown.
 

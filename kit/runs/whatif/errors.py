@@ -57,7 +57,7 @@ def doubts(*runs: Run) -> list[str]:
 
 
 def interval_ms(
-    step_ms: float, run: Run, asked: Question, stretch: float = 1.0
+    step_ms: float, run: Run, asked: Question, stretch: float
 ) -> tuple[float, float, str]:
     """In which the measured step is expected in nine of ten cases, and why so wide, in words.
 

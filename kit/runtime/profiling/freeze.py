@@ -145,7 +145,7 @@ def freeze_trace(
     spans: Sequence[Span],
     profile: Profile,
     syncs: Sequence[SyncPoint],
-    notes: Sequence[str] = (),
+    notes: Sequence[str],
     *,
     waited_at: Iterable[Site] = (),
 ) -> TracedSteps:

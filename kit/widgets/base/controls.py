@@ -275,7 +275,7 @@ def labelled(label: str, control: Any, tip: str = "", *, is_said: bool = True) -
     return Labelled(text, control, label if is_said else "")
 
 
-def _label_html(label: str, tip: str = "", note: str = "") -> str:
+def _label_html(label: str, tip: str, note: str = "") -> str:
     """A control's name, a tooltip, and behind the name why it has no effect now."""
     style = f"font:500 12px/1.2 {FONT};color:{MUTED}"
     beside = f' <i style="font-weight:400">· {safe_html(note)}</i>' if note else ""

@@ -38,7 +38,7 @@ _WIDTH = 24  # characters of the bar on a terminal
 
 
 @contextmanager
-def progress_bar(title: str = "", *, stream: IO[str] | None = None) -> Iterator[Report]:
+def progress_bar(title: str, *, stream: IO[str] | None = None) -> Iterator[Report]:
     """A bar for the block: `with progress_bar("sweep") as report: report("run 1 of 3", 0.2)`.
 
     It is gone after the block; if the block raises, it stays and says with what.

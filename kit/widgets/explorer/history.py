@@ -86,7 +86,7 @@ class HistoryBar(HBox):
         on_invalid: Callable[[Exception], None],
         on_valid: Callable[[], None] = lambda: None,
         on_look: Callable[[str], None] = lambda text: None,
-        on_link: Callable[[], str] = lambda: "",
+        on_link: Callable[[], str],
     ) -> None:
         self._on_look, self._on_link = on_look, on_link
         self._first, self._on_invalid, self._on_valid = settings, on_invalid, on_valid

@@ -18,7 +18,7 @@ _TITLE = 17  # pixels above the graph
 _FONT = "Inter, Helvetica, Arial, sans-serif"
 
 
-def graph_svg(scene: Mapping[str, Any], expanded: Iterable[str] = ()) -> str:
+def graph_svg(scene: Mapping[str, Any], expanded: Iterable[str]) -> str:
     """The picture with these groups open, coloured by phase, as SVG text under its title."""
     placed, parts = place(scene, expanded), []
     for row, (x, y, w, h) in placed.rects.items():
@@ -61,7 +61,7 @@ def graph_svg(scene: Mapping[str, Any], expanded: Iterable[str] = ()) -> str:
     )
 
 
-def graph_dot(scene: Mapping[str, Any], expanded: Iterable[str] = ()) -> str:
+def graph_dot(scene: Mapping[str, Any], expanded: Iterable[str]) -> str:
     """The boxes that can be seen with these groups open, as DOT text; frames are clusters."""
     placed = place(scene, expanded)
     graph = graphviz.Digraph("step", graph_attr={"compound": "true"}, node_attr={"shape": "box"})

@@ -107,9 +107,8 @@ def source_html(run: Run, rows: Sequence[LineCost] | None = None) -> str:
     return section("Source lines", body + _STYLE)
 
 
-def source_picks(run: Run, rows: Sequence[LineCost] | None = None) -> list[Selection]:
+def source_picks(run: Run, rows: Sequence[LineCost]) -> list[Selection]:
     """What each `data-row` of `source_html` stands for: a line, and the nodes that it recorded."""
-    rows = line_costs(run) if rows is None else rows
     return [*map(Links(run).of_site, (row.site for row in rows))]
 
 

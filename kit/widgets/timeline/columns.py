@@ -55,7 +55,7 @@ Ints = NDArray[np.int64]
 
 
 def span_columns(
-    timeline: Timeline, places: Places, keys: Ints, *, max_spans: int, shift_ns: int = 0
+    timeline: Timeline, places: Places, keys: Ints, *, max_spans: int, shift_ns: int
 ) -> tuple[Columns, Ints, Ints]:
     """The spans as `delta`, `length`, `key`, `segment` (+ 1) and `count`, row after row.
 
@@ -150,7 +150,7 @@ def _computed(ids: Sequence[int], run: Run) -> str:
     return computed_by([nodes[i] for i in ids])
 
 
-def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
+def step_columns(timeline: Timeline, shift_ns: int) -> Columns:
     """Each step: `start`, `length` and `name`."""
     mask = timeline.kind == _STEP
     names = [safe_label(timeline.names[n], 40) for n in timeline.name[mask]]
@@ -162,7 +162,7 @@ def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
     }
 
 
-def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
+def sync_columns(timeline: Timeline, shift_ns: int) -> Columns:
     """Each sync point, in order of time: `at`, `wait`, `cause`, `site` and `via`."""
     syncs = timeline.syncs
     origin = timeline.begin_ns - shift_ns
@@ -175,7 +175,7 @@ def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
     }
 
 
-def pin_columns(run: Run, shift_ns: int = 0) -> Columns:
+def pin_columns(run: Run, shift_ns: int) -> Columns:
     """What somebody wrote: `at`, `text`."""
     origin = run.timeline.begin_ns - shift_ns
     return {
@@ -184,7 +184,7 @@ def pin_columns(run: Run, shift_ns: int = 0) -> Columns:
     }
 
 
-def gap_columns(timeline: Timeline, shift_ns: int = 0, *, max_spans: int) -> Columns:
+def gap_columns(timeline: Timeline, shift_ns: int, *, max_spans: int) -> Columns:
     """Idle time of the devices: `start`, `length`, `device`, `cause` (an index of `GAP_CAUSES`).
 
     Empty where there are so many kernels that idle time is worked out only for a chosen range.
@@ -205,7 +205,7 @@ def knows_gaps(timeline: Timeline, max_spans: int) -> bool:
     return kernels <= min(MAX_GAP_KERNELS, max_spans)
 
 
-def path_columns(timeline: Timeline, places: Places, shift_ns: int = 0) -> Columns:
+def path_columns(timeline: Timeline, places: Places, shift_ns: int) -> Columns:
     """The critical path: `start`, `length`, `work`, `kind`, and `row`, -1 where no span is.
 
     Empty where no step was traced, and of more spans than `MAX_PATH_SPANS`: it would take longer
