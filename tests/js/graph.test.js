@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {hoverOf} from "../../kit/widgets/graph/js/boxes.js";
-import {Camera} from "../../kit/widgets/graph/js/camera.js";
+import {Camera, readable} from "../../kit/widgets/graph/js/camera.js";
 import {columnsOf, countsOf, mostOf} from "../../kit/widgets/graph/js/columns.js";
 import {readDot} from "../../kit/widgets/graph/js/engine.js";
 import {dotOf, svgOf} from "../../kit/widgets/graph/js/export.js";
@@ -134,6 +134,11 @@ test("an exported picture says what it is, what is left out, and what its colour
     assert.ok(svgOf(picture).includes(`<stop offset="${share}" stop-color="${color}"/>`));
   }
   assert.equal(ramp.length, 5);
+});
+
+test("a graph that nearly fits is shown whole, one that would be too small to read is not", () => {
+  assert.deepEqual([2, 0.9, 0.61].map(readable), [1.15, 0.9, 0.61]);
+  assert.deepEqual([0.59, 0.01].map(readable), [0.72, 0.72]);
 });
 
 test("a box is in sight if a part of it is, and held if all of it is", () => {

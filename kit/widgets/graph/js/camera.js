@@ -1,10 +1,16 @@
 // Where in a scene we look: x grows to the right, y downwards, one unit is a pixel at scale 1.
 
 const LEAST = 0.72, MOST = 1.15; // scales at which labels are read easily
+const NEARLY = 0.6; // a scale at which labels can be read: better than a graph that is cut
 const SMALLEST = 0.002, LARGEST = 4;
 const FONTS = /** @type {Record<string, number>} */ ({label: 12.5, sublabel: 10.5, stop: 10});
 
 /** @typedef {{width: number, height: number}} Size */
+
+/** The scale to look with where this one would show all. @param {number} fitted */
+export function readable(fitted) {
+  return fitted >= NEARLY ? Math.min(MOST, fitted) : LEAST;
+}
 
 export class Camera {
   /** @param {any} figure of bokeh */
@@ -54,7 +60,8 @@ export class Camera {
    */
   fit(placed, whole = false) {
     const [w, h] = this.size(), width = placed.width + 24, height = placed.height + 24;
-    const scale = Math.max(whole ? SMALLEST : LEAST, Math.min(MOST, w / width, h / height));
+    const fitted = Math.min(w / width, h / height);
+    const scale = whole ? Math.max(SMALLEST, Math.min(MOST, fitted)) : readable(fitted);
     const [sw, sh] = [w / scale, h / scale];
     this.look((width <= sw ? (width - sw) / 2 : 0) - 12, (height <= sh ? (height - sh) / 2 : 0) - 12, scale);
     this.isFitted = true;
@@ -62,7 +69,7 @@ export class Camera {
 
   /** Height of the figure that suits what is drawn. @param {Size} placed */
   heightFor(placed) {
-    const scale = Math.max(LEAST, Math.min(MOST, this.size()[0] / (placed.width + 24)));
+    const scale = readable(this.size()[0] / (placed.width + 24));
     return Math.round(Math.min(Math.max((placed.height + 24) * scale + 74, 200), 720));
   }
 
