@@ -28,10 +28,11 @@ from kit.torch.ops.recipes import make_recipe
 from kit.torch.ops.schema import Recipe, has_static_floats
 from kit.torch.ops.stand_ins import stand_ins
 from kit.torch.scaling.fused import HOOKS_OF_ALL
+from kit.torch.tensors.buffer import View
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import is_lifted
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import KitTensor, View, wrap
+from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = ["Dispatcher", "tape_of"]
 

@@ -31,8 +31,9 @@ from kit.runtime.steps.names import codes_in
 from kit.runtime.steps.own_state import host_draws
 from kit.runtime.steps.recording import Draw
 from kit.torch.hybrid.programs import Made, Trace, each_made, learn
+from kit.torch.tensors.buffer import Buffer, View
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import Buffer, KitTensor, View
+from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["Hybrid", "hybridize", "written"]
 

@@ -19,7 +19,8 @@ from kit.errors import SettingsError
 from kit.runtime.recording.bulk import Value
 from kit.text import check_number
 from kit.torch.hybrid.hybrid import hybridize, written
-from kit.torch.tensors.tensor import Buffer, KitTensor
+from kit.torch.tensors.buffer import Buffer
+from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["all_finite", "clip_by_global_norm", "global_norm", "multi_adamw", "multi_lamb",
            "multi_sgd", "reset_arrays"]  # fmt: skip

@@ -17,8 +17,9 @@ from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.recording import Draw, made_at
+from kit.torch.tensors.buffer import Buffer, View
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import Buffer, KitTensor, View
+from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["Made", "Trace", "each_made", "learn"]
 

@@ -19,21 +19,12 @@ from kit.torch.ops.random import RANDOM
 from kit.torch.ops.recurrent import RECURRENT_LAYERS
 from kit.torch.ops.schema import Special, decomposed, on_meta, recorded
 from kit.torch.ops.sequences import SEQUENCES
+from kit.torch.tensors.buffer import Buffer, View, part_of, shows_memory
 from kit.torch.tensors.checks import check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import (
-    Buffer,
-    KitTensor,
-    View,
-    part_of,
-    shows_memory,
-    strided,
-    to_host,
-    unwritten,
-    wrap,
-)
+from kit.torch.tensors.tensor import KitTensor, strided, to_host, unwritten, wrap
 
 __all__ = ["SPECIAL"]
 

@@ -16,9 +16,10 @@ from kit.runtime.recording.sites import level_of_user
 from kit.torch.ops.fitting import check_whole
 from kit.torch.ops.host import run_on_host
 from kit.torch.ops.schema import Recipe, flat_tensors
+from kit.torch.tensors.buffer import shows_memory
 from kit.torch.tensors.checks import check_writable
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import KitTensor, shows_memory, strided, wrap
+from kit.torch.tensors.tensor import KitTensor, strided, wrap
 
 __all__ = ["inplace_by_functional", "out_recipe", "resized", "write_out"]
 

@@ -42,11 +42,12 @@ from kit.torch.ops.schema import (
     written_tensors,
 )
 from kit.torch.ops.strict import check_numbers, check_types, with_fitting_numbers
+from kit.torch.tensors.buffer import Buffer, View
 from kit.torch.tensors.checks import check_devices, check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import Buffer, KitTensor, View, wrap
+from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = ["make_recipe"]
 

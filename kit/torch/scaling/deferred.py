@@ -36,8 +36,9 @@ from kit.torch.scaling.scaler import (
     starts_from_zero,
 )
 from kit.torch.scaling.writes import other_writes
+from kit.torch.tensors.buffer import Buffer
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import Buffer, KitTensor
+from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["DeferredScaler"]
 

@@ -24,8 +24,9 @@ from kit.runtime.recording.bulk import Value
 from kit.runtime.recording.sites import is_users
 from kit.runtime.steps.names import named, wrapped_by
 from kit.torch.scaling.fused import hooks_of, stepped
+from kit.torch.tensors.buffer import Buffer
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import Buffer, KitTensor, wrap
+from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = ["OtherWrites", "other_writes"]
 
