@@ -7,7 +7,7 @@ default, and empty switches the cache off.
 jax finds out what to keep, and by which key; what lies on disk is a `SealedFolder`. jax's own
 folder runs whatever lies in it, never replaces a torn entry, and with a largest size it reads the
 time of each entry at each write, under a lock that a stopped process keeps. jax has no public way
-to give it another one, so the only name of jax's that is replaced is here.
+to give it another one, so a name of jax's is replaced here.
 """
 
 from __future__ import annotations

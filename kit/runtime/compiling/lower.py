@@ -23,6 +23,7 @@ from kit.errors import LoweringError, named
 from kit.ir import Aval
 from kit.runs.settings import GPUS
 from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
+from kit.runtime.compiling.contexts import one_context
 from kit.runtime.compiling.disk_cache import with_nodes, without_lines
 from kit.runtime.compiling.forget import forget
 from kit.runtime.compiling.fusions import Instructions, moved_by
@@ -179,7 +180,7 @@ def compile_segment(
     leaves = tuple(leaf for leaf, _ in donated)
     start = time.perf_counter_ns()
     traced = jax.jit(segment, keep_unused=True, donate_argnums=leaves).trace(*shapes)
-    with without_lines():
+    with without_lines(), one_context(len(source.nodes), len(traced.jaxpr.consts)):
         lowered = traced.lower()
     middle = time.perf_counter_ns()
     with with_nodes():
