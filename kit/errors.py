@@ -29,9 +29,13 @@ Each message says what is wrong, where in the user's code, and what to do about 
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from inspect import CO_VARARGS
+from itertools import pairwise
+from types import FrameType
 from typing import Any, TypeVar
 
 __all__ = [
@@ -248,7 +252,7 @@ def words_of(error: BaseException) -> str:
     """What an error says; "" where its own code for that fails."""
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - of a program's own class
+    except but_of_handlers(Exception):  # of a program's own class
         return ""
 
 
@@ -266,7 +270,7 @@ def named_in_a_line(error: BaseException) -> str:
 
 def note(error: BaseException, text: str) -> None:
     """Add a note to a program's error, which stays the one that is raised if it takes none."""
-    with suppress(Exception):  # a frozen dataclass, or a method of its own
+    with suppressed(Exception):  # a frozen dataclass, or a method of its own
         error.add_note(text)
 
 
@@ -277,20 +281,52 @@ def call_handler(handler: Callable[..., object], *args: Any) -> None:
 
 def is_of_handler(error: BaseException) -> bool:
     """Has the handler of a signal raised this, whatever ran then?"""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code is not call_handler.__code__:
+    trace, running = error.__traceback__, set[FrameType]()
+    at: FrameType | None = sys._getframe(1)  # its own would be held by what it holds
+    while at is not None:
+        running.add(at)
+        at = at.f_back
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code is call_handler.__code__ or (frame not in running and _is_handler(frame)):
+            return True
         trace = trace.tb_next
-    return trace is not None
+    return False
 
 
-@contextmanager
-def but_of_handlers() -> Iterator[None]:
-    """An error of the block is forgotten, but what the handler of a signal has raised."""
-    try:
-        yield
-    except Exception as error:
-        if is_of_handler(error):
-            raise
+def _is_handler(frame: FrameType) -> bool:
+    """Has Python itself called this function, which has ended, as the handler of a signal?
+
+    It does so until a session opens. It gives the number of the signal and the frame that this has
+    come in, which is the function's caller. The variables of one that runs are not to be looked
+    at: Python would hold them until it ends.
+    """
+    code, known = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
+    given = (known.get(name) for name in code.co_varnames[:count])
+    found = [y for x in given for y in (x if isinstance(x, tuple) else (x,))]
+    return any(
+        isinstance(n, int) and isinstance(at, FrameType) and at is frame.f_back
+        for n, at in pairwise(found)
+    )
+
+
+def but_of_handlers(*kinds: type[E]) -> tuple[type[E], ...]:
+    """For `except`: errors of these kinds, but none that the handler of a signal has raised.
+
+    That of a time limit may be an OSError, such as `TimeoutError`, or of any other kind. It is the
+    program's, whatever the kit did when it came.
+    """
+    error = sys.exception()
+    return () if isinstance(error, kinds) and is_of_handler(error) else kinds
+
+
+class suppressed(suppress):
+    """An error of these kinds is forgotten, but what the handler of a signal has raised is not."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        is_known = super().__exit__(kind, error, trace)
+        return is_known and error is not None and not is_of_handler(error)
 
 
 def _cells(count: int) -> str:

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, is_of_handler, suppressed
 
 __all__ = [
     "as_path",
@@ -182,9 +182,8 @@ def write_whole(
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-        # Of a file whose name nobody has given. One without a number is none of the system's:
-        # the handler of a signal has raised it, such as the TimeoutError of a time limit.
-        if isinstance(error, OSError) and error.errno is not None:
+        # Of a file whose name nobody has given; one without a number is none of the system's.
+        if isinstance(error, OSError) and error.errno and not is_of_handler(error):
             said = f"{error.strerror}; it was not written, and what was there is as before"
             raise OSError(error.errno, said, os.fspath(path)) from error
         raise
@@ -192,10 +191,10 @@ def write_whole(
 
 def sweep(folder: str) -> None:
     """Remove what processes had not written to its end when they were killed."""
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
+    with suppressed(OSError), os.scandir(folder) as found:
         for entry in found:
             if _UNFINISHED.fullmatch(entry.name):
-                with contextlib.suppress(OSError):  # another process has removed it, or may not
+                with suppressed(OSError):  # another process has removed it, or may not
                     age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
                     if age_s > _STALE_S:
                         os.unlink(entry.path)

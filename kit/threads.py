@@ -19,7 +19,7 @@ from itertools import chain
 from numbers import Real
 from typing import Any, NoReturn, TypeVar
 
-from kit.errors import EngineError, SettingsError
+from kit.errors import EngineError, SettingsError, but_of_handlers, suppressed
 
 __all__ = [
     "check_timeout",
@@ -97,7 +97,7 @@ def start_thread(
     thread = threading.Thread(target=work, name=name, args=args, daemon=is_daemon)
     try:
         thread.start()
-    except (RuntimeError, MemoryError) as error:
+    except but_of_handlers(RuntimeError, MemoryError) as error:
         cure = "end other threads or raise the limit (ulimit -u), and try again"
         if "shutdown" in str(error):
             cure = "Python is ending; join the thread that still trains before the main one ends"
@@ -142,7 +142,7 @@ def exit_status(code: Any) -> int:
         return 0
     if isinstance(code, int):
         return code & 0xFF
-    with contextlib.suppress(OSError):  # a full disk
+    with suppressed(OSError):  # a full disk
         sys.stderr.write(f"{code}\n")
     return 1
 

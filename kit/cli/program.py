@@ -17,7 +17,7 @@ from kit.cli.module import before_exec, own_main, run_in
 from kit.cli.script import error_text, has_step
 from kit.cli.signals import Enough, Told, as_ctrl_c, leave
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams, said_of
-from kit.errors import KitError, SettingsError
+from kit.errors import KitError, SettingsError, suppressed
 from kit.text import safe_terminal
 from kit.threads import end_at_once, exit_status, start_thread, waits_for_the_end
 
@@ -68,7 +68,7 @@ def run_program(
 
     def complete() -> None:
         if options.save:
-            with contextlib.suppress(KitError, OSError):  # told at the end, which tries again
+            with suppressed(KitError, OSError):  # told at the end, which tries again
                 save(watching.run, options)
         if options.stop:
             leave(watching.exits, options.script.name)
@@ -353,7 +353,7 @@ def _ended(
             try:
                 asked = _run_script(main, options)
             except KeyboardInterrupt:
-                with contextlib.suppress(Exception):  # what cannot be dropped runs, as ever
+                with suppressed(Exception):  # what cannot be dropped runs, as ever
                     drop()
                 raise
             watching.wait_for_threads()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit.errors import KitError, TraceFileError
+from kit.errors import KitError, TraceFileError, suppressed
 from kit.text import WHOLE, safe_terminal
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def complain(text: str) -> None:
     """To standard error, with what a terminal would obey taken out."""
     lines = "\n".join(safe_terminal(line, 10_000) for line in text.split("\n"))
     # A full disk: what was measured is kept all the same.
-    with contextlib.suppress(OSError), _beside_progress_bars():
+    with suppressed(OSError), _beside_progress_bars():
         sys.stderr.write(f"kit: {lines}\n")
 
 
@@ -95,10 +95,10 @@ def _beside_progress_bars() -> Iterator[None]:
     bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
     with contextlib.ExitStack() as cleared:
         if mode := getattr(bars, "external_write_mode", None):
-            with contextlib.suppress(Exception):
+            with suppressed(Exception):
                 cleared.enter_context(mode(file=sys.stderr, nolock=True))
         yield
-        with contextlib.suppress(Exception):
+        with suppressed(Exception):
             cleared.close()
 
 
@@ -130,7 +130,7 @@ def kept_aside() -> Iterator[None]:
         yield
     except BaseException as error:
         if runs := getattr(error, "runs", ()):
-            with contextlib.suppress(KitError, OSError):  # the disk that is full may be this one
+            with suppressed(KitError, OSError):  # the disk that is full may be this one
                 folder = Path(tempfile.mkdtemp(prefix="kit-runs-"))
                 for i, run in enumerate(runs, 1):
                     run.save(folder / f"{i:03}.kitrun")

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from typing import IO, Any, cast
 
-from kit.errors import TraceFileError
+from kit.errors import TraceFileError, but_of_handlers
 from kit.files import as_path, is_no_users, open_plain
 from kit.text import format_bytes, format_count, format_share, safe_terminal, terminal_table
 from kit.trace.imported import cut_name, naming, whole
@@ -147,7 +147,7 @@ def _plain_values(path: str | os.PathLike[str]) -> Any:
             raise
         except MemoryError:
             raise TraceFileError("it claims more memory than there is") from None
-        except Exception as error:  # noqa: BLE001 - a damaged pickle raises nearly anything
+        except but_of_handlers(Exception) as error:  # a damaged pickle raises nearly anything
             raise TraceFileError(
                 f"it is damaged, or no pickle: {cut_name(str(error), 200)}"
             ) from None

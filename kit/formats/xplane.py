@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.errors import TraceFileError
+from kit.errors import TraceFileError, but_of_handlers
 from kit.files import check_plain
 from kit.formats.chrome.steps import Annotation, find_steps, is_asked
 from kit.formats.chrome.syncs import LEAST_NS
@@ -131,7 +131,7 @@ def _read(file: Path, notes: list[str], step_by: str) -> Imported:
             return planes_imported(list(data.planes), notes, step_by)
     except UnicodeDecodeError:
         raise TraceFileError("a name in it is not UTF-8: it is damaged") from None
-    except RuntimeError:  # of the parser; it prints what is wrong
+    except but_of_handlers(RuntimeError):  # of the parser; it prints what is wrong
         raise TraceFileError(_NO_PROFILE) from None
 
 

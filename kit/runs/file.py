@@ -28,7 +28,13 @@ from typing import Any, TypeVar, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.errors import GraphError, RunFileError, SettingsError, TimelineError, is_of_handler
+from kit.errors import (
+    GraphError,
+    RunFileError,
+    SettingsError,
+    TimelineError,
+    but_of_handlers,
+)
 from kit.files import as_path, open_plain, write_whole
 from kit.ir import Aval
 from kit.runs.compiles import MOST_CHANGES
@@ -167,9 +173,7 @@ def _members(data: bytes) -> dict[str, bytes]:
             return {m.filename: archive.read(m) for m in members}
     except (RunFileError, RecursionError):  # the latter is the caller's: the file may be right
         raise
-    except _BROKEN as error:
-        if is_of_handler(error):  # a time limit
-            raise
+    except but_of_handlers(*_BROKEN) as error:
         raise RunFileError(f"the zip is damaged ({type(error).__name__})") from None
 
 

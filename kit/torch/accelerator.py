@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from kit.errors import SessionError
+from kit.errors import SessionError, but_of_handlers
 from kit.torch.tensors.private import private
 
 __all__ = ["accelerator_of", "flag_in"]
@@ -143,7 +143,7 @@ def _flag() -> Any:
         start = ctypes.cast(asked, ctypes.c_void_p).value or 0
         address = flag_in(ctypes.string_at(start, _CODE_BYTES), start)
         flag = ctypes.c_uint8.from_address(address) if address else None
-    except (OSError, AttributeError):
+    except but_of_handlers(OSError, AttributeError):
         flag = None
     if flag is None or flag.value != 1 or not asked():
         raise _unknown()

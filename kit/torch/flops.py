@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
+from kit.errors import but_of_handlers
 from kit.ir import RECURRENT
 
 __all__ = ["register_flops"]
@@ -32,7 +33,7 @@ def register_flops() -> None:
     for op, formula in rows:
         try:
             register_flop_formula([op])(formula)
-        except RuntimeError:  # "duplicate registrations": a later torch has one
+        except but_of_handlers(RuntimeError):  # "duplicate registrations": a later torch has one
             continue
 
 

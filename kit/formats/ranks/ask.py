@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from kit.errors import KitError, QueryError
+from kit.errors import KitError, QueryError, but_of_handlers
 from kit.formats.ranks.files import perhaps_hosts, rank_files
 from kit.formats.ranks.member import read_both
 from kit.formats.ranks.read import open_ranks, ranks_of, why_unread
@@ -86,7 +86,7 @@ def _read_once(
     for file in files:
         try:
             trace, run = read_both(file, step_by)
-        except (KitError, OSError) as error:
+        except but_of_handlers(KitError, OSError) as error:
             found.append(why_unread(file, error))
             continue
         if trace.rank < 0 or (trace.is_from_name and file in hosts):

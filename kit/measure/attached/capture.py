@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kit.errors import KitError, SettingsError
+from kit.errors import KitError, SettingsError, but_of_handlers, suppressed
 from kit.files import as_path, check_folder, check_plain
 from kit.measure.attached.signals import SignalHandler
 from kit.measure.base.ranks import rank_of_job, ranks_of_job
@@ -123,7 +123,7 @@ class Capture:
     def _written(self) -> int:
         try:
             return os.stat(self.file).st_mtime_ns if self.file is not None else 0
-        except OSError:
+        except but_of_handlers(OSError):
             return 0
 
     def keep(self, run: Run) -> str:
@@ -133,7 +133,7 @@ class Capture:
         """
         wrong = self._write(run, self._save) if self._save is not None else ""
         if wrong:
-            with contextlib.suppress(Exception):  # closed, or a full disk
+            with suppressed(Exception):  # closed, or a full disk
                 sys.stderr.write(f"kit: {safe_terminal(wrong, WHOLE)}\n")
         return wrong
 
@@ -146,7 +146,7 @@ class Capture:
                 if not (target := save.with_name(name)).exists():
                     run.save(target)
                     return ""
-        except (KitError, OSError) as error:
+        except but_of_handlers(KitError, OSError) as error:
             return f"the run was not saved: {error}"
         return f"the run was not saved: there are {MAX_SAVED:,} of this name"
 

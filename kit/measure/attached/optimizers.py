@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, but_of_handlers
 from kit.runs.steady import MOST_WARMUP
 from kit.runtime.session.forks import is_any_open
 from kit.text import format_count
@@ -140,7 +140,7 @@ def _holds_cuda_memory() -> bool:
         return False
     try:
         return any(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
-    except RuntimeError:  # an allocator of the program's own does not tell
+    except but_of_handlers(RuntimeError):  # an allocator of the program's own does not tell
         return True
 
 

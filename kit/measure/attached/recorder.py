@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kit.errors import is_of_handler
+from kit.errors import but_of_handlers
 from kit.measure.base.machine import Usage, conditions_of
 from kit.measure.base.ready import ReadyBatches
 from kit.runs.conditions import OF_OTHERS, UNKNOWN_CONDITIONS, Conditions
@@ -74,9 +74,7 @@ class Recorded:
             return ()
         try:
             return tuple(float(loss) for loss in self.losses[: len(self.times)])
-        except Exception as error:  # the program's, as where a segment failed
-            if is_of_handler(error):
-                raise
+        except but_of_handlers(Exception) as error:  # the program's, as where a segment failed
             self.notes.append(f"the losses could not be read: {error}")
             return ()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from kit.errors import SettingsError, but_of_handlers, is_of_handler, named
+from kit.errors import SettingsError, is_of_handler, named, suppressed
 from kit.measure.attached.recorder import EXPLICIT, FAILED, Recorded, Recorder
 from kit.measure.base.machine import Watch as MachineWatch
 from kit.measure.base.provenance import provenance
@@ -103,7 +103,7 @@ class Recording:
         try:
             self._recorder.end_trace()
         except BaseException as error:
-            with but_of_handlers():  # the first error is told, and the run is kept
+            with suppressed(Exception):  # the first error is told, and the run is kept
                 self._recorder.end_trace()  # an error in the middle must not leave a profiler on
             if not isinstance(error, Exception) or is_the_loops(error):
                 raise

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, but_of_handlers
 
 __all__ = ["SignalHandler"]
 
@@ -41,7 +41,8 @@ class SignalHandler:
         try:
             self._before = signal.getsignal(self.number)
             signal.signal(self.number, self._handle)
-        except (ValueError, OSError) as error:  # not the main thread; no such signal, or SIGKILL
+        except but_of_handlers(ValueError, OSError) as error:
+            # not the main thread; no such signal, or SIGKILL
             raise SettingsError(
                 f"signal {self.number} cannot begin a recording ({error}): open the watch in the "
                 "main thread, with a signal such as SIGUSR1, or give when= the path of a file"

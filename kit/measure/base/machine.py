@@ -9,7 +9,6 @@ The counters are read before and after, never between two steps.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import multiprocessing
@@ -32,6 +31,7 @@ except ImportError:  # on a GPU machine that has torch and jax only, a run can b
     psutil = None
 
 from kit.cores import cpu_limit
+from kit.errors import but_of_handlers, suppressed
 from kit.measure.base.ranks import has_siblings
 from kit.measure.base.turns import TURNS, CancelledFn
 from kit.runs.conditions import Conditions
@@ -87,12 +87,12 @@ def read_machine() -> Reading:
         return Reading()
     try:
         own = psutil.Process()
-    except _UNREADABLE:  # as without /proc
+    except but_of_handlers(*_UNREADABLE):  # as without /proc
         return Reading()
     found: dict[str, Any] = {"at_s": time.perf_counter()}
     counts = [float(row["collections"]) for row in gc.get_stats()]
     found["collections"], found["full_collections"] = sum(counts), counts[-1]
-    with contextlib.suppress(*_UNREADABLE):
+    with suppressed(*_UNREADABLE):
         cpus = _own_cpus(own)
         limit = cpu_limit()
         found["cores"] = min(float(len(cpus)), limit.cores)
@@ -100,20 +100,20 @@ def read_machine() -> Reading:
         found["limited_s"] = limit.reached_s
         found["busy_s"] = sum(getattr(cpu, name, 0.0) for cpu in cpus for name in _BUSY)
         found["steal_s"] = sum(getattr(cpu, "steal", math.nan) for cpu in cpus)
-    with contextlib.suppress(*_UNREADABLE):
+    with suppressed(*_UNREADABLE):
         children = own.children(recursive=True)
         others = sum(_of_children(own, children)) + sum(_of_siblings(own, children))
         found["own_s"] = time.process_time() + others
-    with contextlib.suppress(*_UNREADABLE):
+    with suppressed(*_UNREADABLE):
         found["system_s"] = os.times().system
     if resource is not None:
         found["faults"] = float(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-    with contextlib.suppress(*_UNREADABLE):
+    with suppressed(*_UNREADABLE):
         found["threads_s"] = {t.id: t.user_time + t.system_time for t in own.threads()}
     if sys.platform != "win32":  # psutil has one there, which is 0 for the first five seconds
-        with contextlib.suppress(*_UNREADABLE):
+        with suppressed(*_UNREADABLE):
             found["load"] = os.getloadavg()[0]
-    with contextlib.suppress(*_UNREADABLE):
+    with suppressed(*_UNREADABLE):
         found["clock_mhz"] = float(psutil.cpu_freq().current)
     return Reading(**found)
 
@@ -121,7 +121,7 @@ def read_machine() -> Reading:
 def _own_cpus(own: Any) -> list[Any]:
     """The times of the cores that the process may use; of all, where no system says which."""
     every: list[Any] = psutil.cpu_times(percpu=True)
-    with contextlib.suppress(*_UNREADABLE):
+    with suppressed(*_UNREADABLE):
         chosen = own.cpu_affinity()
         if max(chosen) < len(every):
             return [every[i] for i in chosen]
@@ -132,7 +132,7 @@ def _of_children(own: Any, children: Sequence[Any]) -> Iterator[float]:
     """Such as a DataLoader's workers: part of the step."""
     yield _of_ended(own.cpu_times())
     for child in children:
-        with contextlib.suppress(*_UNREADABLE):
+        with suppressed(*_UNREADABLE):
             taken = child.cpu_times()
             yield taken.user + taken.system
 
@@ -156,7 +156,7 @@ def _of_siblings(own: Any, children: Sequence[Any]) -> Iterator[float]:
     cores = _cores_of(own)
     counted = {own.pid, *(child.pid for child in children)}
     for sibling in (launcher, *launcher.children(recursive=True)):
-        with contextlib.suppress(*_UNREADABLE):
+        with suppressed(*_UNREADABLE):
             if sibling.pid not in counted and cores & _cores_of(sibling):
                 taken = sibling.cpu_times()
                 ended = _of_ended(taken) if sibling is not launcher else 0.0
@@ -165,7 +165,7 @@ def _of_siblings(own: Any, children: Sequence[Any]) -> Iterator[float]:
 
 def _cores_of(process: Any) -> set[int]:
     """On which it may run; the same for all where no system says which."""
-    with contextlib.suppress(*_UNREADABLE):
+    with suppressed(*_UNREADABLE):
         return set(process.cpu_affinity())
     return {-1}
 

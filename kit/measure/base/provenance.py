@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import subprocess
 
+from kit.errors import but_of_handlers
 from kit.runs.labels import COMMIT, TIME
 from kit.runtime.session.interrupts import postponed
 
@@ -28,6 +29,6 @@ def _commit() -> str:
             said = subprocess.run(
                 _GIT, capture_output=True, encoding="utf-8", timeout=_PATIENCE_S, check=True
             )
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+    except but_of_handlers(OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ""
     return said.stdout.strip()[:80]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
+from kit.errors import but_of_handlers
 from kit.runs.steady import ALIKE, MOST_WARMUP, WINDOW, drift
 from kit.text import format_ms
 from kit.threads import living
@@ -140,7 +141,7 @@ def _ready_of(iterator: Any) -> int:
     queues = {id(q): q for name in names if (q := getattr(iterator, name, None)) is not None}
     try:
         waiting = sum(int(queue.qsize()) for queue in queues.values())
-    except (NotImplementedError, OSError, AttributeError, ValueError):  # macOS does not tell
-        return 0
+    except but_of_handlers(NotImplementedError, OSError, AttributeError, ValueError):
+        return 0  # macOS does not tell
     aside = getattr(iterator, "_task_info", {}).values()
     return waiting + sum(isinstance(info, tuple) and len(info) == 2 for info in list(aside))

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from kit.errors import Cancelled, SessionError, SettingsError, note
+from kit.errors import Cancelled, SessionError, SettingsError, but_of_handlers, note, suppressed
 from kit.files import keep_places
 from kit.measure.base.context import as_workload
 from kit.measure.base.turns import CancelledFn, Progress, in_turn
@@ -250,7 +250,7 @@ class _Child:
         """The next that it says; None: nothing now, or it has gone."""
         try:
             return self.pipe.recv() if self.pipe.poll() else None
-        except (EOFError, OSError):
+        except but_of_handlers(EOFError, OSError):
             self.process.join(_GRACE_S)
             if not self.is_over:
                 self._note_death()
@@ -264,7 +264,7 @@ class _Child:
             with contextlib.suppress(ValueError):
                 how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
         tail = ""
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             tail = self._task.log(self.rank).read_text("utf-8", "replace")[-_TAIL:].strip()
         self.error = SessionError(f"process {self.rank} of {self._task.team.processes} {how}")
         if not self._task.log(self.rank).exists():  # it was not even imported

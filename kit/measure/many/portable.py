@@ -7,7 +7,7 @@ import pickle
 import sys
 import traceback
 
-from kit.errors import RAISED_AT, ExecutionError, SettingsError, named, note
+from kit.errors import RAISED_AT, ExecutionError, SettingsError, but_of_handlers, named, note
 from kit.measure.base.context import Workload
 
 __all__ = ["check_importable", "let_go", "portable"]
@@ -27,7 +27,7 @@ def check_importable(workload: Workload, advice: str) -> None:
         )
     try:
         pickle.dumps(workload)
-    except Exception as error:
+    except but_of_handlers(Exception) as error:
         raise SettingsError(
             f"the workload {workload.name!r} cannot be sent to a process ({error}): {advice}"
         ) from error
@@ -38,7 +38,7 @@ def portable(error: BaseException) -> BaseException:
     let_go(error)
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - whatever its constructor raises
+    except but_of_handlers(Exception):  # whatever its constructor raises
         plain = ExecutionError(named(error))
         for said in getattr(error, "__notes__", ()):
             plain.add_note(said)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from kit.errors import but_of_handlers
 from kit.runtime.profiling.cupti import has_subscriber
 
 __all__ = ["given_back", "let_go", "quiet"]
@@ -72,7 +73,7 @@ def quiet() -> Iterator[None]:
     """Kineto writes a line of its own to the terminal, which a notebook shows in red."""
     try:
         terminal = os.dup(2)
-    except OSError:  # it is closed, as of some services: nobody sees that line
+    except but_of_handlers(OSError):  # it is closed, as of some services: nobody sees that line
         yield
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)

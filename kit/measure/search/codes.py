@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import inspect
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from kit.errors import but_of_handlers, suppressed
 from kit.runtime.recording.sites import is_users
 from kit.runtime.steps.names import MAKERS, codes_in, last_word
 
@@ -65,14 +65,14 @@ def is_edited(thing: Any) -> bool:
         return False
     try:
         stat = os.stat(code.co_filename)
-    except (OSError, ValueError):  # of a notebook or of `exec`: nobody can edit it
+    except but_of_handlers(OSError, ValueError):  # of a notebook or of `exec`: nobody can edit it
         return False
     return code not in _codes_of(code.co_filename, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=64)
 def _codes_of(file: str, _time: int, _size: int) -> frozenset[CodeType]:
-    with contextlib.suppress(OSError, SyntaxError, ValueError):
+    with suppressed(OSError, SyntaxError, ValueError):
         return frozenset(codes_in(compile(Path(file).read_bytes(), file, "exec", 0, True)))
     return frozenset()
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from kit.errors import RunFileError, SettingsError, is_of_handler
+from kit.errors import RunFileError, SettingsError, but_of_handlers
 from kit.files import as_path
 from kit.measure.many.placement import Placement
 from kit.measure.search.source import why_another
@@ -29,7 +29,7 @@ def folder_at(path: str | os.PathLike[str]) -> Path:
     folder = as_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except but_of_handlers(OSError) as error:
         raise SettingsError(
             f"path={os.fspath(path)!r} cannot be a folder for runs: {error}"
         ) from None
@@ -59,9 +59,7 @@ def read(
         run = Run.load(file)
     except FileNotFoundError:
         return None, ""
-    except (OSError, RunFileError) as error:
-        if is_of_handler(error):
-            raise
+    except but_of_handlers(OSError, RunFileError) as error:
         return None, str(error)
     if run.name != name:
         return None, "it is a run of another workload"

@@ -23,6 +23,7 @@ from numbers import Number
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from kit.errors import suppressed
 from kit.measure.base.context import Workload
 from kit.measure.search.codes import GROWN, functions_of, is_edited, is_of_user, names_of, set_later
 from kit.measure.search.statements import statements_of
@@ -166,7 +167,7 @@ class _Found:
         if any(map(is_edited, parts)):
             self.is_edited = True
             return ""
-        with contextlib.suppress(OSError, TypeError):
+        with suppressed(OSError, TypeError):
             return inspect.getsource(thing)
         return ""  # as of a class of a notebook, whose methods have one
 
@@ -220,7 +221,7 @@ class _Found:
         if not text:
             self._notes.append((f"{_CODE}{name} in {_PYTHON}", _words_of(code)))
         elif hasattr(function, "__wrapped__"):  # the text is that of what it wraps
-            with contextlib.suppress(OSError):
+            with suppressed(OSError):
                 self._notes.append((f"source of {code.co_name}", inspect.getsource(code)))
         names, changed = self._note_names(code)
         defaults, count = function.__defaults__ or (), code.co_argcount
@@ -366,7 +367,7 @@ def _is_fixed(value: Any) -> bool:
 
 def _shape_text(value: Any) -> str:
     """Of a tensor or an array what its numbers are, of which each process may draw others."""
-    with contextlib.suppress(Exception):  # of a class that has no such attributes, or others
+    with suppressed(Exception):  # of a class that has no such attributes, or others
         return "" if is_of_user(type(value)) else f"{value.dtype} {[*value.shape]}"
     return ""
 
@@ -388,6 +389,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, Number) and (words := _shape_text(value)):
         return words
     if getattr(type(value), "__repr__", None) != object.__repr__:
-        with contextlib.suppress(Exception):  # a `__repr__` of the user's
+        with suppressed(Exception):  # a `__repr__` of the user's
             return _ADDRESS.sub("", repr(value))
     return type(value).__qualname__

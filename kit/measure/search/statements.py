@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from kit.errors import suppressed
 from kit.runtime.recording.sites import is_users
 
 __all__ = ["Statement", "statements_of"]
@@ -41,7 +42,7 @@ class Statement:
     @property
     def is_newer(self) -> bool:
         """Was its file written since the process began? Then another one may have run."""
-        with contextlib.suppress(KeyError, OSError, TypeError):
+        with suppressed(KeyError, OSError, TypeError):
             began = psutil.Process().create_time() + _STARTS_S
             return bool(os.stat(self.known["__file__"]).st_mtime > began)
         return False
@@ -76,7 +77,7 @@ def _texts_of(known: Mapping[str, Any]) -> Sequence[str]:
     if not isinstance(file, str):
         cells = known.get("In")
         return [x for x in cells if isinstance(x, str)] if isinstance(cells, list) else []
-    with contextlib.suppress(OSError, UnicodeError):
+    with suppressed(OSError, UnicodeError):
         return [Path(file).read_text("utf-8")]
     return []
 

@@ -38,6 +38,7 @@ from kit.errors import (
     but_of_handlers,
     is_of_handler,
     note,
+    suppressed,
 )
 from kit.measure.base.context import Workload
 from kit.measure.base.provenance import provenance
@@ -192,7 +193,7 @@ class _Sweep:
 
     def leave(self) -> None:
         """Remember what the steps have changed of what their builder reads."""
-        with but_of_handlers():  # of an object of the user's: the runs are there
+        with suppressed(Exception):  # of an object of the user's: the runs are there
             if self.folder is not None:
                 left = source_of(self.placement.workload)
                 _BEGAN[self.placement.name, *left.values()] = self.source
@@ -244,7 +245,7 @@ class _Sweep:
                 try:
                     task = (placement, self.cells[i], note, inside, _process(), uuid4().hex)
                     waiting[executor.submit(_measure, *task)] = i
-                except Exception as error:  # noqa: BLE001 - shut down, or its processes died
+                except but_of_handlers(Exception) as error:  # shut down, or its processes died
                     self.fail(i, error)
             while waiting:
                 if self.cancelled is not None and self.cancelled():
@@ -303,9 +304,7 @@ class _Sweep:
         for i in sorted(set(self.runs) - self.saved):
             try:
                 self.runs[i].save(files[i])
-            except (OSError, RunFileError) as error:
-                if is_of_handler(error):  # a time limit may raise TimeoutError
-                    raise
+            except but_of_handlers(OSError, RunFileError) as error:
                 self.warn(f"this run could not be saved, and is kept in memory only: {error}")
             self.saved.add(i)
 

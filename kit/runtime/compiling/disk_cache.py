@@ -21,6 +21,7 @@ import jax
 import jaxlib.version
 from jax.experimental.compilation_cache import compilation_cache
 
+from kit.errors import but_of_handlers
 from kit.runtime.compiling.folder import NOISY_JAXLIB, chosen_folder, is_private, warn_once
 from kit.runtime.compiling.sealed import SealedFolder
 from kit.text import safe_terminal
@@ -67,7 +68,7 @@ def _let_jax_keep_in(folder: str) -> bool:
                 f"it opens a folder; kit was tried with {tried_text('jax')}"
             )
         sealed = SealedFolder(folder)
-    except OSError as error:
+    except but_of_handlers(OSError) as error:
         warn_once(
             f"no compiled program is kept in {safe_terminal(folder, 200)!r}: "
             f"{safe_terminal(error, 300)}. KIT_CACHE_DIR names another folder"

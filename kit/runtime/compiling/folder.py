@@ -11,6 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 
+from kit.errors import but_of_handlers
 from kit.text import safe_terminal
 
 __all__ = ["NOISY_JAXLIB", "chosen_folder", "is_private", "warn_once", "why_not_kept"]
@@ -32,7 +33,7 @@ def _from_here(folder: str) -> str:
     """The whole path: a program may go to another folder while it runs."""
     try:
         return os.path.abspath(folder) if folder else ""
-    except OSError:  # the folder that it is in is gone
+    except but_of_handlers(OSError):  # the folder that it is in is gone
         return folder
 
 
@@ -48,7 +49,8 @@ def is_private(folder: str) -> bool:
             why += "KIT_CACHE_DIR"
         elif sys.platform != "win32":
             os.chmod(folder, 0o700)
-    except OSError as error:  # no home, or one that cannot be written to: a container, a full disk
+    except but_of_handlers(OSError) as error:
+        # no home, or one that cannot be written to: a container, a full disk
         why = f": {safe_terminal(error.strerror, 300)}. KIT_CACHE_DIR names another folder; if it "
         why += "is empty, nothing is kept or said"
     if why:
@@ -72,7 +74,7 @@ def why_not_kept(folder: str) -> str:
         if not os.access(there, os.W_OK):
             return "it cannot be written"
         return _why_shared(folder) if there == path else ""
-    except OSError as error:
+    except but_of_handlers(OSError) as error:
         return error.strerror or str(error)
 
 

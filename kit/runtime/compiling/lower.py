@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kit.errors import LoweringError, named
+from kit.errors import LoweringError, but_of_handlers, named
 from kit.ir import Aval
 from kit.runs.settings import GPUS
 from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
@@ -238,7 +238,7 @@ class _Lowering:
             )
         except LoweringError:
             raise
-        except Exception as error:
+        except but_of_handlers(Exception) as error:
             site = self.sites[node] if node < len(self.sites) else ""
             where = f" recorded at {site}" if site else ""
             types = ", ".join(map(str, op.avals))

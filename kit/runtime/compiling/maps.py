@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
+from kit.errors import but_of_handlers
+
 __all__ = ["Maps", "count_maps", "maps_of_process"]
 
 _MOST = 0.75  # of the limit; a large program may need a tenth of it at once
@@ -93,12 +95,12 @@ def count_maps() -> int:
     try:
         with _MAPS.open("rb", buffering=0) as lines:
             return sum(part.count(b"\n") for part in iter(lambda: lines.read(1 << 16), b""))
-    except OSError:
+    except but_of_handlers(OSError):
         return 0
 
 
 def _read_limit() -> float:
     try:
         return float(_LIMIT.read_text(encoding="ascii"))
-    except (OSError, ValueError):
+    except but_of_handlers(OSError, ValueError):
         return float("inf")

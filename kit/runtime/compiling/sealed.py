@@ -8,7 +8,6 @@ hundred thousand: entries appear by a rename, and one write in some thousand mak
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import os
 import secrets
@@ -17,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from kit.errors import but_of_handlers, suppressed
 from kit.files import open_plain, sweep, write_whole
 from kit.text import safe_terminal
 
@@ -50,11 +50,11 @@ class SealedFolder:
         try:
             with open_plain(file) as opened:
                 sealed = opened.read()
-        except OSError:  # there is none, or no file that may be read
+        except but_of_handlers(OSError):  # there is none, or no file that may be read
             return None
         seal, content = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
         is_mine = hmac.compare_digest(seal, self._seal(key, content))
-        with contextlib.suppress(OSError):  # another process may have removed it
+        with suppressed(OSError):  # another process may have removed it
             if is_mine:
                 os.utime(file)  # the least recently used ones make room
             else:
@@ -66,7 +66,7 @@ class SealedFolder:
         file = self._file(key)
         try:
             write_whole(file, self._seal(key, value) + value, sync=False)
-        except OSError as error:  # jax would warn of each program: a full disk, a quota
+        except but_of_handlers(OSError) as error:  # a full disk, a quota: jax would always warn
             if not self._has_failed:
                 self._has_failed = True
                 where = repr(safe_terminal(self._path, 200))
@@ -90,7 +90,7 @@ class SealedFolder:
             if total <= target:
                 break
             total -= size
-            with contextlib.suppress(OSError):
+            with suppressed(OSError):
                 os.unlink(path)
 
     def _files(self, *suffixes: str) -> Iterator[tuple[float, int, str]]:
@@ -98,7 +98,7 @@ class SealedFolder:
         with os.scandir(self._path) as found:
             for entry in found:
                 if entry.name.endswith(suffixes):
-                    with contextlib.suppress(OSError):  # another process has removed it
+                    with suppressed(OSError):  # another process has removed it
                         state = entry.stat(follow_symlinks=False)
                         yield state.st_mtime, state.st_size, entry.path
 

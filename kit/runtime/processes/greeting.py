@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, but_of_handlers
 from kit.runtime.processes.wire import Wire, frame
 from kit.text import safe_terminal
 
@@ -88,7 +88,7 @@ def _read(file: Path) -> str:
         if os.name == "posix" and found.st_mode & 0o077:
             raise SettingsError(f"{_FILE}: others can read {name!r}: `chmod 600` it")
         return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except but_of_handlers(OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{_FILE}: {name!r} cannot be read ({error})") from error
 
 

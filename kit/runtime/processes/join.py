@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from kit.errors import SessionError, SettingsError
+from kit.errors import SessionError, SettingsError, but_of_handlers, suppressed
 from kit.runtime.processes.channel import Channel
 from kit.runtime.processes.greeting import Badge, checked_secret
 from kit.runtime.processes.links import free_port
@@ -155,7 +155,7 @@ class Processes:
                 cluster_detection_method="deactivate",
                 coordinator_bind_address=f"{host}:{port}",  # else on every interface
             )
-        except RuntimeError as error:
+        except but_of_handlers(RuntimeError) as error:
             if self.channel.failure:
                 raise SessionError(self.channel.failure) from error
             raise SettingsError(
@@ -178,7 +178,7 @@ class Processes:
                 self.channel.wait_until_gone()
             # jax would wait for a process that does not answer, and then end this one
             if not self.channel.failure or self.channel.is_answered():
-                with contextlib.suppress(RuntimeError):  # the others may have ended already
+                with suppressed(RuntimeError):  # the others may have ended already
                     jax.distributed.shutdown()
         self.channel.close()
 

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
-from kit.errors import SessionError
+from kit.errors import SessionError, suppressed
 from kit.runtime.processes.greeting import GREETING_S, Badge, admit, introduce
 from kit.runtime.processes.wire import Wire, frame
 from kit.threads import start_thread
@@ -98,7 +98,7 @@ class Links:
 
     def soon(self, call: Callable[[], object]) -> None:
         """Call in the thread of the connections."""
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody listens any more
+        with suppressed(RuntimeError):  # the loop has been closed: nobody listens any more
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(call)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from kit.errors import is_of_handler, words_of
+from kit.errors import but_of_handlers, words_of
 from kit.runtime.profiling.clocks import DayClock
 from kit.runtime.profiling.cupti import TAKEN, has_subscriber
 from kit.runtime.profiling.launches import Issue, issues_of, number_runs
@@ -107,9 +107,7 @@ def profiled() -> Iterator[Profile]:
         options.enable_hlo_proto = False  # very dear, and the text comes from the executable
     try:
         stop = _start(options)
-    except Exception as error:
-        if is_of_handler(error):
-            raise
+    except but_of_handlers(Exception) as error:
         profile.notes = (f"no device kernels: the profiler did not start ({error})",)
         yield profile
         return
@@ -124,9 +122,7 @@ def profiled() -> Iterator[Profile]:
         try:
             seen, said = stop(), profile._clock.note()
             profile._data, profile.notes = (None, (said,)) if said else (seen, ())
-        except Exception as error:
-            if is_of_handler(error):
-                raise
+        except but_of_handlers(Exception) as error:
             profile.notes = (f"no device kernels: the profiler failed ({error})",)
 
 

@@ -29,7 +29,7 @@ from typing import Literal
 
 import numpy as np
 
-from kit.errors import EngineError
+from kit.errors import EngineError, but_of_handlers, suppressed
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import (
     format_site,
@@ -144,7 +144,7 @@ def looks(*, often: bool = False) -> Iterator[list[Look]]:
         return
     try:
         looking = _Looking()
-    except (AttributeError, OSError, EngineError):  # no such clock, file, or thread
+    except but_of_handlers(AttributeError, OSError, EngineError):  # no such clock, file, or thread
         yield found
         return
     try:
@@ -313,7 +313,7 @@ class _Looking:
         """Look no more; what was seen, from the first moment to the last."""
         last: list[Look] = []
         try:
-            with contextlib.suppress(OSError):  # the thread that is looked at has ended
+            with suppressed(OSError):  # the thread that is looked at has ended
                 now = self._at_work()
                 last.append(replace(now, is_late=self._is_late(now.cpu_ns)))
         finally:

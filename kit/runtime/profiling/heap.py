@@ -20,6 +20,8 @@ import ctypes
 import os
 from functools import cache
 
+from kit.errors import but_of_handlers
+
 __all__ = ["ONE_HEAP", "keep_freed_memory"]
 
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}  # of the environment, for a process that starts with threads
@@ -42,8 +44,8 @@ def keep_freed_memory() -> bool:
         if "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or ""):
             return False
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, ValueError, OSError):  # no confstr, no such name, no such library
-        return False
+    except but_of_handlers(AttributeError, ValueError, OSError):
+        return False  # no confstr, no such name, no such library
     # Without this, the other settings would have each buffer of 128 kB given back at once.
     if not any(mallopt(_MMAP_THRESHOLD, most) for most in (_MOST, _MOST_OF_OLDER)):
         return False

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 from typing import Any
+
+from kit.errors import suppressed
 
 __all__ = ["loaded"]
 
@@ -13,6 +14,6 @@ __all__ = ["loaded"]
 def loaded(*names: str) -> Any:
     """The first of these that is here already; None, too, where a system cannot be asked that."""
     for name in names:
-        with contextlib.suppress(OSError, AttributeError):
+        with suppressed(OSError, AttributeError):
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     return None

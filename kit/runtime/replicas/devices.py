@@ -5,12 +5,11 @@ Jax is loaded only to pick them: what `kit.run` is told is checked for a native 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, suppressed
 from kit.text import format_count
 
 __all__ = ["check_devices", "pick_devices"]
@@ -65,7 +64,7 @@ def _ask_for_cpus(count: int) -> None:
 
     if count > 1 and _COUNT not in os.environ.get("XLA_FLAGS", ""):
         asked = int(getattr(jax.config, "jax_num_cpu_devices", -1))
-        with contextlib.suppress(RuntimeError):  # jax has begun: it has the devices it has
+        with suppressed(RuntimeError):  # jax has begun: it has the devices it has
             jax.config.update("jax_num_cpu_devices", max(count, asked))
 
 
@@ -82,7 +81,7 @@ def _named(rank: int, name: Any) -> Any:
         return name
     kind, _, number = name.partition(":")
     there: Sequence[Any] = []
-    with contextlib.suppress(RuntimeError):  # jax knows no such kind
+    with suppressed(RuntimeError):  # jax knows no such kind
         there = jax.local_devices(backend=kind) if kind else []
     if number.isdecimal() and int(number) < len(there):
         return there[int(number)]

@@ -21,7 +21,7 @@ from weakref import finalize, ref
 import jax
 import numpy as np
 
-from kit.errors import EngineError, ExecutionError, KitError, named, words_of
+from kit.errors import EngineError, ExecutionError, KitError, but_of_handlers, named, words_of
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.checks import Checks
 from kit.runtime.compiling.disk_cache import use_disk_cache
@@ -142,7 +142,7 @@ class Executor:
         for array in [cell.array for _, cell in task.results() if cell.array is not None]:
             try:
                 jax.block_until_ready(array)
-            except RuntimeError as error:
+            except but_of_handlers(RuntimeError) as error:
                 if not array.is_deleted():  # else a later task has taken its memory over
                     raise self.explained(task, error) from error
 

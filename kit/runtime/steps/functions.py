@@ -10,6 +10,7 @@ from collections.abc import Collection
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from kit.errors import but_of_handlers
 from kit.runtime.steps.links import Search
 from kit.runtime.steps.names import attributes, is_of_users, named, unbound
 from kit.runtime.steps.reach import Part
@@ -52,7 +53,7 @@ class KnownFunction:
             found = Search(
                 plain, _around(function), without=unbound(without), watched=watched, hooks=hooks
             )
-        except Exception as error:  # noqa: BLE001 - code of the program's
+        except but_of_handlers(Exception) as error:  # code of the program's
             self.unseen = f"what the step names raises {type(error).__name__} where it is compared"
         else:
             self.unseen = found.unseen
@@ -65,7 +66,7 @@ class KnownFunction:
             return self.unseen
         try:
             return self._change(function)
-        except Exception as error:  # noqa: BLE001 - code of the program's
+        except but_of_handlers(Exception) as error:  # code of the program's
             return f"{_CHANGED}: it raises {type(error).__name__} where it is compared"
 
     def _change(self, function: Any) -> str:

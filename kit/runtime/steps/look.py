@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
+from kit.errors import but_of_handlers
 from kit.runtime.recording.sites import is_kits, is_standard, is_users
 from kit.runtime.steps.names import (
     SPACES,
@@ -111,7 +112,7 @@ class Look:
         self._seen: list[Part] = []
         try:
             self._go_through([(name, thing), *(("a hook", hook) for hook in also)])
-        except Exception as error:  # noqa: BLE001 - code of the program's, as of a metaclass
+        except but_of_handlers(Exception) as error:  # code of the program's, as of a metaclass
             self.unseen = f"things of which one raises {type(error).__name__}"
 
     def change(self, after: Look) -> str:
@@ -166,7 +167,7 @@ class Look:
                 if is_near and kind is GeneratorType and not is_kits(thing.gi_code.co_filename):
                     raise Unseen
                 content, parts = parts_of(thing)
-            except Exception as error:  # noqa: BLE001 - code of the program's, as of a __reduce__
+            except but_of_handlers(Exception) as error:  # code of the program's, as of a __reduce__
                 raises = "" if type(error) is Unseen else f" raises {type(error).__name__}"
                 what = f"{name.partition(STATE)[0]} ({module_of(kind)}.{kind.__qualname__}{raises})"
                 self.unseen = self.unseen or what

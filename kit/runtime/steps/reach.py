@@ -31,6 +31,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from kit.errors import but_of_handlers, suppressed
 from kit.runtime.recording.sites import is_kits, is_users
 from kit.runtime.steps.names import (
     attributes,
@@ -310,11 +311,11 @@ def _of_file(file: Any) -> Contents:
         return None, []
     try:
         place = file.tell()
-    except OSError as error:  # it is gone through line by line
+    except but_of_handlers(OSError) as error:  # it is gone through line by line
         raise Unseen from error
     if isinstance(file, io.BytesIO | io.StringIO):
         return place, [("", file.getvalue())]
-    with suppress(OSError):  # it is no file of the disk
+    with suppressed(OSError):  # it is no file of the disk
         found = os.fstat(file.fileno())
         return (place, found.st_ino, found.st_size, found.st_mtime_ns), []
     return place, [("", getattr(file, "buffer", None))]
@@ -360,8 +361,8 @@ def _numbers_of(array: Any) -> Any:
             return writes
         data = np.asarray(plain).tobytes()
         return writes, data if len(data) <= 64 else zlib.crc32(data)
-    except (AttributeError, TypeError, RuntimeError) as error:  # sparse; a kind that numpy lacks
-        raise Unseen from error
+    except but_of_handlers(AttributeError, TypeError, RuntimeError) as error:
+        raise Unseen from error  # sparse; a kind that numpy lacks
 
 
 def _of_value(value: Any) -> Contents:
@@ -376,7 +377,7 @@ def _of_object(thing: Any) -> Contents:
 def _of_c_object(thing: Any, tells: Callable[[Any], Any]) -> Contents:
     try:
         return None, [*_more(thing), (STATE, tells(thing))]
-    except Exception as error:
+    except but_of_handlers(Exception) as error:
         raise Unseen from error
 
 

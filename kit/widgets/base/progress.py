@@ -13,11 +13,11 @@ import time
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from typing import IO, Any, Protocol
 
-from kit.errors import named_in_a_line
+from kit.errors import named_in_a_line, suppressed
 from kit.notebook import in_kernel
 from kit.text import format_percent, plain_text, safe_terminal
 
@@ -190,7 +190,7 @@ class _Line:
         encoding = getattr(self._out, "encoding", None) or "utf-8"
         safe = plain_text(safe, encoding)
         room = max(shutil.get_terminal_size().columns - 1, 10)
-        with suppress(OSError, ValueError):  # the terminal is gone: the work goes on
+        with suppressed(OSError, ValueError):  # the terminal is gone: the work goes on
             self._out.write(f"\r{_cut(safe, room)}\x1b[K{end}")
             self._out.flush()
 

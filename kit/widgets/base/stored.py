@@ -7,13 +7,13 @@ picture: `set_to` says it. `Follower` has a notebook's page made again after a m
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 from ipywidgets import HTML, Box, Button, Checkbox, FloatProgress, Layout, Text, VBox, Widget
 
+from kit.errors import suppressed
 from kit.notebook import notebook_events
 from kit.text import safe_html
 from kit.widgets.base.live_plot import LivePlot
@@ -100,7 +100,7 @@ class Follower:
     def __init__(self, view: Widget, store: Callable[[], None]) -> None:
         self._store, self._is_due, self._changed_s = store, False, 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
-        with contextlib.suppress(RuntimeError):  # shown from a thread of the user's
+        with suppressed(RuntimeError):  # shown from a thread of the user's
             self._loop = asyncio.get_running_loop()
         self._watch(view)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ipywidgets import HTML, Button, FloatProgress, HBox, Layout
 
+from kit.errors import but_of_handlers
 from kit.text import safe_html
 from kit.widgets.base.tables import FONT, MUTED, failure_html
 from kit.widgets.numbers.advice import AGAIN
@@ -91,7 +92,7 @@ class FailureBox(HTML):
         try:
             act()
             self.forgive()
-        except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
+        except but_of_handlers(Exception) as error:  # a message's handler has no caller to raise to
             self.refuse(error)
 
     def forgive(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import traitlets
 from ipywidgets import Button, Dropdown, HBox, Layout, Text
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, but_of_handlers
 from kit.runs.bulk_sizes import DEFAULT_BULK
 from kit.runs.loss_scaling import ON_DEVICE
 from kit.runs.settings import Settings
@@ -146,7 +146,7 @@ class HistoryBar(HBox):
         """Show the text of what is shown now; the page's script copies it after a click."""
         try:
             text = self._on_link()
-        except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
+        except but_of_handlers(Exception) as error:  # a message's handler has no caller to raise to
             self._on_invalid(error)
             return
         self.link.value = ""  # so that the same text again is news to the page

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any
 
-from kit.errors import EngineError, LayoutError
+from kit.errors import EngineError, LayoutError, but_of_handlers
 from kit.threads import start_thread
 from kit.widgets.graph.grid import Inside, Size, lay_out_as_grid
 from kit.widgets.graph.tree import Shape
@@ -86,7 +86,7 @@ def run_dot(program: str, texts: Sequence[str], timeout_s: float) -> dict[int, d
         problem = f"dot failed with status {status}" if status else ""
     except subprocess.TimeoutExpired as error:
         output, problem = error.stdout or b"", f"dot took longer than {timeout_s:g} s"
-    except (OSError, EngineError) as error:  # EngineError: no thread could be started
+    except but_of_handlers(OSError, EngineError) as error:  # the latter: no thread could start
         raise LayoutError(f"dot failed: {type(error).__name__}") from error
     answers = _answers(output.decode("utf-8", "replace"))
     if not answers:
