@@ -11,7 +11,6 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.active import grouped
 from kit.trace.intervals import Ints, without
 from kit.trace.timeline import Timeline
 
@@ -103,13 +102,12 @@ def at_work(timeline: Timeline) -> dict[str, Ints]:
 def by_device(timeline: Timeline, kind: str) -> dict[str, Ints]:
     """Device -> its spans of a kind; the devices in the order of their lanes."""
     spans = np.flatnonzero(timeline.where(kind=kind))
-    if not len(spans):
-        return {}
-    lanes, first, spans = grouped(timeline.lane[spans].astype(np.int64), spans)
-    found: dict[str, list[Ints]] = {}
-    for lane, part in zip(lanes, np.split(spans, first[1:]), strict=True):
-        found.setdefault(device_of(timeline.lanes[lane]), []).append(part)
-    return {device: np.sort(np.concatenate(parts)) for device, parts in found.items()}
+    lane = timeline.lane[spans]
+    ran = np.flatnonzero(np.bincount(lane, minlength=len(timeline.lanes))).tolist()
+    devices = list(dict.fromkeys(device_of(timeline.lanes[i]) for i in ran))
+    number = np.zeros(len(timeline.lanes), np.int64)  # of each lane's device
+    number[ran] = [devices.index(device_of(timeline.lanes[i])) for i in ran]
+    return {device: spans[number[lane] == i] for i, device in enumerate(devices)}
 
 
 def is_wait(call: str) -> bool:
