@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from kit.trace.communication import BYTES_UNKNOWN, Channel, operation_of
@@ -33,6 +34,7 @@ _BYTES = {
 _GATHERS = ("all_gather", "gather")  # a rank gets as often what it gives as its group is large
 MAX_COLLECTIVES = 200_000  # of a file; the rest is not compared
 _MAX_MEMBERS = 65_536
+_MAX_SAID = 1 << 20  # characters of a list of them
 _MAX_ALL_MEMBERS = 4_000_000  # of all process groups that differ
 _MAX_BYTES = 1 << 50
 
@@ -145,14 +147,20 @@ def _is_even(said: str, args: Mapping[str, Any]) -> bool:
 def _members(value: Any) -> tuple[int, ...]:
     """The ranks of a list, or of a text that holds one."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value) if len(value) < 1 << 20 else None
-        except (ValueError, RecursionError):
-            return ()
+        return _members_said(value) if len(value) <= _MAX_SAID else ()
     if not isinstance(value, list) or len(value) > _MAX_MEMBERS:
         return ()
     ranks = tuple(x for x in value if whole(x, _MAX_MEMBERS) >= 0)
     return ranks if len(ranks) == len(value) else ()
+
+
+@lru_cache(maxsize=64)  # each collective of a group says the same
+def _members_said(text: str) -> tuple[int, ...]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    return () if isinstance(value, str) else _members(value)
 
 
 def _elements(shapes: Any, types: Any) -> tuple[int, int]:
