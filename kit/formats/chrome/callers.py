@@ -101,8 +101,7 @@ def _rows(columns: Columns, nesting: Nesting, kernels: Rows) -> Ints:
     anchors = nesting.anchors["event"]
     if not len(anchors) or not len(kernels):
         return np.full(len(kernels), NONE, np.int64)
-    role, link = columns.role, columns.link
-    is_op = np.isin(role, list(OPS))
+    link, is_op = columns.link, columns.has(*OPS)
     if is_op[kernels].all():  # each is its own caller
         rows = np.argsort(anchors, kind="stable")
         return _match(anchors[rows], rows, kernels.astype(np.int64))
@@ -269,14 +268,14 @@ def memory_of(
         zero_us: on the file's clock, where the columns' times are 0.
         line: of a function and an op; -1 for none.
     """
-    role, usable = columns.role, columns.usable
-    if not allocations.devices or not len(usable):
+    usable, kernels = columns.usable, columns.has(Role.KERNEL)
+    if not allocations.devices or not usable.any():
         return iter(())
     around = _Around(
         columns,
-        usable[role[usable] != Role.KERNEL],
-        (nesting.op, np.isin(role, [*ATEN_OPS])),
-        (nesting.frame, role == Role.PYTHON),
+        np.flatnonzero(usable & ~kernels),
+        (nesting.op, columns.has(*ATEN_OPS)),
+        (nesting.frame, columns.has(Role.PYTHON)),
     )
 
     def where(thread: int, at_ns: int) -> tuple[str, str]:

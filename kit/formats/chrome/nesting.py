@@ -87,10 +87,8 @@ def nest(columns: Columns, frames: Frames, is_gpu: bool) -> Nesting:
         is_gpu: what a GPU ran is launched; else the ops that no other op called are the work.
     """
     role, thread, start, stop = columns.role, columns.thread, columns.start, columns.stop
-    is_hosts = role < Role.KERNEL
-    for one in (Role.ANNOTATION, Role.CALL, Role.FREE):
-        is_hosts |= role == one
-    chosen = columns.usable[is_hosts[columns.usable]]
+    is_hosts = (role < Role.KERNEL) | columns.has(Role.ANNOTATION, Role.CALL, Role.FREE)
+    chosen = np.flatnonzero(columns.usable & is_hosts)
     chosen = chosen[np.lexsort((-stop[chosen], start[chosen], thread[chosen]))]
     around = _around(thread[chosen], start[chosen], stop[chosen], role[chosen])
     return _Host(columns, chosen, around, frames).nesting(is_gpu)

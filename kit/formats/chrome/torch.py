@@ -38,7 +38,7 @@ from kit.trace.communication import Collective, Copy, cause_of, copy_of, operati
 from kit.trace.devices import CPU_SENDS, TORCH_CPU, beside, is_collective, is_compiled, region_name
 from kit.trace.host import busy_callers, is_update, phases
 from kit.trace.imported import TOGETHER, Imported, MeasuredMemory, Member, Spans, own_name
-from kit.trace.intervals import Ints, Mask
+from kit.trace.intervals import Ints
 from kit.trace.syncs import UNMARKED
 from kit.trace.timeline import SyncPoint, Timeline
 
@@ -89,7 +89,7 @@ class _Trace:
         has_kernels = bool((columns.role == Role.KERNEL).any())  # also such as have no usable time
         is_called = len(self.of(*LAUNCHES)) > 0
         self.is_gpu = has_kernels or is_called or bool(events.other_devices)
-        self.has_host = len(self.kernels) < len(columns.usable)
+        self.has_host = len(self.kernels) < np.count_nonzero(columns.usable)
         self.nesting = nest(columns, self.frames, self.is_gpu)
         self.launched = launch_numbers(columns.link, self.of(*LAUNCHES), self.kernels)
         self.tops = self._top_ops()
@@ -120,8 +120,6 @@ class _Trace:
         calls, messages = self.of(*LAUNCHES), dict(self.events.messages.items())
         calls = calls[np.isin(link[calls], link[[*messages]])] if messages else calls[:0]
         called = dict(zip(link[calls].tolist(), columns.start[calls].tolist(), strict=True))
-        is_usable = np.zeros(len(columns), dtype=bool)
-        is_usable[columns.usable] = True
         found = [
             Collective(
                 self._operation(i, message).channel,
@@ -133,10 +131,10 @@ class _Trace:
                 message.is_even,
             )
             for i, message in messages.items()
-            if is_usable[i] and self.is_gpu == (columns.role[i] == Role.KERNEL)
+            if columns.usable[i] and self.is_gpu == (columns.role[i] == Role.KERNEL)
         ]
-        copies = tuple(self._copies(is_usable))
-        return Member(zero_ns=round(self._zero_us * 1e3), collectives=tuple(found), copies=copies)
+        zero_ns, copies = round(self._zero_us * 1e3), tuple(self._copies())
+        return Member(zero_ns=zero_ns, collectives=tuple(found), copies=copies)
 
     def memory(self) -> tuple[MeasuredMemory, ...]:
         """What the file says of each device's allocator."""
@@ -158,11 +156,11 @@ class _Trace:
         said = next((text for text in reversed(around) if text.startswith("nccl:")), "")
         return named(message, operation_of(said)) if operation_of(said) else message
 
-    def _copies(self, is_usable: Mask) -> Iterator[Copy]:
+    def _copies(self) -> Iterator[Copy]:
         columns = self.columns
         for i, size in self.events.messages.copied.items():
             what = copy_of(self.names[columns.name[i]])
-            if is_usable[i] and what:
+            if columns.usable[i] and what:
                 yield Copy(what, int(columns.start[i]), int(columns.stop[i]), size)
 
     @cached_property
@@ -230,12 +228,12 @@ class _Trace:
         if not step_by:  # no optimizer's step in a backward pass: it is that of one parameter
             is_part = (role == Role.UPDATE) & (self.nesting.engine >= 0)
             chosen = chosen[~(is_part | (role == Role.PYTHON))[chosen]]
-        is_beside = np.isin(role, RUNTIME) & (thread != self.main)
-        is_beside |= np.isin(role, (Role.OTHER, Role.CALL))
+        is_beside = self.columns.has(*RUNTIME) & (thread != self.main)
+        is_beside |= self.columns.has(Role.OTHER, Role.CALL)
         is_beside[_code(self)] = False
-        known = self.columns.usable[~is_beside[self.columns.usable]]
+        known = self.columns.usable & ~is_beside
         starts, stops = self.columns.start[known], self.columns.stop[known]
-        window = (int(starts.min()), int(stops.max())) if len(known) else (0, 0)
+        window = (int(starts.min()), int(stops.max())) if len(starts) else (0, 0)
         backward = self.columns.start[self.of(Role.ENGINE)]
         found = find_steps(self._annotations(chosen), window, step_by, backward)
         self.notes.append(found.note)
