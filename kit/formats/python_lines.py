@@ -6,19 +6,25 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
-__all__ = ["FRAME", "places"]
+from kit.trace.imported import cut_name
+
+__all__ = ["FRAME", "alike", "places"]
 
 FRAME = re.compile(r"\$(?P<file>[^ ]+\.py):(?P<line>\d+) (?P<function>.+)")
 _DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
+_MOST_LINES, _MOST_NAMED = 5, 3  # in notes
 _DECORATORS = 30  # lines of them at most; a function begins where its first one does
 
 
-def places(around: Sequence[str], *, is_same_jax: bool) -> tuple[str, str]:
-    """The user's innermost line, and the library's line in what it called; "" if there is none.
+def places(around: Sequence[str], *, is_same_jax: bool) -> tuple[str, str, str]:
+    """The user's innermost line, the library's line in what it called, and the user's function.
+
+    "" where there is none.
 
     Args:
         is_same_jax: whether the profile is of this version; of another one the functions are not
@@ -31,7 +37,22 @@ def places(around: Sequence[str], *, is_same_jax: bool) -> tuple[str, str]:
     library = [m for m in inner if m["file"] in _library_files() and m["file"] != "profiler.py"]
     site = f"{user[-1]['file']}:{user[-1]['line']}" if user else ""
     via = f"{library[-1]['file']}:{library[-1]['line']}" if library else ""
-    return site, via
+    return site, via, user[-1]["function"] if user else ""
+
+
+def alike(functions: Mapping[str, Collection[str]]) -> list[str]:
+    """Notes of lines at which several functions begin: files of one name, since none has two.
+
+    Args:
+        functions: of each line those that are called, but for lambdas and their like.
+    """
+    found = ((site, names) for site, names in functions.items() if len(names) > 1)
+    return [
+        f"at {cut_name(site)} several functions begin "
+        f"({', '.join(cut_name(one)[:40] for one in sorted(names)[:_MOST_NAMED])}), as in files of "
+        "one name: the profile has no folders, and they are shown as one line"
+        for site, names in islice(found, _MOST_LINES)
+    ]
 
 
 @cache

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, islice
 from pathlib import Path
@@ -27,7 +27,7 @@ from kit.formats.chrome.steps import Annotation, find_steps, is_asked
 from kit.formats.chrome.syncs import LEAST_NS
 from kit.formats.host_events import HostEvent, host_events, with_waits
 from kit.formats.messages import Damaged, fields_of
-from kit.formats.python_lines import FRAME, places
+from kit.formats.python_lines import FRAME, alike, places
 from kit.text import format_count
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
@@ -200,6 +200,7 @@ class _Profile:
         self.environment: dict[str, str] = {"imported from": "jax profile"}
         self._step_names: frozenset[str] = frozenset()  # of those that are marked
         self._is_asked_in_vain = False  # is there nothing that `step_by` names?
+        self._functions: dict[str, set[str]] = defaultdict(set)  # that begin at a line
         self._is_waiting_in_calls = False  # no event of a buffer's wait: the Python call stands in
         self._kernels(planes)
         for plane in planes:
@@ -247,6 +248,7 @@ class _Profile:
             self.notes.append(_NO_LINES)
         if any(s.cause == READ_OR_READY for s in syncs):
             self.notes.append(_NAMELESS)
+        self.notes += alike(self._functions)
         part = Spans(lane[near], kind[near], name[near], begin, end)
         timeline = Spans.timeline([part], lanes, names, syncs, self.notes)
         return Imported(timeline, "jax profile", self.environment)
@@ -424,7 +426,11 @@ class _Profile:
         return SyncPoint(event.start_ns, wait_ns, cause, *self._places(around))
 
     def _places(self, around: Sequence[str]) -> tuple[str, str]:
-        return places(around, is_same_jax=self.environment.get("jax") == jax.__version__)
+        is_same_jax = self.environment.get("jax") == jax.__version__
+        site, via, function = places(around, is_same_jax=is_same_jax)
+        if function and not function.startswith("<"):  # a lambda is at the line of what it is in
+            self._functions[site].add(function)
+        return site, via
 
 
 def _sort_of(name: str) -> str:
