@@ -364,7 +364,7 @@ def _title_lines(
         parts.append(f"goes on to {amount(window.ms(window.end))} ms →")
     number = f"{i + 1}  "
     label = safe_label(row.label, _MAX_LABEL - len(tag) - len(number)) + tag
-    lines = [*_wrapped([label]), *_wrapped(parts, " · ")]
+    lines = [*_wrapped(label.split(" · "), " · "), *_wrapped(parts, " · ")]
     return [(" " * len(number) if k else number) + line for k, line in enumerate(lines)]
 
 
