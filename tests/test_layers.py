@@ -50,6 +50,7 @@ BELOW: dict[str, list[str]] = {
     "trace": ["errors", "text", "ir"],
     "trace/ranks": ["errors", "text", "ir", "trace"],
     "runs": ["errors", "text", "files", "ir", "trace"],
+    "runs/saved": _DATA,
     "runs/device": _DATA,
     "runs/analysis": [*_DATA, "runs/device"],
     "runs/whatif": [*_DATA, "runs/device", "runs/analysis"],
@@ -132,10 +133,12 @@ PACKAGES: dict[str, set[str]] = {
 TOP = ("__init__", "__main__", "api", "cli", "reports/__main__", "gpu_check/__main__")
 
 # (file, what it imports): the only imports that point up. A run answers `run.advice()`,
-# `run.to_markdown()`, `run.query()` and `run.to_dataframe()`, made of what its analysis says.
+# `run.to_markdown()`, `run.query()` and `run.to_dataframe()`, made of what its analysis says, and
+# it is saved and loaded by its own name.
 EXCEPTIONS = {
     ("runs/run", "runs/analysis/advice"),
     ("runs/run", "runs/analysis/markdown"),
+    ("runs/run", "runs/saved/file"),
     ("runs/run", "runs/tables/frame"),
     ("runs/run", "runs/tables/query"),
 }
@@ -301,7 +304,7 @@ def test_no_files_of_a_folder_share_a_prefix():
         ("ir/graph", "from kit.trace import Timeline"),
         ("trace/metrics", "def f():\n    import jax"),
         ("runs/run", "from kit.runtime.session.session import Session"),
-        ("runs/file", "from kit.runs.analysis.advice import advise"),
+        ("runs/saved/file", "from kit.runs.analysis.advice import advise"),
         ("runtime/engine/engine", "from kit.runtime.session.session import Session"),
         ("runtime/session/session", "import torch.nn"),
         ("torch/ops/losses", "from kit.torch.dispatch import Dispatcher"),

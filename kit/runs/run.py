@@ -385,7 +385,7 @@ class Run:
             RunFileError: the run does not fit the limits of a file.
             OSError: the file cannot be written.
         """
-        from kit.runs.file import write_run
+        from kit.runs.saved.file import write_run
 
         write_run(self, path)
 
@@ -423,7 +423,7 @@ class Run:
         Raises:
             RunFileError: the file is missing, damaged, foreign, too new or too large.
         """
-        from kit.runs.file import read_run
+        from kit.runs.saved.file import read_run
 
         return read_run(cls, path)
 

@@ -260,10 +260,10 @@ def test_a_run_that_does_not_fit_a_file_is_cut_and_else_named(tmp_path: Path, mo
     run = make_run()
     run.save(tmp_path / "whole.kitrun")
     whole = (tmp_path / "whole.kitrun").stat().st_size
-    monkeypatch.setattr("kit.runs.file.MAX_FILE_BYTES", whole - 1)
+    monkeypatch.setattr("kit.runs.saved.file.MAX_FILE_BYTES", whole - 1)
     Journal(tmp_path / "lines", tmp_path, seconds=60, is_tiny=True).keep(run, "cut")
     assert "the first traced step only" in (tmp_path / "lines").read_text()
-    monkeypatch.setattr("kit.runs.file.MAX_FILE_BYTES", 10)
+    monkeypatch.setattr("kit.runs.saved.file.MAX_FILE_BYTES", 10)
     Journal(tmp_path / "more", tmp_path, seconds=60, is_tiny=True).keep(run, "none")
     check = json.loads((tmp_path / "more").read_text())["check"]
     assert (check["state"], "bytes, more than 10" in check["why"]) == ("not run", True)

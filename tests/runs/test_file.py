@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.errors import RunFileError
-from kit.runs import file as run_file
 from kit.runs.run import Run
+from kit.runs.saved import file as run_file
 from kit.runs.settings import Settings
 from kit.trace import COLUMNS, KINDS, Span, SyncPoint, Timeline
 from kit.trace.communication import CopyTotal
@@ -420,7 +420,7 @@ def test_a_run_with_more_text_than_a_file_may_hold_is_not_written(tmp_path, monk
     monkeypatch.setattr(run_file, "MAX_JSON_BYTES", 100)
     with pytest.raises(RunFileError, match="as JSON, more than 100"):
         make_run().save(tmp_path / "a.kitrun")
-    monkeypatch.setattr(run_file, "MAX_SPANS", 5)
+    monkeypatch.setattr("kit.runs.saved.checks.MAX_SPANS", 5)
     with pytest.raises(RunFileError, match="longer than 5: trace fewer steps"):
         make_run().save(tmp_path / "a.kitrun")
 

@@ -1,0 +1,1 @@
+"""A run as one file: written, read, and what is checked of it both times."""
