@@ -22,17 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.conditions import doubt
+from kit.runs.difference import BLUR, Difference, ends_text
 from kit.runs.labels import TIME, cell_of, has_other_samples, samples_of
 from kit.runs.spread import (
-    BLUR,
     ENOUGH_FREEDOM,
     SURE,
     TURNS,
-    Difference,
     LogTimes,
     Rerun,
     Side,
-    ends_text,
     interval,
     known,
     mean_margin,
