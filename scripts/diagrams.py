@@ -33,6 +33,7 @@ BLUE, GREEN, RED, GREY = "#dce4fb", "#d8efe9", "#fbe3dd", "#eef1f4"
 PURPOSE = {
     "errors": "every exception that kit raises on purpose",
     "text": "foreign text made safe; numbers for people",
+    "shown": "tables that show themselves",
     "threads": "a thread that runs, or a clear error",
     "cores": "how many may be used",
     "files": "a file is written whole or not at all",
@@ -190,7 +191,8 @@ def folders() -> str:
     tops = [p for p in packages if not any(p in others for others in below.values())]
     lines += [f"  top -> {package}" for package in tops]
     lines += [f"  {name} -> {other}" for name, other in reduction(below)]
-    lines += ["  notebook -> cores [style=invis]"]  # all single files in one row: too wide
+    # All single files in one row are too wide.
+    lines += [f"  {one} [style=invis]" for one in ("notebook -> cores", "shown -> files")]
     return f"digraph folders {{\n{HEAD}" + "\n".join(lines) + "\n}\n"
 
 

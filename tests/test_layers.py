@@ -16,7 +16,7 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "kit"
 
-_TOP = ["errors", "threads", "cores", "text", "files", "versions", "notebook"]
+_TOP = ["errors", "threads", "cores", "text", "shown", "files", "versions", "notebook"]
 _DATA = [*_TOP, "ir", "trace", "trace/ranks", "runs"]
 _RECORDING = [*_DATA, "runtime/rules", "runtime/engine", "runtime/recording"]
 _SESSION = [
@@ -43,12 +43,13 @@ BELOW: dict[str, list[str]] = {
     "threads": ["errors"],
     "cores": [],
     "text": [],
+    "shown": ["text"],
     "files": ["errors"],
     "versions": [],
     "notebook": [],
     "ir": ["errors", "text"],
-    "trace": ["errors", "text", "ir"],
-    "trace/ranks": ["errors", "text", "ir", "trace"],
+    "trace": ["errors", "text", "shown", "ir"],
+    "trace/ranks": ["errors", "text", "shown", "ir", "trace"],
     "runs": ["errors", "text", "files", "ir", "trace"],
     "runs/saved": _DATA,
     "runs/device": _DATA,

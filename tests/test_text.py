@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 import kit
 from kit.errors import EngineError, SettingsError
+from kit.shown import Column, Lines, Rows
 from kit.text import (
-    Column,
-    Lines,
-    Rows,
     check_whole_number,
     format_bytes,
     format_count,

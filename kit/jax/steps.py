@@ -17,7 +17,8 @@ from kit.jax.frontend import JaxFrontend
 from kit.jax.places import here
 from kit.jax.tracing import Trace, TracedFunction, telling_changes
 from kit.runtime.session.session import current_session
-from kit.text import Lines, format_count
+from kit.shown import Lines
+from kit.text import format_count
 
 __all__ = ["Step", "step"]
 

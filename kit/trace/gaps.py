@@ -34,7 +34,8 @@ from functools import cached_property
 
 import numpy as np
 
-from kit.text import Column, Rows, format_ms, format_share
+from kit.shown import Column, Rows
+from kit.text import format_ms, format_share
 from kit.trace.active import NONE, Active, Gaps, Kernels, Pieces, grouped, hull, launches, steps_of
 from kit.trace.devices import at_work, by_device, count_devices
 from kit.trace.hta import HTA_CAUSES, hta_places

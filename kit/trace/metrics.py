@@ -15,7 +15,8 @@ from typing import Protocol
 import numpy as np
 
 from kit.errors import TimelineError
-from kit.text import Column, Rows, format_count, format_ms, format_share
+from kit.shown import Column, Rows
+from kit.text import format_count, format_ms, format_share
 from kit.trace.active import LOADER, hull
 from kit.trace.devices import TORCH_CPU
 from kit.trace.intervals import Ints, Mask, covered

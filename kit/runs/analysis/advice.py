@@ -33,7 +33,8 @@ from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.gradients import comes_last
 from kit.runs.labels import is_native, is_of_jax, is_of_jit, is_of_strangers, is_on_cpu, is_on_gpu
 from kit.runs.run import Run
-from kit.text import Column, Rows, format_count, format_ms
+from kit.shown import Column, Rows
+from kit.text import format_count, format_ms
 from kit.trace import count_devices, union_ns
 from kit.trace.devices import is_runtimes
 from kit.trace.gaps import ELSEWHERE, OWN

@@ -15,7 +15,8 @@ from kit.runs.ceilings import Ceilings
 from kit.runs.device.flops import node_flops, runs_program
 from kit.runs.device.shapes import call_cost
 from kit.runs.run import Run
-from kit.text import Column, Rows, format_ns, format_number, format_percent, format_share
+from kit.shown import Column, Rows
+from kit.text import format_ns, format_number, format_percent, format_share
 from kit.trace import KernelRow, count_devices
 from kit.trace.imported import Caller
 from kit.trace.kernels import in_steps

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from kit.runs.device.callers import charged_by_caller
 from kit.runs.run import Run
-from kit.text import Column, Rows, format_count, format_ms, format_number
+from kit.shown import Column, Rows
+from kit.text import format_count, format_ms, format_number
 from kit.trace import Timeline, each_step
 from kit.trace.active import LOADER
 from kit.trace.devices import is_runtimes

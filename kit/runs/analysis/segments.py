@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from kit.ir import Graph, Segment
 from kit.runs.run import Run
-from kit.text import Column, Rows, format_bytes, format_ns, format_number
+from kit.shown import Column, Rows
+from kit.text import format_bytes, format_ns, format_number
 from kit.trace import Timeline
 from kit.trace.active import by_segment
 from kit.trace.devices import device_of

@@ -18,9 +18,8 @@ from kit.errors import SettingsError
 from kit.runs.device.shapes import call_cost
 from kit.runs.run import EXPORTED_AS, Run
 from kit.runs.sources import code_by_site
+from kit.shown import Column, Rows
 from kit.text import (
-    Column,
-    Rows,
     format_more,
     format_ms,
     format_number,

@@ -19,7 +19,8 @@ from kit.runtime.compiling.lower import options_for
 from kit.runtime.compiling.reasons import CompileLog
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.steps.stepper import Stepper
-from kit.text import Lines, format_count
+from kit.shown import Lines
+from kit.text import format_count
 
 __all__ = ["Report"]
 
