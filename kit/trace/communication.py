@@ -62,6 +62,7 @@ _COPY = re.compile(r"Mem(cpy [A-Z]to[A-Z]|cpy[A-Z]2[A-Z]\b|set)")
 _MEMORY = re.compile(
     r"Mem(cpy|set)\b|Memcpy([A-Z](2|to)[A-Z]|Other)|memcpy|memset|CopyHostToDevice|CopyDeviceToHost"
     r"|copy-(start|done)(\.\d+)*$"  # XLA's, beside which other ops run
+    r"|__amd_rocclr_(copy|fill)"  # kernels by which AMD's runtime copies and fills
 )
 # Kernels of XLA's that call a Python function of the program's, and wait for it.
 _CALLBACK = re.compile(

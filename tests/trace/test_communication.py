@@ -88,12 +88,20 @@ def test_kernels_that_compute_do_not_communicate(name: str):
 
 @pytest.mark.parametrize(
     "name",
-    ["Memcpy DtoD (Device -> Device)", "Memset (Device)", "MemcpyH2D", "MemcpyDtoDAsync"],
+    [
+        "Memcpy DtoD (Device -> Device)",
+        "Memset (Device)",
+        "MemcpyH2D",
+        "MemcpyDtoDAsync",
+        "__amd_rocclr_copyBuffer.kd",
+        "__amd_rocclr_fillBufferAligned",
+    ],
 )
 def test_copies_move_memory(name: str):
     assert moves_memory(name)
     assert not communicates(name)
     assert not moves_memory("memory_efficient_attention")
+    assert not moves_memory("__amd_rocclr_initHeap")
 
 
 @pytest.mark.parametrize("said", ["allreduce", "_allgather_base", "reduce_scatter_tensor_coalesced",
