@@ -47,7 +47,7 @@ __all__ = [
 # primitive of jax that asked for it.
 _LIBRARY = re.compile(
     r"(void )?(nccl|rccl|mscclKernel|oneccl|hccl|nvshmem|gloo:|mpi:|ucc:|nccl:)"
-    r"|.*(ncclKernel|ncclDevKernel|(one|two)_shot_all_reduce|multimem_|cross_device_reduce)"
+    r"|.*(ncclKernel|ncclDevKernel|(one|two)_?[sS]hot_?[aA]ll_?[rR]educe|multimem_|cross_device_reduce)"
     r"|(void )?[\w:]*(\b(intra|inter)node(_ll)?::(cached_)?(dispatch|combine|notify)"
     r"|\bEp(Dispatch|Combine)(Intra|Inter)Node|allreduce_fusion_kernel|allreduce_prototype_)"
     r"|(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)"

@@ -50,6 +50,10 @@ def test_each_instant_of_the_steps_is_counted_once(kernels, steps):
         ("collective-permute-done", "permute"),
         ("void multimem_all_reduce_kernel<float>", "all_reduce"),
         ("void vllm::cross_device_reduce_1stage<half, 8>", "all_reduce"),
+        (
+            "void tensorrt_llm::kernels::twoShotAllReduceKernel<half, 8>(AllReduceParams)",
+            "all_reduce",
+        ),
         ("psum_invariant.7", "all_reduce"),
         ("pmax.7", "all_reduce"),
         ("ppermute.3", "permute"),
