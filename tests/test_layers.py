@@ -131,7 +131,9 @@ PACKAGES: dict[str, set[str]] = {
 }  # fmt: skip
 
 # The top joins the others, so it may import all of them.
-TOP = ("__init__", "__main__", "api", "cli", "reports/__main__", "gpu_check/__main__")
+TOP = (
+    "__init__", "__main__", "api", "cli", "cli/scripts", "reports/__main__", "gpu_check/__main__",
+)  # fmt: skip
 
 # (file, what it imports): the only imports that point up. A run answers `run.advice()`,
 # `run.to_markdown()`, `run.query()` and `run.to_dataframe()`, made of what its analysis says, and

@@ -296,7 +296,14 @@ def main() -> None:
     asked = parser.parse_args()
     repos = {path.name: path.resolve() for path in asked.repo}
     multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["torch", "jax", "kit.api", "kit.cli.run", "kit.measure.attached.loop", "kit.torch.device"]
+        [
+            "torch",
+            "jax",
+            "kit.api",
+            "kit.cli.scripts.run",
+            "kit.measure.attached.loop",
+            "kit.torch.device",
+        ]
     )
     heads = ("program", "natively", "on device kit", "losses", "waits on device kit", "remark")
     print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")

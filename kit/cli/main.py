@@ -24,7 +24,7 @@ from kit.cli.doctor import doctor
 from kit.cli.host import leave_a_core
 from kit.cli.lab import FIRST_NOTEBOOK, lab, port_number
 from kit.cli.query import query
-from kit.cli.run import run
+from kit.cli.scripts.run import run
 from kit.cli.terminal import (
     INTERRUPTED,
     complain,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kit.cli import main as cli
-from kit.cli.script import error_text
+from kit.cli.scripts.script import error_text
 from kit.errors import SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings

@@ -12,7 +12,7 @@ from pathlib import Path, PureWindowsPath
 
 import pytest
 
-from kit.cli import script
+from kit.cli.scripts import script
 from kit.formats.ranks import read
 from kit.torch.tensors import places
 

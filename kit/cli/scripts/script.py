@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from kit.cli.module import run_in
+from kit.cli.scripts.module import run_in
 from kit.errors import RAISED_AT, SettingsError, named, words_of
 from kit.files import in_packages
 from kit.text import WHOLE, safe_terminal
@@ -27,7 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 _NAME = "kit_script"  # the name of a script whose own is taken, or none of a module
-_KIT = str(Path(__file__).resolve().parents[1]) + os.sep
+_KIT = str(Path(__file__).resolve().parents[2]) + os.sep
 _OF_JAX = "-" * 20  # begins a note of jax's on every error: frames of its own were left out
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')  # of a traceback
 _EXAMPLE = """

@@ -119,8 +119,8 @@ def test_stop_ends_a_script_whose_batches_are_made_in_a_thread_or_process(
 def stopped(folder: Path, finish_s: float) -> subprocess.CompletedProcess[str]:
     """`kit run train.py --stop`, which lets the script's threads finish for so many seconds."""
     text = (
-        f"import sys; from kit.cli import main, program; program._FINISH_S = {finish_s}; "
-        "sys.exit(main.main(sys.argv[1:]))"
+        "import sys; from kit.cli import main; from kit.cli.scripts import program; "
+        f"program._FINISH_S = {finish_s}; sys.exit(main.main(sys.argv[1:]))"
     )
     return subprocess.run(
         [warm_python(), "-c", text, "run", "train.py", "--steps", "2", "--skip", "0", "--stop",

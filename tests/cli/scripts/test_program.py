@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 import kit as kit_itself
-from kit.cli.program import WithTorch
-from kit.cli.script import knows_kit
+from kit.cli.scripts.script import knows_kit
+from kit.cli.scripts.watching import WithTorch
 from kit.runs.run import Run
 from kit.runs.sources import code_by_site
 from tests.cli.calls import Kit

@@ -15,9 +15,9 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.cli.module import find_module
-from kit.cli.program import run_program
-from kit.cli.script import (
+from kit.cli.scripts.module import find_module
+from kit.cli.scripts.program import run_program
+from kit.cli.scripts.script import (
     ScriptError,
     check_script,
     error_text,

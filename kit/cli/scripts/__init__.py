@@ -1,0 +1,1 @@
+"""`kit run`: scripts of users, measured by their step or watched as they are."""
