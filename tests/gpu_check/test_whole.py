@@ -15,6 +15,7 @@ from kit.gpu_check.base.checks import NOT_OK
 from kit.gpu_check.base.journal import MAX_FILE_BYTES
 from kit.gpu_check.table import PARTS
 from kit.runs.run import Run
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
 BLOCKED = ("bokeh", "ipywidgets", "graphviz", "jupyter_bokeh", "IPython", "traitlets", "psutil")
@@ -35,11 +36,21 @@ class Without:
         return None if is_blocked else self.finder.find_spec(name, path, target)
 
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+for name in [name for name in sys.modules if name.split(".")[0] in {BLOCKED!r}]:
+    del sys.modules[name]
+"""
+# As `python -m` runs a module: each part is one, in a process of its own.
+PART = f"""{BLOCKER}
+import runpy
+sys.argv[:] = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
-def ask(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True,
+def ask(
+    *command: str, python: str = sys.executable, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, *command], cwd=ROOT, capture_output=True, text=True,
                           env={**os.environ, **environment}, timeout=1800)  # fmt: skip
 
 
@@ -47,7 +58,11 @@ def ask(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder of the results, and the summary; without bokeh, ipywidgets and graphviz."""
     folder = tmp_path_factory.mktemp("check")
-    (folder / "sitecustomize.py").write_text(BLOCKER)
+    part, python = folder / "part.py", folder / "python"
+    part.write_text(PART)
+    python.write_text(f'#!/bin/sh\nexec "{warm_python()}" "{part}" "$@"\n')
+    python.chmod(0o700)
+    (folder / "sitecustomize.py").write_text(f"{BLOCKER}\nsys.executable = {str(python)!r}")
     path = os.pathsep.join([str(folder), str(ROOT)])
     out = folder / "out"
     said = ask("-m", "kit.gpu_check", "--tiny", "--budget", "1500", "--out", str(out),
@@ -112,5 +127,5 @@ def test_it_lists_its_parts_without_torch_jax_or_any_widget():
 def test_every_part_can_be_imported_without_bokeh_and_ipywidgets():
     names = [f"kit.gpu_check.parts.{part.module}" for part in PARTS]
     code = BLOCKER + f"from importlib import import_module\nfor n in {names}: import_module(n).run"
-    said = ask("-c", code, JAX_PLATFORMS="cpu")
+    said = ask("-c", code, python=warm_python())
     assert said.returncode == 0, said.stderr

@@ -6,6 +6,7 @@ was told by the environment then: a process that has another one is refused.
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import gc
 import io
@@ -31,7 +32,7 @@ LOADED = (
 )  # fmt: skip
 # Read once: by Python, by jax, and by the libraries that compute.
 READ_AT_START = ("PYTHON", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "LD_")
-READ_LATER = ("PYTHONPATH",)
+READ_LATER = ("PYTHONPATH", "PYTHONFAULTHANDLER")
 
 
 def fixed(environment: dict[str, str]) -> dict[str, str]:
@@ -116,6 +117,8 @@ def begin(
     """Make this process what Python is when it begins: the module to run, or the code."""
     os.environ.clear()
     os.environ.update(environment)
+    if environment.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
     if "JPY_PARENT_PID" in os.environ:  # by which a kernel knows its parent
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
     os.chdir(folder)

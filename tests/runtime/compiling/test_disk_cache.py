@@ -19,6 +19,7 @@ from kit.runtime.compiling import disk_cache
 from kit.runtime.compiling.folder import chosen_folder, is_private, why_not_kept
 from kit.runtime.compiling.sealed import SealedFolder
 from kit.versions import tried_text
+from tests.warm import warm_python
 
 PROGRAM = """
 import json
@@ -149,10 +150,10 @@ def test_a_jaxlib_that_writes_errors_where_it_loads_a_program_keeps_none(
     assert asked == [str(tmp_path / "cache")] * is_kept
 
 
-def fresh_process(program: str, **changes: str) -> Any:
+def fresh_process(program: str, python: str = "", **changes: str) -> Any:
     """What a new process prints last, as JSON."""
     environment = {**os.environ, **changes}
-    command = [sys.executable, "-c", program]
+    command = [python or warm_python(), "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -161,7 +162,7 @@ def test_a_second_process_compiles_nothing_and_joins_its_kernels(tmp_path: Path)
     folder = str(tmp_path / "cache")
     losses, compiles, loaded, joined = fresh_process(PROGRAM, KIT_CACHE_DIR=folder)
     assert loaded == 0
-    again = fresh_process(PROGRAM, KIT_CACHE_DIR=folder)
+    again = fresh_process(PROGRAM, sys.executable, KIT_CACHE_DIR=folder)  # its hashes are others
     assert again[:3] == [losses, compiles, compiles]
     assert isinstance(joined, int)
     assert isinstance(again[3], int)
@@ -170,7 +171,8 @@ def test_a_second_process_compiles_nothing_and_joins_its_kernels(tmp_path: Path)
 
 def test_the_users_own_folder_is_kept_and_an_empty_one_means_none(tmp_path: Path) -> None:
     mine = str(tmp_path / "mine")
-    assert fresh_process(FOLDER, JAX_COMPILATION_CACHE_DIR=mine, KIT_CACHE_DIR="elsewhere") == mine
+    theirs = {"JAX_COMPILATION_CACHE_DIR": mine, "KIT_CACHE_DIR": "elsewhere"}
+    assert fresh_process(FOLDER, sys.executable, **theirs) == mine
     assert fresh_process(FOLDER, KIT_CACHE_DIR="") is None
 
 
