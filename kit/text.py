@@ -52,8 +52,9 @@ _MOST_BITS = 128  # of a number that an error shows in digits
 WHOLE = sys.maxsize  # the limit of a text that is not cut, because it is data
 _REPLACED = "\ufffd"  # what stands where a character was that is not shown
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|#~$])")
-# Words that are read from the right, as those of Hebrew and Arabic.
-_FROM_RIGHT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc](?:\s*[\u0590-\u08ff\ufb1d-\ufefc])*")
+# Words that are read from the right, as those of Hebrew and Arabic, and what stands between them.
+_RIGHT = r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]"
+_FROM_RIGHT = re.compile(rf"{_RIGHT}(?:[\W_]*{_RIGHT})*")
 _MATH = re.compile(r"\$(?=\$)|\\(?=[(\[])")  # what follows would begin a formula of bokeh's
 _FORMULA = tuple("=+-@＝＋－＠")  # some spreadsheets take the wide ones, too
 _PLAIN = {
@@ -75,8 +76,10 @@ def safe_html(text: object, limit: int = 160, *, is_read: bool = True) -> str:
     `is_read`, and not compared by a script, a mark that is not seen follows words that are read
     from the right: a number behind these would stand before them.
     """
-    shown = escape(_cut_middle(_clean(str(text), keep="\n\t"), limit), quote=True)
-    return _FROM_RIGHT.sub("\\g<0>\u200e", shown) if is_read and not shown.isascii() else shown
+    shown = _cut_middle(_clean(str(text), keep="\n\t"), limit)
+    if is_read and not shown.isascii():
+        shown = _FROM_RIGHT.sub("\\g<0>\u200e", shown)
+    return escape(shown, quote=True)
 
 
 def quoted_page(page: str) -> str:

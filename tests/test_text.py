@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -106,6 +107,13 @@ def test_in_html_a_number_stands_behind_a_name_that_is_read_from_the_right():
     assert safe_html("רשת.py:149 waits") == "רשת\u200e.py:149 waits"
     assert safe_html("שלום עולם 12 ms; نموذج") == "שלום עולם\u200e 12 ms; نموذج\u200e"
     assert safe_html("רשת 12", is_read=False) == "רשת 12"
+
+
+def test_in_html_words_that_are_read_from_the_right_keep_their_order_and_emoji_are_whole():
+    """A mark between two words would lay them out from the left."""
+    said = 'שלום, "עולם" (שוב)'
+    assert safe_html(said) == escape(said[:-1]) + "\u200e)"
+    assert safe_html("1\ufe0f\u20e3 ⚠\ufe0f 3 ms") == "1\ufe0f\u20e3 ⚠\ufe0f 3 ms"
 
 
 @given(anything)
