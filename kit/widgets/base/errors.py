@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipywidgets import HTML
 
-from kit.errors import words_of
+from kit.errors import is_of_handler, words_of
 from kit.text import WHOLE, safe_html
 from kit.widgets.base.theme import COLORS, FONT
 
@@ -15,6 +15,8 @@ NOT_DRAWN = "this run cannot be drawn"  # in the place of a figure; never anothe
 
 class ErrorsIn:
     """An error of the block `with ErrorsIn(html, "timeline"):` is shown there, and not raised.
+
+    That of the handler of a signal, such as a time limit's, is the program's: it goes on.
 
     Args:
         shown: the widget; without an error, it stays as it is.
@@ -28,7 +30,7 @@ class ErrorsIn:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or is_of_handler(error):
             return False
         self._shown.value = _html(self._view, error)
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ipywidgets import HTML
 
+from kit.errors import call_handler
 from kit.widgets.base.errors import ErrorsIn
 from tests.factories import HOSTILE
 
@@ -23,4 +24,16 @@ def test_without_an_error_nothing_is_changed_and_ctrl_c_goes_on():
         pass
     with pytest.raises(KeyboardInterrupt), ErrorsIn(shown, "timeline"):
         raise KeyboardInterrupt
+    assert shown.value == "before"
+
+
+def test_the_time_limit_of_a_program_is_no_error_of_the_view():
+    """What the handler of a signal raises while a view is drawn ends the program's wait."""
+
+    def expire() -> None:
+        raise TimeoutError
+
+    shown = HTML("before")
+    with pytest.raises(TimeoutError), ErrorsIn(shown, "timeline"):
+        call_handler(expire)
     assert shown.value == "before"
