@@ -150,6 +150,20 @@ test("a box is in sight if a part of it is, and held if all of it is", () => {
   assert.deepEqual(camera.outOfSight({width: 700, height: 300}), ["to the right"]);
 });
 
+test("a box that is gone to is seen at the scale of the graph, if its labels can be read", () => {
+  const range = () => ({start: 0, end: 0, setv(/** @type {object} */ given) { Object.assign(this, given); }});
+  const figure = {inner_width: 600, inner_height: 400, x_range: range(), y_range: range(), renderers: []};
+  const camera = new Camera(figure);
+  camera.fit({width: 900, height: 300});
+  const whole = camera.scale();
+  camera.center([450, 150, 40, 20]);
+  assert.ok(whole < 0.7);
+  assert.equal(camera.scale(), whole);
+  camera.fit({width: 9000, height: 300}, true);
+  camera.center([450, 150, 40, 20]);
+  assert.ok(Math.abs(camera.scale() - 0.72) < 1e-9);
+});
+
 test("what graphviz answers is turned round, and curves that it left out are kept", () => {
   const answer = {bb: "0,0,100,120", objects: [{name: "n0", pos: "50,100", _gvid: 0}, {name: "n1", pos: "50,20", _gvid: 1}],
     edges: [{tail: 0, head: 1, pos: "e,50,40 50,80 50,70 50,60 50,45"}]};

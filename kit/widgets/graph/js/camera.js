@@ -89,7 +89,7 @@ export class Camera {
   /** Bring a box to the middle; of a larger one its upper left corner. @param {number[]} rect */
   center([x, y, bw, bh]) {
     const [w, h] = this.size();
-    const scale = Math.max(this.scale(), LEAST);
+    const scale = this.scale() < NEARLY - 1e-9 ? LEAST : this.scale();
     const left = bw * scale > w ? x - bw / 2 - 24 : x - w / scale / 2;
     const top = bh * scale > h ? y - bh / 2 - 24 : y - h / scale / 2;
     this.look(left, top, scale);
