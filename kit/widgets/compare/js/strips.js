@@ -76,8 +76,9 @@ export function prepare(view, {texts, bars, syncs}, red) {
   };
   fit();
   const [letters, ticks] = fitting(figure.inner_width);
-  figure.select_one("titles").setv({text_font_size: {value: `${letters.toFixed(1)}px`}});
-  figure.select_one("axis").ticker.setv({desired_num_ticks: ticks});
+  const quietly = {sync: false}; // another page of the same kernel may have another width
+  figure.select_one("titles").setv({text_font_size: {value: `${letters.toFixed(1)}px`}}, quietly);
+  figure.select_one("axis").ticker.setv({desired_num_ticks: ticks}, quietly);
   if (host.kitHasKeys) return;
   host.kitHasKeys = true;
   for (const part of ["start", "end"]) range.properties[part].change.connect(fit);
