@@ -191,7 +191,7 @@ def _keep_programs(config: pytest.Config) -> None:
     """
     folder = TemporaryDirectory(prefix="kit-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
-    os.environ[SERVER] = os.path.join(folder.name, "warm")
+    os.environ[SERVER] = os.path.join(folder.name, f"warm-{os.getpid()}")
     is_kept = not any(_wants(config, marker) for marker in AS_FOR_A_USER)
     os.environ["KIT_CACHE_DIR"] = os.path.join(folder.name, "programs") if is_kept else ""
 

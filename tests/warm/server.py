@@ -1,7 +1,7 @@
 """Imports what takes long, once, and forks for each process that is asked for.
 
-`python server.py SOCKET`; it ends when the file of the socket is gone. What is loaded at its start
-was told by the environment then: a process that has another one is refused.
+`python server.py SOCKET`; it ends when that file is gone, or the run of the tests. What is loaded
+at its start was told by the environment then: a process that has another one is refused.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def fixed(environment: dict[str, str]) -> dict[str, str]:
 
 def next_asked(path: str) -> tuple[list[str], str, dict[str, str]]:
     """In a fork for each process that is asked for: its arguments, folder and environment."""
+    run = path.rpartition("-")[2]  # the tests' process: one that is killed leaves its folder
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"{path}.new")
         listener.listen(100)
@@ -61,7 +62,7 @@ def next_asked(path: str) -> tuple[list[str], str, dict[str, str]]:
             try:
                 client, _ = listener.accept()
             except TimeoutError:
-                if not os.path.exists(path):
+                if not os.path.exists(path) or not os.path.exists(f"/proc/{run}"):
                     os._exit(0)
                 continue
             if not os.fork():
