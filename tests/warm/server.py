@@ -79,10 +79,11 @@ def next_asked(path: str) -> tuple[list[str], str, dict[str, str]]:
     if child := os.fork():
         for file in files:
             os.close(file)
-        client.send(str(child).encode())
+        with suppress(OSError):  # it may be gone
+            client.send(str(child).encode())
         threading.Thread(target=end_with, args=(client, child), daemon=True).start()
         status = os.waitpid(child, 0)[1]
-        with suppress(OSError):  # it may be gone
+        with suppress(OSError):
             client.send(str(status).encode())
         os._exit(0)
     client.close()
@@ -108,8 +109,9 @@ def written_to(number: int, before: TextIO) -> io.TextIOWrapper:
 
 def end_with(client: socket.socket, child: int) -> None:
     """Wait until the client is gone; then the child, if it still works, goes as well."""
-    if not client.recv(1):
-        os.kill(child, signal.SIGKILL)
+    with suppress(OSError):  # it sends nothing: this returns once it has ended
+        client.recv(1)
+    os.kill(child, signal.SIGKILL)
 
 
 def begin(
