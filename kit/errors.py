@@ -304,11 +304,10 @@ def _is_handler(frame: FrameType) -> bool:
     code, known = frame.f_code, frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
     given = (known.get(name) for name in code.co_varnames[:count])
-    found = [y for x in given for y in (x if isinstance(x, tuple) else (x,))]
-    return any(
-        isinstance(n, int) and isinstance(at, FrameType) and at is frame.f_back
-        for n, at in pairwise(found)
-    )
+    found = [y for x in given for y in (x if type(x) is tuple else (x,))]
+    # `isinstance` would ask a proxy for its class, which may raise: of an object that is gone
+    return any(at is frame.f_back and type(at) is FrameType and type(n) is int
+               for n, at in pairwise(found))  # fmt: skip
 
 
 def but_of_handlers(*kinds: type[E]) -> tuple[type[E], ...]:

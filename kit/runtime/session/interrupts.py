@@ -348,7 +348,7 @@ def _is_called_in_between(frame: FrameType) -> bool:
     known = frame.f_locals
     given = (known.get(name) for name in arguments)
     # a signal handler is given the frame that it interrupts
-    found = (y for x in given for y in (x if isinstance(x, tuple) else (x,)))
+    found = (y for x in given for y in (x if type(x) is tuple else (x,)))
     return caller is not None and any(x is caller for x in found)
 
 

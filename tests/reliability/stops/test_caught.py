@@ -6,6 +6,7 @@ import ast
 import shutil
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -147,6 +148,16 @@ def test_a_handlers_error_is_known_before_and_after_a_session(
     signal.signal(SIGNAL, handler)
     assert handled(arrive) == "raised"
     assert handled(fail) == "forgotten"
+
+
+def test_a_function_that_was_given_a_proxy_of_what_is_gone_keeps_its_own_error() -> None:
+    """Its error was a ReferenceError, of the look for a signal's number among what it was given."""
+    gone = weakref.proxy(Handler())
+
+    def fail_with(_thing: Any, _other: Any) -> None:
+        raise TimeoutError
+
+    assert handled(lambda: fail_with(gone, gone)) == "forgotten"
 
 
 def open_snapshot(folder: Path) -> object:
