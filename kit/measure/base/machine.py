@@ -36,7 +36,7 @@ from kit.measure.base.ranks import has_siblings
 from kit.measure.base.turns import TURNS, CancelledFn
 from kit.runs.conditions import Conditions
 
-__all__ = ["Reading", "Usage", "Watch", "conditions_of", "read_machine", "usage_between"]
+__all__ = ["Reading", "Usage", "Watch", "began_s", "conditions_of", "read_machine", "usage_between"]
 
 SHORTEST_S = 0.25  # systems count processor time in ticks of about 0.01 s: less says nothing
 _RUNTIME = ("worker", "replica", "collectives", "prefetch", "channel", "writer")  # "kit ..." each
@@ -79,6 +79,13 @@ class Usage:
     own: float
     conditions: Conditions
     spare: float = 0.0  # cores that others may take and leave this process its own
+
+
+def began_s() -> float:
+    """When this process began, by the clock that files have; NaN where no system tells."""
+    with suppressed(*_UNREADABLE):
+        return float(psutil.Process().create_time())
+    return math.nan
 
 
 def read_machine() -> Reading:

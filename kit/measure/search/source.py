@@ -272,7 +272,10 @@ class _Found:
         for statement in statements_of(name, known):
             self.is_edited = self.is_edited or statement.is_newer
             self._notes.append((name, statement.text))
-            self._follow(*self._note_names(statement.code), statement.known)
+            names, changed = self._note_names(statement.code)
+            # where a script lies, and by which name it runs, is no workload's
+            names = [x for x in names if x not in ("__file__", "__name__")]
+            self._follow(names, changed, statement.known)
 
     def _see(self, name: str, value: Any, is_changed: bool) -> None:
         """A global of a function."""

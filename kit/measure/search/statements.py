@@ -18,9 +18,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import psutil
-
 from kit.errors import suppressed
+from kit.measure.base.machine import began_s
 from kit.runtime.recording.sites import is_users
 
 __all__ = ["Statement", "statements_of"]
@@ -43,8 +42,7 @@ class Statement:
     def is_newer(self) -> bool:
         """Was its file written since the process began? Then another one may have run."""
         with suppressed(KeyError, OSError, TypeError):
-            began = psutil.Process().create_time() + _STARTS_S
-            return bool(os.stat(self.known["__file__"]).st_mtime > began)
+            return os.stat(self.known["__file__"]).st_mtime > began_s() + _STARTS_S
         return False
 
 
@@ -58,10 +56,9 @@ def statements_of(
     """
     for statement in _in_texts(name, _texts_of(known)):
         if not isinstance(statement, ast.ImportFrom):
-            code = compile(ast.Module([statement], []), "<statement>", "exec", dont_inherit=True)
-            yield Statement(ast.unparse(statement), code, known)
+            yield Statement(*_made_of(statement), known)
             continue
-        called = next(x.name for x in statement.names if name in (x.asname, x.name))
+        called = next(x.name for x in statement.names if name == (x.asname or x.name))
         with contextlib.suppress(ImportError):
             path = "." * statement.level + (statement.module or "")
             module = sys.modules.get(
@@ -71,18 +68,28 @@ def statements_of(
                 yield from statements_of(called, vars(module), steps - 1)
 
 
-def _texts_of(known: Mapping[str, Any]) -> Sequence[str]:
+def _made_of(statement: _Simple) -> tuple[str, CodeType]:
+    """Its text and its code; its kind alone if it is too deep for these, as a sum of hundreds."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # a cell may wait
+    try:
+        code = compile(ast.Module([statement], []), "<statement>", "exec", flags, dont_inherit=True)
+        return ast.unparse(statement), code
+    except RecursionError:
+        return type(statement).__name__, compile("", "<statement>", "exec", dont_inherit=True)
+
+
+def _texts_of(known: Mapping[str, Any]) -> Sequence[str | bytes]:
     """Of a module its file; of a notebook the cells that ran, in their order."""
     file = known.get("__file__")
     if not isinstance(file, str):
         cells = known.get("In")
         return [x for x in cells if isinstance(x, str)] if isinstance(cells, list) else []
-    with suppressed(OSError, UnicodeError):
-        return [Path(file).read_text("utf-8")]
+    with suppressed(OSError):
+        return [Path(file).read_bytes()]  # its first lines may say of which encoding it is
     return []
 
 
-def _in_texts(name: str, texts: Sequence[str]) -> Sequence[_Simple]:
+def _in_texts(name: str, texts: Sequence[str | bytes]) -> Sequence[_Simple]:
     """Of several texts those from the last on that binds the name."""
     found: list[_Simple] = []
     for text in reversed(texts):
@@ -94,9 +101,9 @@ def _in_texts(name: str, texts: Sequence[str]) -> Sequence[_Simple]:
 
 
 @lru_cache(maxsize=256)
-def _statements_in(text: str) -> tuple[_Simple, ...]:
+def _statements_in(text: str | bytes) -> tuple[_Simple, ...]:
     """All of them but those in functions and classes."""
-    with contextlib.suppress(SyntaxError, ValueError):
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
         return tuple(_simple(ast.parse(text)))
     return ()
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import importlib.util
+import inspect
 import linecache
 import os
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from kit.measure.base import machine
 from kit.measure.base.context import Workload
+from kit.measure.search import statements
 from kit.measure.search.source import source_of, why_another
 
 SIZES = """
@@ -145,7 +153,10 @@ builders = {
 
 def sized(text: str, hidden: int) -> dict[str, dict[str, str]]:
     """What is noted of each builder of a script whose values are these."""
-    made = f"import decimal\nHIDDEN = {hidden}\nCONTEXT = decimal.Context({hidden})"
+    made = (
+        f"import decimal\nHIDDEN = {hidden}\nSMALL = decimal.Context(1)\n"
+        f"CONTEXT = decimal.Context({hidden})"
+    )
     modules = [ModuleType("sizes_of_it"), ModuleType("sized_of_it")]
     try:
         for module, lines in zip(modules, (made, text), strict=True):
@@ -203,16 +214,88 @@ def test_what_a_builder_reads_of_dicts_arguments_and_objects_is_compared(
     assert sized(f"\n\n{SIZES}", 8) == before
 
 
-def test_an_object_of_a_notebook_is_made_by_the_cells_that_ran_last() -> None:
-    def noted(*cells: str) -> str:
-        known = {"__name__": "__main__", "In": ["", "import decimal", *cells]}
-        for cell in (*known["In"], "def build(ctx): return context"):
-            exec(cell, known)
-        return source_of(Workload("w", known["build"]))["workload values"]
+def noted(*cells: str) -> str:
+    """What is noted of a builder of a notebook that returns `context`."""
+    known: dict[str, Any] = {"__name__": "__main__", "In": ["", "import decimal, asyncio", *cells]}
+    for cell in (*known["In"], "def build(ctx): return context"):
+        code = compile(cell, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        ran = eval(code, known)
+        if inspect.iscoroutine(ran):
+            asyncio.run(ran)
+    return source_of(Workload("w", known["build"]))["workload values"]
 
+
+def test_an_object_of_a_notebook_is_made_by_the_cells_that_ran_last() -> None:
     eight, nine = "context = decimal.Context(8)", "context = decimal.Context(9)"
     assert noted(eight) == noted(nine, eight) != noted(nine)
     assert noted(eight, "context.prec = 9") != noted(eight)
+
+
+def test_a_cell_that_waits_and_one_that_is_deep_hinder_no_sweep() -> None:
+    """The first was a SyntaxError of `kit.sweep`, and the second one a RecursionError."""
+    waits = "context = await asyncio.sleep(0, decimal.Context({}))"
+    assert noted(waits.format(8)) == noted(waits.format(8)) != noted(waits.format(9))
+    deep = f"context = decimal.Context(8)\nnumber = {'+'.join(['1'] * 1500)}"
+    assert noted(deep) == noted(deep)
+    assert noted(f"context = decimal.Context({'+'.join(['1'] * 300)})")
+
+
+PLACED = """
+import decimal
+from pathlib import Path
+
+HERE, WIDTH = Path(__file__).parent, decimal.Context(8)
+called = decimal.Context(len(__name__))
+
+
+def build(ctx):
+    return HERE, WIDTH, called
+"""
+
+
+def test_where_a_script_lies_and_by_which_name_it_runs_is_no_workloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was moved was measured again: "another value: __file__"."""
+    text = f"{PLACED}\n\nbuilders = {{'all': build}}"
+    found = []
+    for folder in ("one", "another"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        found.append(sized(text, 8)["all"])
+    assert why_another(*found) == ""
+    assert why_another(found[0], sized(text.replace("8", "9"), 8)["all"])
+
+
+def test_another_name_of_an_import_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = """
+from sizes_of_it import SMALL as HIDDEN, CONTEXT as SMALL
+builders = {"all": lambda ctx: SMALL.prec}
+"""
+    first = sized(text, 8)["all"]
+    assert why_another(first, sized(text, 8)["all"]) == ""
+    assert why_another(first, sized(text, 9)["all"]) == "another value: CONTEXT, SMALL"
+
+
+def test_without_psutil_it_is_not_known_whether_a_file_is_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine with torch and jax only could not sweep: "No module named 'psutil'"."""
+    file = tmp_path / "made_of_it.py"
+    file.write_text("")
+    code, known = compile("", "<statement>", "exec"), {"__file__": str(file)}
+    assert statements.Statement("", code, known).is_newer == (machine.began_s() < time.time() - 2)
+    spec = importlib.util.find_spec(statements.__name__)
+    assert spec is not None
+    assert spec.loader is not None
+    there = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.setattr(machine, "psutil", None)
+    spec.loader.exec_module(there)
+    assert not there.Statement("", code, known).is_newer
 
 
 NAMESAKES = """
