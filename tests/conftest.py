@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from tests.warm import SERVER
+from tests.warm import RUN, SERVER
 
 os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns in every kernel
 # To build this package's grammar takes a second, and jsonschema, which nbformat loads, can do
@@ -191,7 +191,7 @@ def _keep_programs(config: pytest.Config) -> None:
     """
     folder = TemporaryDirectory(prefix="kit-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
-    os.environ[SERVER] = os.path.join(folder.name, f"warm-{os.getpid()}")
+    os.environ |= {SERVER: os.path.join(folder.name, "warm"), RUN: str(os.getpid())}
     is_kept = not any(_wants(config, marker) for marker in AS_FOR_A_USER)
     os.environ["KIT_CACHE_DIR"] = os.path.join(folder.name, "programs") if is_kept else ""
 

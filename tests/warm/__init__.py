@@ -14,13 +14,13 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 
-__all__ = ["SERVER", "warm_kernel", "warm_python"]
+__all__ = ["RUN", "SERVER", "warm_kernel", "warm_python"]
 
 SERVER = "KIT_TESTS_WARM"  # in the environment: the server's socket, shared by the workers
+RUN = "KIT_TESTS_RUN"  # there, too: the number of the process that has started them
 _HERE = Path(__file__).parent
 
 
@@ -29,27 +29,27 @@ def warm_python() -> str:
     """What stands for `sys.executable` in a command; starts the server if this run has none."""
     if sys.platform != "linux":  # no other system hands on all files of a process
         return sys.executable
+    import fcntl  # Windows has none
+
     server = Path(os.environ[SERVER])
-    log, python = server.with_suffix(".log"), server.with_name("python")
-    try:
-        out = log.open("xb")  # by one worker only
-    except FileExistsError:
-        pass
-    else:
-        client = shlex.join([sys.executable, "-IS", f"{_HERE / 'client.py'}", f"{server}"])
-        python.write_text(f'#!/bin/sh\nexec {client} "$@"\n', encoding="utf-8")
-        python.chmod(0o700)
-        with out:  # it goes on in the background
-            command = [sys.executable, _HERE / "server.py", server]
-            status = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        if status:
-            raise RuntimeError(f"no server of warm processes: {log.read_text()}")
-    end = time.monotonic() + 600
-    while not server.exists():
-        if time.monotonic() > end:
-            raise RuntimeError("another worker started no server of warm processes")
-        time.sleep(0.05)
-    return str(python)
+    with server.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker starts the server, the others wait for that
+        if not server.exists():
+            _start(server)
+    return str(server.with_name("python"))
+
+
+def _start(server: Path) -> None:
+    python, log = server.with_name("python"), server.with_suffix(".log")
+    client = shlex.join([sys.executable, "-IS", f"{_HERE / 'client.py'}", f"{server}"])
+    python.write_text(f'#!/bin/sh\nexec {client} "$@"\n', encoding="utf-8")
+    python.chmod(0o700)
+    command = [sys.executable, _HERE / "server.py", server, os.environ[RUN]]
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with log.open("wb") as out:  # it goes on in the background
+        status = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=own)
+    if status:
+        raise RuntimeError(f"no server of warm processes: {log.read_text()}")
 
 
 def warm_kernel(folder: Path) -> str:

@@ -12,12 +12,20 @@ from contextlib import suppress
 
 RELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
+ENDED = "the server of warm processes has ended"
+
 
 def is_handed_on(number: int) -> bool:
     """Was this file open when this process began? It closes its own where another begins."""
     with suppress(OSError):
         return os.get_inheritable(number)
     return False
+
+
+def received(server: socket.socket) -> int:
+    """A number from the server; what it says instead is the end of this process."""
+    said = server.recv(4096).decode()
+    return int(said) if said.isdigit() else sys.exit(said or ENDED)
 
 
 def main() -> None:
@@ -33,17 +41,17 @@ def main() -> None:
     for number in RELAYED:
         signal.signal(number, relay)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        server.connect(sys.argv[1])
+        try:
+            server.connect(sys.argv[1])
+        except OSError as error:
+            sys.exit(f"{ENDED}: {error}")
         files = [number for number in range(255) if is_handed_on(number)]
         asked = marshal.dumps((sys.argv[2:], os.getcwd(), dict(os.environ), files))
         socket.send_fds(server, [asked], files)
-        answer = server.recv(4096).decode()
-        if not answer.isdigit():
-            sys.exit(answer or "the server of warm processes has ended")
-        pids.append(int(answer))
+        pids.append(received(server))
         for number in early:
             os.kill(pids[0], number)
-        status = int(server.recv(100))
+        status = received(server)
     if os.WIFSIGNALED(status):
         with suppress(OSError):  # of SIGKILL
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)

@@ -1,7 +1,8 @@
 """Imports what takes long, once, and forks for each process that is asked for.
 
-`python server.py SOCKET`; it ends when that file is gone, or the run of the tests. What is loaded
-at its start was told by the environment then: a process that has another one is refused.
+`python server.py SOCKET RUN`; it ends when the file of the socket is gone, or the process RUN,
+which may be killed. What is loaded at its start was told by the environment then: a process that
+has another one is refused.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import marshal
 import multiprocessing
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from contextlib import suppress
@@ -30,8 +33,10 @@ LOADED = (
     "jax", "jax.numpy",
     "bokeh.plotting", "jupyter_bokeh", "ipykernel.ipkernel", "ipykernel.zmqshell",
 )  # fmt: skip
-# Read once: by Python, by jax, and by the libraries that compute.
-READ_AT_START = ("PYTHON", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "LD_")
+# Read once: by Python, by jax and torch, and by the libraries that compute.
+READ_AT_START = (
+    "PYTHON", "LANG", "LC_", "JAX_", "TORCH_", "OMP_", "MKL_", "OPENBLAS_", "LD_",
+)  # fmt: skip
 READ_LATER = ("PYTHONPATH", "PYTHONFAULTHANDLER")
 
 
@@ -44,13 +49,12 @@ def fixed(environment: dict[str, str]) -> dict[str, str]:
     }
 
 
-def next_asked(path: str) -> tuple[list[str], str, dict[str, str]]:
-    """In a fork for each process that is asked for: its arguments, folder and environment."""
-    run = path.rpartition("-")[2]  # the tests' process: one that is killed leaves its folder
+def next_client(path: str, run: int) -> socket.socket:
+    """In a fork for each process that is asked for: the connection to its client."""
+    run_ended = os.pidfd_open(run)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"{path}.new")
         listener.listen(100)
-        listener.settimeout(1)
         os.rename(f"{path}.new", path)  # it answers from now on
         if os.fork():  # whoever has started it goes on
             os._exit(0)
@@ -59,16 +63,18 @@ def next_asked(path: str) -> tuple[list[str], str, dict[str, str]]:
             with suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
-            try:
+            ready, _, _ = select.select([listener, run_ended], [], [], 1)
+            if run_ended in ready or not os.path.exists(path):
+                os._exit(0)
+            if ready:
                 client, _ = listener.accept()
-            except TimeoutError:
-                if not os.path.exists(path) or not os.path.exists(f"/proc/{run}"):
-                    os._exit(0)
-                continue
-            if not os.fork():
-                break
-            client.close()
-    client.settimeout(None)
+                if not os.fork():
+                    return client
+                client.close()
+
+
+def asked_by(client: socket.socket) -> tuple[list[str], str, dict[str, str]]:
+    """In a fork that has its files: the arguments, folder and environment of a client."""
     asked, files, _, _ = socket.recv_fds(client, 2**20, 253)
     arguments, folder, environment, numbers = marshal.loads(asked)
     mine, theirs = fixed(dict(os.environ)), fixed(environment)
@@ -81,7 +87,8 @@ def next_asked(path: str) -> tuple[list[str], str, dict[str, str]]:
             os.close(file)
         with suppress(OSError):  # it may be gone
             client.send(str(child).encode())
-        threading.Thread(target=end_with, args=(client, child), daemon=True).start()
+        ends = os.pidfd_open(child)  # its number may be another's as soon as it has ended
+        threading.Thread(target=end_with, args=(client, ends), daemon=True).start()
         status = os.waitpid(child, 0)[1]
         with suppress(OSError):
             client.send(str(status).encode())
@@ -111,7 +118,8 @@ def end_with(client: socket.socket, child: int) -> None:
     """Wait until the client is gone; then the child, if it still works, goes as well."""
     with suppress(OSError):  # it sends nothing: this returns once it has ended
         client.recv(1)
-    os.kill(child, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # so has the child
+        signal.pidfd_send_signal(child, signal.SIGKILL)
 
 
 def begin(
@@ -125,14 +133,16 @@ def begin(
     if "JPY_PARENT_PID" in os.environ:  # by which a kernel knows its parent
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
     os.chdir(folder)
+    tempfile.tempdir = None  # torch has asked for that of the server
     sys.modules["__main__"] = main = ModuleType("__main__")
     path = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *path]
     own = subprocess._args_from_interpreter_flags()
     if arguments[: len(own)] == own:  # as multiprocessing hands them on
         del arguments[: len(own)]
     while arguments[0] == "-W":
-        warnings._processoptions([arguments[1]])
+        sys.warnoptions.append(arguments[1])
         del arguments[:2]
+    warnings._processoptions(sys.warnoptions)
     first, *rest = arguments
     if first == "-m":
         sys.path[:] = [folder, *path]
@@ -150,20 +160,14 @@ def begin(
         return "", compile(script.read(), main.__file__, "exec")
 
 
-def without_own(path: list[str]) -> list[str]:
-    """`sys.path` but for this file's folder and what the environment has put there."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [place for place in path[1:] if place not in given]
-
-
 if __name__ == "__main__":
-    own_path = without_own(sys.path)
+    own_path = sys.path[1:]  # it is started without PYTHONPATH
     multiprocessing.set_executable(os.path.join(os.path.dirname(sys.argv[1]), "python"))
     for loaded in LOADED:
         import_module(loaded)
     gc.collect()
     gc.freeze()
-    module, code = begin(*next_asked(sys.argv[1]), own_path)
+    module, code = begin(*asked_by(next_client(sys.argv[1], int(sys.argv[2]))), own_path)
     if code is None:
         runpy._run_module_as_main(module)
     else:
