@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import zip_longest
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -88,14 +87,17 @@ def names_of(code: CodeType) -> tuple[list[str], set[str], set[tuple[str, str]]]
         names += part.co_names
         rows = [*dis.get_instructions(part)]
         before = ""  # what the instruction before has loaded; of two at once the second
-        for row, after in zip_longest(rows, (x.opname for x in rows[1:])):
-            is_argument = after == "CALL_KW"  # the names of a call's arguments, from Python 3.13 on
+        counted = dict[str, str]()  # by field: `config.steps += 1` loads `config` once, and copies
+        for row, after in zip(rows, [*rows[1:], rows[-1]], strict=True):
+            is_argument = after.opname == "CALL_KW"  # its arguments' names, from Python 3.13 on
             several = isinstance(row.argval, tuple) and row.argval
             loaded, before = before, several[-1] if several else row.argval
+            if row.opname == "COPY":
+                counted[after.argval] = loaded
             if row.opname in ("STORE_GLOBAL", "STORE_DEREF"):
                 changed.add((row.opname, row.argval))
             elif row.opname == "STORE_ATTR":
-                changed.add((row.opname, f"{loaded}.{row.argval}"))
+                changed.add((row.opname, f"{counted.pop(row.argval, loaded)}.{row.argval}"))
             elif row.opname.startswith(_READS) and "FAST" not in row.opname and not is_argument:
                 texts = row.argval if isinstance(row.argval, tuple) else (row.argval,)
                 read |= {x for x in texts if isinstance(x, str)}

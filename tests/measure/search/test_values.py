@@ -298,6 +298,33 @@ def test_without_psutil_it_is_not_known_whether_a_file_is_newer(
     assert not there.Statement("", code, known).is_newer
 
 
+COUNTED = """
+class State:
+    def __init__(self):
+        self.steps = 0
+
+
+state = State()
+
+
+def step():
+    state.steps += 1
+
+
+builders = {"all": lambda ctx: (step, state)}
+"""
+
+
+def test_a_field_that_a_function_counts_up_is_no_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`state.steps = state.steps + 1` was none, and `state.steps += 1` was one."""
+    monkeypatch.chdir(tmp_path)
+    before = sized(COUNTED, 8)["all"]
+    after = sized(COUNTED.replace("builders =", "step()\nbuilders ="), 8)["all"]
+    assert why_another(before, after) == ""
+
+
 NAMESAKES = """
 import time
 
