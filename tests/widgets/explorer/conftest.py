@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kit.widgets.explorer.view import Explorer
+from kit.widgets.views import VIEWS
 from tests.widgets.explorer.steps import QUICK, Step
+
+# To make the others takes longer than the rest of most tests.
+SOME = tuple(row for row in VIEWS if row.key in ("headline", "timeline", "advice"))
 
 
 @pytest.fixture
 def explore() -> Iterator[Callable[..., Explorer]]:
     made = []
 
-    def make(step=None, settings=QUICK, **options) -> Explorer:
-        made.append(Explorer(step or Step(), settings, **options))
+    def make(step=None, settings=QUICK, *, views=SOME, **options) -> Explorer:
+        made.append(Explorer(step or Step(), settings, views=views, **options))
         return made[-1]
 
     yield make

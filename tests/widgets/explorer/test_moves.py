@@ -24,7 +24,7 @@ from tests.widgets.explorer.steps import LONG_S, QUICK, Prepare, Step
 def test_it_is_shown_and_stored_while_it_measures(explore):
     step = Step()
     step.gate.clear()
-    explorer = explore(step)
+    explorer = explore(step, views=VIEWS)
     until(lambda: explorer.actions.progress.layout.display != "none")
     for mime in ("text/plain", "text/html"):
         assert "FloatProgress" not in explorer._repr_mimebundle_()[mime]
@@ -315,7 +315,7 @@ def test_settings_as_text_are_taken_and_junk_is_a_message(explore):
 
 
 def test_views_can_be_put_beside_the_graph(explore):
-    explorer = explore(auto_run=False)
+    explorer = explore(auto_run=False, views=VIEWS)
     views = HTML("a"), HTML("b")
     explorer.add_view("source", views[0])
     explorer.add_view("memory", views[1])

@@ -30,7 +30,7 @@ def shown(explorer: Explorer) -> dict[str, str]:
 
 
 def test_it_runs_at_once_and_every_view_shows_the_run(explore):
-    explorer = explore(name="mlp")
+    explorer = explore(name="mlp", views=VIEWS)
     run = explorer.wait(LONG_S)
     assert explorer.run is run
     assert explorer.runs == [run]
@@ -59,7 +59,7 @@ def test_without_auto_run_nothing_runs_until_asked(explore):
      ("loss_scaling", "static"), ("dtype", "bfloat16")],
 )  # fmt: skip
 def test_moving_a_control_reruns_with_its_value(explore, control, value):
-    explorer = explore()
+    explorer = explore(views=VIEWS)
     before = explorer.wait(LONG_S)
     pictures = shown(explorer)
     explorer.controls[control].value = value
@@ -163,7 +163,7 @@ def test_a_failed_run_is_shown_escaped_the_picture_stays_and_the_next_run_works(
             raise RuntimeError(f"no memory {HOSTILE}")
         return make_run(settings, steps=1)
 
-    explorer = explore(step)
+    explorer = explore(step, views=VIEWS)
     run = explorer.wait(LONG_S)
     pictures = shown(explorer)
     explorer.set(batch_size=32)
@@ -255,7 +255,7 @@ def test_any_run_can_be_drawn_after_any_other(explore, odd):
     def step(settings, /, *, progress, cancelled):
         return waiting.pop()
 
-    explorer = explore(step, auto_run=False)
+    explorer = explore(step, auto_run=False, views=VIEWS)
     while waiting:
         expected = waiting[-1]
         explorer.rerun()
@@ -348,7 +348,7 @@ def test_a_view_that_does_not_apply_to_a_run_is_not_shown(explore):
     def step(settings, /, *, progress, cancelled):
         return make_run(settings, steps=1, hostile=settings.batch_size == 16)
 
-    explorer = explore(step)
+    explorer = explore(step, views=VIEWS)
     host_ops = explorer.views["unlowered"]
     assert not explorer.wait(LONG_S).unlowered
     assert (host_ops.run, host_ops.layout.display) == (None, "none")
@@ -383,7 +383,7 @@ def test_what_the_model_had_said_is_kept_with_the_run_and_its_error_is_shown(exp
 
 
 def test_what_is_picked_in_one_view_is_picked_in_all_and_gone_with_the_run(explore):
-    explorer = explore(lambda settings, **_: make_run(settings))
+    explorer = explore(lambda settings, **_: make_run(settings), views=VIEWS)
     run = explorer.wait(30)
     picked = Links(run).of_nodes(run.graphs[0].ops[:3], "three ops")
     explorer.views["graph"].selection = picked
