@@ -104,10 +104,16 @@ def by_device(timeline: Timeline, kind: str) -> dict[str, Ints]:
     spans = np.flatnonzero(timeline.where(kind=kind))
     lane = timeline.lane[spans]
     ran = np.flatnonzero(np.bincount(lane, minlength=len(timeline.lanes))).tolist()
-    devices = list(dict.fromkeys(device_of(timeline.lanes[i]) for i in ran))
-    number = np.zeros(len(timeline.lanes), np.int64)  # of each lane's device
-    number[ran] = [devices.index(device_of(timeline.lanes[i])) for i in ran]
-    return {device: spans[number[lane] == i] for i, device in enumerate(devices)}
+    named = [device_of(timeline.lanes[i]) for i in ran]
+    devices = {device: i for i, device in enumerate(dict.fromkeys(named))}
+    # All are sorted once, by numbers of few bits: a stranger's file may name thousands of devices,
+    # and to look for each of them in all spans would take for ever.
+    number = np.zeros(len(timeline.lanes), np.min_scalar_type(len(devices)))
+    number[ran] = [devices[device] for device in named]
+    of = number[lane]
+    ends = np.bincount(of, minlength=len(devices)).cumsum()
+    parts = np.split(spans[np.argsort(of, kind="stable")], ends[:-1])
+    return dict(zip(devices, parts, strict=False))  # of no device there is one part, without spans
 
 
 def is_wait(call: str) -> bool:

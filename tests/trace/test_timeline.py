@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kit.errors import TimelineError
 from kit.trace import COLUMNS, KINDS, ORIGINS, Span, SyncPoint, Timeline, each_step
+from kit.trace.devices import by_device, device_of
 from kit.trace.timeline import per_step
 from tests.factories import make_run
 
@@ -139,3 +140,26 @@ def test_a_total_is_divided_by_the_steps_and_without_steps_by_one(
     spans = [Span("device/0", "matmul", "kernel", 0, 9)]
     spans += [Span("host/main", f"step {i}", "step", 10 * i, 10 * i + 9) for i in range(steps)]
     assert per_step(Timeline.of(spans)) == expected
+
+
+@given(st.lists(SPANS))
+def test_what_ran_on_each_device_is_found_among_the_spans_of_others(spans: list[Span]) -> None:
+    t = Timeline.of(spans)
+    expected: dict[str, list[int]] = {}
+    for lane in t.lanes:
+        for i, span in enumerate(t.spans):
+            if span.lane == lane and span.kind == "kernel":
+                expected.setdefault(device_of(lane), []).append(i)
+    found = by_device(t, "kernel")
+    assert list(found) == list(expected)
+    assert {device: rows.tolist() for device, rows in found.items()} == {
+        device: sorted(rows) for device, rows in expected.items()
+    }
+
+
+def test_devices_without_end_are_found_in_one_pass() -> None:
+    """Each was looked for among the spans of all: ten seconds for twenty thousand of them."""
+    spans = [Span(f"device/{i % 40_000}", "k", "kernel", i, i + 1) for i in range(80_000)]
+    found = by_device(Timeline.of(spans), "kernel")
+    assert len(found) == 40_000
+    assert found["device/7"].tolist() == [7, 40_007]
