@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from statistics import NormalDist
 from typing import Any, TypeVar
 
@@ -39,13 +40,23 @@ Found = TypeVar("Found")
 
 
 def _once(find: Callable[[Values], Found]) -> Callable[[Values], Found]:
-    """What depends on a run's numbers alone, found once: a report compares each run with each."""
+    """What depends on a run's numbers alone, found once: a report compares each run with each.
 
-    @functools.lru_cache(_KEPT)
-    def found(numbers: bytes) -> Found:
-        return find(np.frombuffer(numbers))
+    It is kept by a digest of them: those of a long run take megabytes.
+    """
+    known: dict[bytes, Found] = {}
 
-    return lambda values: found(values.astype(float, copy=False).tobytes())
+    def found(values: Values) -> Found:
+        numbers = np.ascontiguousarray(values, float)
+        key = blake2b(numbers.data).digest()
+        result = known.get(key)
+        if result is None:
+            if len(known) >= _KEPT:
+                known.clear()
+            result = known[key] = find(numbers)
+        return result
+
+    return found
 
 
 @dataclass(frozen=True, slots=True)

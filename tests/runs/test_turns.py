@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from kit.runs.labels import TIME
 from kit.runs.run import Run
 from kit.runs.spread import _median_loss
 from tests.factories import make_run
+from tests.runs.ratios import ratio_of
 
 
 def measured_at(run: Run, *seconds: int) -> list[Run]:
@@ -210,3 +212,16 @@ def short(run: Run) -> Run:
 def times(run: Run, factor: float) -> Run:
     """The run with steps that took so many times as long."""
     return replace(run, step_times_ns=tuple(round(factor * t) for t in run.step_times_ns))
+
+
+def test_the_numbers_of_long_runs_are_not_kept_to_know_them_again() -> None:
+    """Of each comparison some megabytes stayed, up to a thousand times."""
+    rng = np.random.default_rng(0)
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            ratio_of([rng.normal(10, 1, 100_000)], [rng.normal(10, 1, 100_000)])
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20
