@@ -35,6 +35,7 @@ _GATHERS = ("all_gather", "gather")  # a rank gets as often what it gives as its
 MAX_COLLECTIVES = 200_000  # of a file; the rest is not compared
 _MAX_MEMBERS = 65_536
 _MAX_SAID = 1 << 20  # characters of a list of them
+_MAX_KEPT = 1 << 12  # of one that is read once for all of a file; torch's own have some hundreds
 _MAX_ALL_MEMBERS = 4_000_000  # of all process groups that differ
 _MAX_BYTES = 1 << 50
 
@@ -147,20 +148,23 @@ def _is_even(said: str, args: Mapping[str, Any]) -> bool:
 def _members(value: Any) -> tuple[int, ...]:
     """The ranks of a list, or of a text that holds one."""
     if isinstance(value, str):
-        return _members_said(value) if len(value) <= _MAX_SAID else ()
+        read = _members_kept if len(value) <= _MAX_KEPT else _members_said
+        return read(value) if len(value) <= _MAX_SAID else ()
     if not isinstance(value, list) or len(value) > _MAX_MEMBERS:
         return ()
     ranks = tuple(x for x in value if whole(x, _MAX_MEMBERS) >= 0)
     return ranks if len(ranks) == len(value) else ()
 
 
-@lru_cache(maxsize=64)  # each collective of a group says the same
 def _members_said(text: str) -> tuple[int, ...]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return ()
     return () if isinstance(value, str) else _members(value)
+
+
+_members_kept = lru_cache(maxsize=64)(_members_said)  # each collective of a group says the same
 
 
 def _elements(shapes: Any, types: Any) -> tuple[int, int]:
