@@ -37,13 +37,27 @@ _KEPT = _Kept()
 
 
 @contextmanager
-def one_context(ops: int, constants: int = 0) -> Iterator[None]:
-    """While this thread lowers a program of so many ops, which holds so many arrays."""
-    _KEPT.is_wanted = ops <= _OPS and not constants and _let_jax_ask()
+def one_context(ops: int, program: Any) -> Iterator[None]:
+    """While this thread lowers a program, a jaxpr, of so many ops."""
+    _KEPT.is_wanted = ops <= _OPS and not _holds_array(program) and _let_jax_ask()
     try:
         yield
     finally:
         _KEPT.is_wanted = False
+
+
+def _holds_array(program: Any) -> bool:
+    """Does it, or a function that it calls, as a `jax.jit` in it? Its context would keep that."""
+    if getattr(program, "consts", ()):
+        return True
+    for equation in program.eqns:
+        if any(getattr(getattr(x, "val", None), "size", 1) > 1 for x in equation.invars):
+            return True
+        for given in equation.params.values():
+            parts = given if isinstance(given, (tuple, list)) else (given,)
+            if any(hasattr(part, "eqns") and _holds_array(part) for part in parts):
+                return True
+    return False
 
 
 @cache

@@ -180,7 +180,7 @@ def compile_segment(
     leaves = tuple(leaf for leaf, _ in donated)
     start = time.perf_counter_ns()
     traced = jax.jit(segment, keep_unused=True, donate_argnums=leaves).trace(*shapes)
-    with without_lines(), one_context(len(source.nodes), len(traced.jaxpr.consts)):
+    with without_lines(), one_context(len(source.nodes), traced.jaxpr):
         lowered = traced.lower()
     middle = time.perf_counter_ns()
     with with_nodes():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax import lax
 
 from kit.runtime.compiling import contexts
 from kit.runtime.compiling.contexts import one_context
@@ -18,15 +20,20 @@ def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contexts, "_KEPT", contexts._Kept())
 
 
-def lowered(length: int) -> Any:
+def traced(length: int, function: Callable[[Any], Any] = lambda x: x * 2 + 1) -> Any:
     """A program that has not been lowered yet: jax knows functions by their identity."""
     shape = jax.ShapeDtypeStruct((length,), np.dtype("float32"))
-    return jax.jit(lambda x: x * 2 + 1).trace(shape).lower().compiler_ir()
+    return jax.jit(lambda x: function(x)).trace(shape)
 
 
-def shared(length: int, ops: int = 1, constants: int = 0) -> Any:
-    with one_context(ops, constants):
-        return lowered(length)
+def lowered(length: int) -> Any:
+    return traced(length).lower().compiler_ir()
+
+
+def shared(length: int, ops: int = 1, **given: Callable[[Any], Any]) -> Any:
+    program = traced(length, **given)
+    with one_context(ops, program.jaxpr):
+        return program.lower().compiler_ir()
 
 
 def test_programs_of_a_context_that_served_others_are_those_of_a_new_one() -> None:
@@ -51,9 +58,14 @@ def test_a_context_serves_so_many_programs_of_one_thread(monkeypatch: pytest.Mon
 def test_large_programs_and_what_others_lower_have_contexts_of_their_own() -> None:
     kept = shared(2).context
     assert shared(2, ops=contexts._OPS + 1).context is not kept
-    assert shared(2, constants=1).context is not kept
+    table = np.arange(2.0, dtype="float32")
+    assert shared(2, function=lambda x: x + table).context is not kept
+    inner = jax.jit(lambda x: x + table)  # of this one the context kept each table, of 64 programs
+    assert shared(2, function=inner).context is not kept
+    assert shared(2, function=lambda x: lax.cond(True, inner, inner, x)).context is not kept
+    assert shared(2, function=jax.jit(lambda x: x + 1)).context is kept
     assert lowered(2).context is not kept
-    with pytest.raises(ZeroDivisionError), one_context(1):
+    with pytest.raises(ZeroDivisionError), one_context(1, traced(2).jaxpr):
         _ = 1 / 0
     assert lowered(2).context is not kept
     assert shared(2).context is kept
