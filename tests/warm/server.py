@@ -139,9 +139,8 @@ def begin(
     own = subprocess._args_from_interpreter_flags()
     if arguments[: len(own)] == own:  # as multiprocessing hands them on
         del arguments[: len(own)]
-    while arguments[0] == "-W":
-        sys.warnoptions.append(arguments[1])
-        del arguments[:2]
+    while arguments[0].startswith("-W"):  # multiprocessing hands it on as one word
+        sys.warnoptions.append(arguments.pop(0)[2:] or arguments.pop(0))
     warnings._processoptions(sys.warnoptions)
     first, *rest = arguments
     if first == "-m":

@@ -53,7 +53,8 @@ def test_a_warm_process_is_as_one_of_python(by: str, tmp_path: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": "/nowhere", "MINE": "ä", "TMPDIR": str(tmp_path)}
         plain, warm = (
             subprocess.run(
-                [python, "-W", "error", *ways[by], "one"], cwd=tmp_path, env=environment,
+                [python, "-Wignore", "-W", "error", *ways[by], "one"],
+                cwd=tmp_path, env=environment,
                 input="given", capture_output=True, encoding="utf-8", close_fds=False, check=False,
             )
             for python in (sys.executable, warm_python())
