@@ -133,6 +133,7 @@ class _Found:
         self._changed: set[tuple[str, str]] = set()  # by all functions; see `names_of`
         self._made: set[tuple[int, str]] = set()  # globals whose statements were looked at
         self._left_out: dict[type, frozenset[str] | None] = {}  # see `set_later`
+        self._within = set[int]()  # the user's objects in the value that is put in words
         self._build = build.func if isinstance(build, partial) else build
         self._todo = deque([build])
         self._later = deque[Any]()  # what names alone do not lead to: noted among the values
@@ -152,6 +153,7 @@ class _Found:
         for name, value in (*self._named, *fields):
             # A step may append to it, as to a list of the losses.
             is_grown = isinstance(value, (list, set)) and (GROWN, last_word(name)) in self._changed
+            self._within.clear()
             rows = [*islice(() if is_grown else self._rows(name, value), 100 * _MOST)]
             if len(rows) > _MOST_NAMED:
                 rows = [(name, " ".join(map(": ".join, rows)))]
@@ -322,7 +324,13 @@ class _Found:
                 yield from self._rows(path, x, depth + 1)
 
     def _fields_of(self, name: str, thing: Any, left_out: Set[str]) -> Iterator[tuple[str, Any]]:
-        """Those that are read and that nothing sets later, with their paths."""
+        """Those that are read and that nothing sets later, with their paths.
+
+        Once for each object: of some that hold each other there are millions of paths.
+        """
+        if id(thing) in self._within:
+            return
+        self._within.add(id(thing))
         for field, value in attributes(thing).items():
             is_set = ("STORE_ATTR", f"{last_word(name)}.{field}") in self._changed
             if self._reads(field) and field not in left_out and not is_set:
