@@ -22,6 +22,7 @@ import numpy as np
 from kit.errors import LoweringError, but_of_handlers, named
 from kit.ir import Aval
 from kit.runs.settings import GPUS
+from kit.runtime.compiling.chains import apart, ends_of_parts
 from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
 from kit.runtime.compiling.contexts import one_context
 from kit.runtime.compiling.disk_cache import with_nodes, without_lines
@@ -153,8 +154,9 @@ def compile_segment(
     sites: Sequence[str] = (),
     checks: Checks = NO_CHECKS,
     options: Mapping[str, str | bool] | None = None,
+    parts_chains: bool = False,
 ) -> Executable:
-    """Lower and compile a segment; `options`: XLA's, by name.
+    """Lower and compile a segment; `options`: XLA's, by name; `parts_chains`: see `chains`.
 
     Raises:
         LoweringError: a rule failed; the message names the op and the user's line.
@@ -167,7 +169,7 @@ def compile_segment(
     asked: list[Asked] = []
 
     def segment(*arrays: Any) -> list[Any]:
-        lowering = _Lowering(rules, sites, Probing(checks), checks.precision)
+        lowering = _Lowering(rules, sites, Probing(checks), checks.precision, parts_chains)
         results = lowering.interpret(source, arrays, slots)
         found = lowering.probing.packed()
         asked[:] = lowering.probing.asked
@@ -206,19 +208,22 @@ class _Lowering:
     sites: Sequence[str]  # of its nodes
     probing: Probing
     precision: Precision
+    parts_chains: bool
 
     def interpret(
         self, source: Source, arrays: Sequence[Any], wanted: Sequence[int], inside: int = -1
     ) -> list[Any]:
         """The wanted results; `inside`: the node of the segment that this is the program of."""
         numbers = iter(arrays[-1][i] for i in range(source.scalars)) if source.scalars else iter(())
+        ends = ends_of_parts(source.nodes) if self.parts_chains else ()
         slots: list[Any] = []
         for i, (op, refs) in enumerate(source.nodes):
             node = i if inside < 0 else inside
             tensors = [slots[r] if r >= 0 else arrays[-1 - r] for r in refs]
             taken = [next(numbers) for _ in range(op.scalars)]
             with jax.named_scope(f"n{i}"):
-                slots.extend(self._lowered(op, tensors, taken, node))
+                results = self._lowered(op, tensors, taken, node)
+                slots.extend(apart(results) if i in ends else results)
         return [slots[s] for s in wanted]
 
     def _lowered(self, op: Op, tensors: list[Any], taken: list[Any], node: int) -> list[Any]:

@@ -174,8 +174,9 @@ class Compiler:
         sites = [format_site(f[0]) for f in task.cut.bulk.frames[offset:]]
         name = f"segment_{segment.digest(checks)}_{task.cut.bulk.phase}"
         return compile_segment(
-            segment, self._rules, name=name, sites=sites, checks=checks, options=self._options
-        )
+            segment, self._rules, name=name, sites=sites, checks=checks, options=self._options,
+            parts_chains=self._device.platform == "cpu",
+        )  # fmt: skip
 
 
 def _own_refs(refs: tuple[int, ...]) -> tuple[int, ...]:
