@@ -40,8 +40,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         get_mp_context().set_forkserver_preload(
             ["distributed", "jax", "torch._dynamo", "kit.workloads"]
         )
+        before = dict(os.environ)
         with LocalCluster(**LOCAL, processes=True, local_directory=folder) as cluster:
             yield cluster
+        for name in os.environ.keys() - before.keys():  # numbers of threads, for its processes
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @pytest.fixture(scope="module")
