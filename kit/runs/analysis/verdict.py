@@ -131,8 +131,7 @@ LIMIT_ROWS = {
         "a profiler of Python says (here that is seen in native steps on Linux only, from 1 ms on)",
     ),
     "sync": LimitRow(
-        "The device has nothing to do while a value is brought to the host, and then until the "
-        "host has recorded more",
+        "The device has nothing to do while a value is read, and until the host has recorded more",
         "the table of sync points has each line that waits: read less often, or one step later",
     ),
     "input": LimitRow(
