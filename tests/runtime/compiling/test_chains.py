@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,8 @@ def test_a_chain_that_is_used_at_its_end_only_is_left_as_it_is() -> None:
     assert not ends_of_parts(program(links=2 * MUCH, users=0))
     assert not ends_of_parts(program(links=200, users=4))
     assert not ends_of_parts(program(links=PART, users=PART))
+    (add, refs), *_ = program(links=1, users=0)
+    assert not ends_of_parts([(replace(add, name="anything"), refs)] * 2 * MUCH)
 
 
 def test_a_chain_that_is_used_at_each_link_ends_a_part_at_each_few() -> None:
