@@ -35,7 +35,7 @@ from kit.widgets.explorer.view import Explorer
 from kit.widgets.graph.dot import run_dot
 from tests.factories import make_run
 from tests.reliability.files.traces import KINDS, look
-from tests.reliability.stops.errors import interrupt, lines_of, out_of_memory, run_with
+from tests.reliability.stops.errors import interrupt, lines_of, out_of_memory, run_with, try_each
 from tests.reliability.stops.interrupts import hear_interrupts
 
 WAIT_S = 120.0  # after which a use counts as hanging
@@ -262,18 +262,10 @@ def main() -> None:
         raise Limit
 
     signal.signal(SIGNAL, handle)
-    wrong = 0
-    for act in asked.acts:
-        for door in asked.doors:
-            start = time.monotonic()
-            try:
-                said = try_door(door, act, asked.share, asked.seed, asked.within)
-            except ExceptionGroup as found:
-                wrong += len(found.exceptions)
-                said = "\n  ".join([found.message, *map(str, found.exceptions)])
-            print(f"{act}: {said}  [{time.monotonic() - start:.0f} s]", flush=True)
-    if wrong:
-        raise SystemExit(f"after {wrong} lines something was wrong")
+    try_each(
+        asked.acts, asked.doors,
+        lambda act, door: try_door(door, act, asked.share, asked.seed, asked.within),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

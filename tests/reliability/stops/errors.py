@@ -12,7 +12,8 @@ import gc
 import random
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
@@ -180,15 +181,28 @@ def main() -> None:
     parser.add_argument("--acts", nargs="*", default=list(ACTS))
     asked = parser.parse_args()
     hear_interrupts()
+    try_each(
+        asked.acts, asked.modes,
+        lambda act, mode: try_lines(mode, ACTS[act], random.Random(asked.seed), asked.share),
+    )  # fmt: skip
+
+
+def try_each(acts: Sequence[str], names: Sequence[str], tried: Callable[[str, str], str]) -> None:
+    """Try each name with each act, and say what came of it; `tried` raises a group of faults.
+
+    Raises:
+        SystemExit: something was wrong, in so many lines.
+    """
     wrong = 0
-    for act in asked.acts:
-        for mode in asked.modes:
+    for act in acts:
+        for name in names:
+            start = time.monotonic()
             try:
-                said = try_lines(mode, ACTS[act], random.Random(asked.seed), asked.share)
+                said = tried(act, name)
             except ExceptionGroup as found:
                 wrong += len(found.exceptions)
                 said = "\n  ".join([found.message, *map(str, found.exceptions)])
-            print(f"{act}: {said}", flush=True)
+            print(f"{act}: {said}  [{time.monotonic() - start:.0f} s]", flush=True)
     if wrong:
         raise SystemExit(f"after {wrong} lines something was wrong")
 
