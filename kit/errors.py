@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import copyreg
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from inspect import CO_VARARGS
@@ -258,13 +258,15 @@ def words_of(error: BaseException) -> str:
 
 def named(error: BaseException, most: int | None = None) -> str:
     """`ValueError: what it says`, of that so many characters; its type alone if that is nothing."""
-    text = words_of(error)[:most]
-    return f"{type(error).__name__}{': ' if text else ''}{text}"
+    return _with_type(error, words_of(error)[:most])
 
 
 def named_in_a_line(error: BaseException) -> str:
     """The same of the first line of what it says, without the end of a long one."""
-    text = words_of(error).strip().split("\n", 1)[0][:300]
+    return _with_type(error, words_of(error).strip().split("\n", 1)[0][:300])
+
+
+def _with_type(error: BaseException, text: str) -> str:
     return f"{type(error).__name__}{': ' if text else ''}{text}"
 
 
@@ -301,13 +303,18 @@ def _is_handler(frame: FrameType) -> bool:
     come in, which is the function's caller. The variables of one that runs are not to be looked
     at: Python would hold them until it ends.
     """
+    return any(at is frame.f_back and type(at) is FrameType and type(n) is int
+               for n, at in pairwise(given_to(frame)))  # fmt: skip
+
+
+def given_to(frame: FrameType) -> Iterator[Any]:
+    """The arguments of a function, those of `*rest` one by one, as far as they are still there."""
     code, known = frame.f_code, frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
-    given = (known.get(name) for name in code.co_varnames[:count])
-    found = [y for x in given for y in (x if type(x) is tuple else (x,))]
-    # `isinstance` would ask a proxy for its class, which may raise: of an object that is gone
-    return any(at is frame.f_back and type(at) is FrameType and type(n) is int
-               for n, at in pairwise(found))  # fmt: skip
+    for name in code.co_varnames[:count]:
+        value = known.get(name)
+        # `isinstance` would ask a proxy for its class, which may raise: of an object that is gone
+        yield from value if type(value) is tuple else (value,)
 
 
 def but_of_handlers(*kinds: type[E]) -> tuple[type[E], ...]:

@@ -69,7 +69,7 @@ def _links(op: Op, taken: Sequence[int]) -> int:
 
 
 def _is_cheap(op: Op) -> bool:
-    return op.name.partition(".")[2].partition(".")[0] in _CHEAP
+    return op.called in _CHEAP
 
 
 def apart(results: list[Any]) -> list[Any]:

@@ -51,7 +51,7 @@ def moved_by(nodes: Iterable[tuple[Op, Sequence[int]]]) -> dict[int, int]:
     found: dict[int, int] = {}
     for i, (op, refs) in enumerate(nodes):
         maker += [i] * len(op.outputs)
-        if "." in op.name and op.name.split(".")[1] in _MOVES and refs and refs[0] >= 0:
+        if op.called in _MOVES and refs and refs[0] >= 0:
             source = maker[refs[0]]
             found[i] = found.get(source, source)
     return found

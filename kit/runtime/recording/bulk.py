@@ -58,6 +58,11 @@ class Op:
     is_view: bool = False  # a view can be made again from its base, so it is never returned
     writes: tuple[int, ...] = ()  # for each output, the input whose memory it overwrites
 
+    @property
+    def called(self) -> str:
+        """The second part of its name, "add"; "" if there is none."""
+        return self.name.partition(".")[2].partition(".")[0]
+
 
 class Cell:
     """Room for one array on the device: empty until its task has run, or poisoned by it."""

@@ -39,7 +39,7 @@ from types import FrameType
 from typing import Any, Protocol
 from weakref import ref
 
-from kit.errors import SessionError, call_handler
+from kit.errors import SessionError, call_handler, given_to
 from kit.runtime.engine.operations import IN_BETWEEN
 from kit.runtime.recording.sites import KIT, callers
 from kit.threads import in_forked_children
@@ -344,12 +344,8 @@ def _is_called_in_between(frame: FrameType) -> bool:
     code, caller = frame.f_code, frame.f_back
     if code.co_name == "__del__" or code.co_filename == weakref.__file__:
         return True
-    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]  # and `*rest`
-    known = frame.f_locals
-    given = (known.get(name) for name in arguments)
     # a signal handler is given the frame that it interrupts
-    found = (y for x in given for y in (x if type(x) is tuple else (x,)))
-    return caller is not None and any(x is caller for x in found)
+    return caller is not None and any(x is caller for x in given_to(frame))
 
 
 def no_session() -> None:
