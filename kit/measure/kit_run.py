@@ -91,7 +91,7 @@ def measure(
             sync_points=waits,
             metrics=metrics,
             name=chosen.name,
-            environment={**session.environment(), **versions},
+            environment={**session.report.environment(), **versions},
             sources=snippets_of(traced.places, format_site, step=step),
             conditions=watch.conditions(timed.warmup),
         )

@@ -103,13 +103,13 @@ class Backend:
     def manual_seed(self, seed: int) -> None:
         self._state = None
         session, seed = current_session(), int(seed) % 2**32
-        for one in list(self.followers) if session is None else [session]:
+        for one in list(self.followers) if session is None else [session.draws]:
             one.reseed(seed)
 
     manual_seed_all = manual_seed
 
     def initial_seed(self) -> int:
-        return _session().seed
+        return _session().draws.seed
 
     def seed(self) -> int:
         """A seed that the system draws."""
@@ -126,7 +126,7 @@ class Backend:
         session = current_session()
         if session is None and self._state is not None:
             return self._state.clone()
-        state = [] if session is None else [session.seed, session.random_calls]
+        state = [] if session is None else [session.draws.seed, session.draws.calls]
         return torch.tensor(state, dtype=torch.int64, device="cpu")
 
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
@@ -135,14 +135,14 @@ class Backend:
         if session is None:
             self._state = state.cpu() if len(state) else None
         elif len(state):
-            session.reseed(*(int(x) for x in state))
+            session.draws.reseed(*(int(x) for x in state))
 
     def seed_session(self, session: Session) -> None:
         """A session opens: it takes the state that was set for it, its own seed, or torch's."""
         state, self._state = self._state, None
         seed = (session.settings.seed or torch.initial_seed()) % 2**32
         numbers = [seed] if state is None else map(int, state)
-        session.reseed(*numbers)
+        session.draws.reseed(*numbers)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
         return [self.get_rng_state()]

@@ -176,7 +176,7 @@ class Dispatcher:
         try:
             session = session or tape.session  # the second one raises
             with session.lock:  # several threads may record
-                stream = session.here.stream or session.join()
+                stream = session.here.stream or session.streams.join()
                 place = stream.place or tape.follow(stream)
                 if _graph_task_id() != place.task:
                     place.relocate()

@@ -139,7 +139,7 @@ class KitRecorder:
             metrics={**metrics, FIRST_MEASURED: float(self._first)},
             name=recorded.name,
             environment={
-                **session.environment(),
+                **session.report.environment(),
                 "torch": torch.__version__,
                 **recorded.environment,
             },

@@ -97,7 +97,7 @@ def fetched(
 def _brought(session: Session, bring: Callable[[], Any]) -> Iterator[tuple[Any, list[Any]]]:
     """Each batch with the cells of its arrays; runs in the loader's thread."""
     while True:
-        with session.loading() as cells:
+        with session.inputs.loading() as cells:
             try:
                 batch = bring()
             except StopIteration:

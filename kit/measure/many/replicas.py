@@ -319,7 +319,7 @@ def _run_of(net: DataParallel, seen: Seen, timeline: Timeline, source: Any) -> R
         compiles=first.compiles,
         changes=first.report.log.changes(),
         unlowered=dict(sum((session.unlowered for session in net.sessions), Counter())),
-        environment={**first.environment(), "torch": torch.__version__},
+        environment={**first.report.environment(), "torch": torch.__version__},
         sources=snippets_of(made.places, format_site, step=source),
     )
 

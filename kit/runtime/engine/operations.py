@@ -20,17 +20,13 @@ IN_BETWEEN = (
 class Variable:
     """A tag, and the operations that wait to read or write what it stands for."""
 
-    __slots__ = ("error", "last_write", "name", "queue", "readers")
+    __slots__ = ("error", "last_write", "queue", "readers")
 
-    def __init__(self, name: str = "") -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.error: BaseException | None = None  # what poisoned it; a whole overwrite heals it
         self.readers = 0  # operations that may read it now; -1: one may write it
         self.queue: deque[Operation] = deque()  # in program order; those that write come alone
         self.last_write: Operation | None = None
-
-    def __repr__(self) -> str:
-        return f"Variable({self.name or hex(id(self))})"
 
 
 WAITING, RUNNING, CANCELLED, DONE = range(4)
@@ -61,11 +57,6 @@ class Operation:
         self.gates: list[Any] | None = None  # a lock for each thread that waits for it
         self.number = 0  # in program order; 0 until the engine has it
         self.waits: int  # queues that have not let it through; set by the engine
-
-    @property
-    def is_done(self) -> bool:
-        """True once it has ended, well or not."""
-        return self.state == DONE
 
     def __repr__(self) -> str:
         return self.name or getattr(self.function, "__name__", "operation")

@@ -284,7 +284,7 @@ class Interrupts:
             yield
         finally:
             self._is_postponed = before
-            if self.kept and not before and self._session() is None:
+            if not before and self._session() is None:
                 self.check()
 
     def check(self) -> None:
@@ -293,11 +293,10 @@ class Interrupts:
         Raises:
             BaseException: there is something, and no backward pass is under way.
         """
-        if not _is_main():
+        if not self.kept or not _is_main():
             return
         session = self._session()
-        is_in_backward = session is not None and session.is_in_backward()
-        if self.kept and not is_in_backward:
+        if session is None or not session.is_in_backward():
             raise self._next()
 
 

@@ -8,7 +8,6 @@ from collections import Counter, deque
 from kit.runtime.profiling.host_spans import HostSpans
 from kit.runtime.recording.bulk import Task
 from kit.runtime.session.executor import Executor
-from kit.runtime.session.interrupts import INTERRUPTS
 from kit.runtime.session.waits import Waits
 
 __all__ = ["MAX_AHEAD", "RUN_AHEAD", "Issuer"]
@@ -23,14 +22,12 @@ class Issuer:
     Attributes:
         step: how many steps the session has ended.
         last: the task that was issued last.
-        interrupts: keeps what handlers of signals raise until nothing is half done.
     """
 
     def __init__(self, executor: Executor, spans: HostSpans, waits: Waits) -> None:
         self.executor = executor
         self.spans = spans
         self.waits = waits
-        self.interrupts = INTERRUPTS
         self.counts: Counter[str] = Counter()
         self.step = 0
         self.last: Task | None = None

@@ -13,6 +13,7 @@ import numpy as np
 from kit.errors import Cancelled, DeviceCheckError, to_raise
 from kit.runtime.recording.bulk import Frame, Site, Value
 from kit.runtime.recording.sites import format_site, here
+from kit.runtime.session.interrupts import INTERRUPTS
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.redo import Redo
 from kit.runtime.session.streams import ThreadStreams
@@ -77,8 +78,7 @@ class Reads:
 
     def wait_all(self) -> None:
         """Block until everything that was recorded has run."""
-        if self._issuer.interrupts.kept:
-            self._issuer.interrupts.check()
+        INTERRUPTS.check()
         self._streams.flush("sync", everywhere=True)
         self._redo.close()
         issuer = self._issuer
@@ -107,8 +107,7 @@ class Reads:
             raise to_raise(error)
 
     def _settle(self, value: Value, take: Callable[[Any], Any]) -> Any:
-        if self._issuer.interrupts.kept:
-            self._issuer.interrupts.check()
+        INTERRUPTS.check()
         self._streams.check()
         try:
             return self._taken(value, take)

@@ -138,8 +138,3 @@ class Report:
         counts.setdefault("segment.count", 0)
         counts["unlowered.count"] = sum(self.unlowered.values())
         return {name: float(counts[name]) for name in sorted(counts)}
-
-    def overheads(self) -> dict[str, float]:
-        """What one launch and one wait cost here and now; see `Session.overheads`."""
-        launch, sync = self._issuer.executor.overheads()
-        return {"overhead.launch_ns": float(launch), "overhead.sync_ns": float(sync)}

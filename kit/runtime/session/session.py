@@ -26,14 +26,14 @@ from kit.runtime.compiling.checks import Checks
 from kit.runtime.profiling.devices import pick_device
 from kit.runtime.profiling.freeze import TracedSteps
 from kit.runtime.profiling.host_spans import HostSpans
-from kit.runtime.recording.bulk import Cell, Frame, Value
+from kit.runtime.recording.bulk import Frame, Value
 from kit.runtime.recording.stream import CutPolicy, Stream
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.ends import watch_ends
 from kit.runtime.session.forks import watch_forks
 from kit.runtime.session.inputs import Inputs
-from kit.runtime.session.interrupts import no_session
+from kit.runtime.session.interrupts import INTERRUPTS, no_session
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.reads import Reads
 from kit.runtime.session.redo import Redo
@@ -130,7 +130,6 @@ class Session:
         )  # fmt: skip
         self.draws = Draws(settings.seed)
         self.issuer = Issuer(executor, HostSpans(), Waits(lock, setup.while_waiting))
-        self.interrupts = self.issuer.interrupts
         self.stepper = Stepper(mode, self.issuer, self.draws, program)
         self.redo = Redo(
             lock, self.policy, self.issuer,
@@ -155,9 +154,9 @@ class Session:
         self._exits, self._thread = contextlib.ExitStack(), threading.get_ident()
         with contextlib.ExitStack() as undo:  # if a front end fails to open, nothing stays behind
             watch_forks(self)
-            undo.push(self.interrupts.watch(self))
+            undo.push(INTERRUPTS.watch(self))
             self.issuer.executor.start(self)
-            self.join()
+            self.streams.join()
             undo.callback(self.stepper.drop, for_good=True)
             undo.callback(self.issuer.executor.close)
             undo.callback(_CURRENT.set, _CURRENT.get())
@@ -178,7 +177,7 @@ class Session:
             if self.is_open:
                 self._leave()
             raise
-        self.interrupts.check()
+        INTERRUPTS.check()
 
     def _leave(self) -> None:
         if self._thread != threading.get_ident() or current_session() is not self:
@@ -230,10 +229,6 @@ class Session:
         """The op stream of the thread that asks."""
         return self.here.stream or self.streams.join()
 
-    def join(self) -> Stream:
-        """This thread records from now on too: its bulk and its bulk sizes are its own."""
-        return self.streams.join()
-
     def flush(self, reason: str, *, everywhere: bool = False) -> None:
         """Cut what this thread has recorded, or every thread, and issue it."""
         self.streams.flush(reason, everywhere=everywhere)
@@ -241,10 +236,6 @@ class Session:
     def constant(self, array: Any, kind: str = "input", since_ns: int | None = None) -> Value:
         """A value from the host: the array is copied to the device and must not change after."""
         return self.inputs.constant(array, kind, since_ns)
-
-    def loading(self) -> contextlib.AbstractContextManager[list[Cell]]:
-        """In a loader's thread: what it copies to the device is a batch for a later step."""
-        return self.inputs.loading()
 
     @property
     def bulk_sizes(self) -> BulkSizes:
@@ -287,24 +278,6 @@ class Session:
         """True while torch's autograd runs in this thread."""
         return any(frontend.is_in_backward() for frontend in self.frontends)
 
-    @property
-    def seed(self) -> int:
-        """The seed of the random ops from now on."""
-        return self.draws.seed
-
-    @property
-    def random_calls(self) -> int:
-        """How many random ops there were; with the seed, the state of the random numbers."""
-        return self.draws.calls
-
-    def reseed(self, seed: int, random_calls: int = 0) -> None:
-        """Draw the random numbers of this seed, from this call of a random op on."""
-        self.draws.seed, self.draws.calls = seed, random_calls
-
-    def next_random(self) -> float:
-        """A number that no other random op gets: an input, so that nothing recompiles."""
-        return self.draws.next()
-
     # -- steps -----------------------------------------------------------------------------------
 
     @property
@@ -328,8 +301,7 @@ class Session:
             self.issuer.spans.leave()
             self.stream.phase = ""  # the next op says which
         self.reads.raise_found()
-        if self.interrupts.kept:
-            self.interrupts.check()
+        INTERRUPTS.check()
 
     def run_step(self, step: Callable[[], Any]) -> Any:
         """Run one step of the program as `settings.step_mode` says, end it, and give its result.
@@ -416,14 +388,11 @@ class Session:
         """What was recorded, how it was cut, and why each program was compiled, in words."""
         return self.report.explain(self.bulk_sizes)
 
-    def environment(self) -> dict[str, str]:
-        """Device and versions, for the reader of a saved run."""
-        return self.report.environment()
-
     def overheads(self) -> dict[str, float]:
         """Nanoseconds of one launch and one wait here and now, by their keys in a run's metrics."""
         self.wait_all()
-        return self.report.overheads()
+        launch, wait = self.issuer.executor.overheads()
+        return {"overhead.launch_ns": float(launch), "overhead.sync_ns": float(wait)}
 
     def span(
         self, kind: str, name: str, *, at_least_ns: int = 0

@@ -11,7 +11,7 @@ from kit.errors import KitError, SessionError, to_raise, words_of
 from kit.runs.bulk_sizes import BulkSizes
 from kit.runtime.recording.bulk import Bulk, Cell, Cut, Task, Value
 from kit.runtime.recording.stream import CutPolicy, Stream, ThreadState
-from kit.runtime.session.interrupts import refuse_in_handler
+from kit.runtime.session.interrupts import INTERRUPTS, refuse_in_handler
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.redo import Redo
 from kit.runtime.steps.stepper import Stepper
@@ -95,8 +95,7 @@ class ThreadStreams:
         """The main thread has come to this phase."""
         if not self._stepper.is_fetching:  # what a loader copies for a replay is no recording
             self._issuer.spans.enter(phase)
-        if self._issuer.interrupts.kept:
-            self._issuer.interrupts.check()
+        INTERRUPTS.check()
 
     def throttle(self) -> None:
         """More is going to be recorded: wait if that is too far ahead of the device."""

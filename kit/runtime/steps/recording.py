@@ -91,6 +91,10 @@ class Draws:
         self.seed = seed
         self.calls = 0
 
+    def reseed(self, seed: int, calls: int = 0) -> None:
+        """Draw the numbers of this seed, from this call of a random op on."""
+        self.seed, self.calls = seed, calls
+
     def next(self) -> Draw:
         """A number that no other random op gets: an input, so that nothing recompiles."""
         self.calls += 1

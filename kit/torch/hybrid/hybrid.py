@@ -345,7 +345,7 @@ def _again(tape: Tape, trace: Trace, tensors: list[KitTensor], bases: list[Buffe
         session = tape.session
         stream = session.stream
         stream.begin(tape.place.follow())
-        draws = (session.next_random() if isinstance(x, Draw) else x for x in trace.scalars)
+        draws = (session.draws.next() if isinstance(x, Draw) else x for x in trace.scalars)
         inputs = [bases[i].value or bases[i].read(tape) for i in trace.leaves]
         values = values + stream.record(trace.op, inputs, list(draws), tape.place.frame())
     if trace.copies:

@@ -32,7 +32,7 @@ KEY = {"seed": Scalar("float64"), "call": Scalar("float64")}
 
 def random_key(session: Session) -> list[float]:
     """The numbers for `KEY`, others for each draw."""
-    return [float(session.seed), session.next_random()]
+    return [float(session.draws.seed), session.draws.next()]
 
 
 def _random(name: str, *parameters: tuple[str, Any]) -> Special:

@@ -276,7 +276,7 @@ def _record_one(
 ) -> Value:
     """`Tape.record` for most ops: one output, not a view; `collect` gives other inputs."""
     session = tape.opened or tape.session
-    stream = session.here.stream or session.join()
+    stream = session.here.stream or session.streams.join()
     frame = (stream.place or tape.follow(stream)).frame()
     if collect is None:
         inputs = []

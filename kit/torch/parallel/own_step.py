@@ -77,7 +77,8 @@ class OwnStepParallel(DataParallel, OptimizerWatch):
             jobs[place] = lambda rank=rank: make(rank)  # type: ignore[misc]
             made.append(self._run(jobs)[place])
         for session in self.sessions:
-            session.reseed(seed_of(session.seed, session.rank), session.random_calls)
+            draws = session.draws
+            draws.reseed(seed_of(draws.seed, session.rank), draws.calls)
         self._steps = Shards(made)
 
     @property

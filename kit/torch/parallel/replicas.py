@@ -160,7 +160,7 @@ class Replicas:
         """Other random numbers in each replica, by this seed; of a thread that did not open: no."""
         if get_ident() == self._opener:
             for session in self.sessions:
-                session.reseed(seed_of(seed, session.rank))
+                session.draws.reseed(seed_of(seed, session.rank))
 
     def __enter__(self) -> Self:
         return self.open()
@@ -170,7 +170,7 @@ class Replicas:
 
     def _set_up(self, place: int, module: nn.Module) -> Reducer:
         session = self.sessions[place]
-        session.reseed(seed_of(session.seed, session.rank))
+        session.draws.reseed(seed_of(session.draws.seed, session.rank))
         tape = tape_of(session)
         self._places.append(tape.place)
         if self.count > 1:

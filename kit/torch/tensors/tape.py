@@ -20,6 +20,7 @@ from kit.ir import Aval
 from kit.runtime.recording.bulk import Op, Value
 from kit.runtime.recording.stream import Stream
 from kit.runtime.recording.template import HOLE, Scalar
+from kit.runtime.session.interrupts import INTERRUPTS
 from kit.runtime.session.session import Session
 from kit.threads import forked
 from kit.torch.tensors.places import ProgramPlace
@@ -143,8 +144,8 @@ class Tape:
         error, self._kept = self._kept or torch.kit.question.take(), None  # type: ignore[attr-defined]
         if error is not None:
             raise error
-        if self.opened is not None and self.opened.interrupts.kept:
-            self.opened.interrupts.check()
+        if self.opened is not None:
+            INTERRUPTS.check()
 
     # -- recording -------------------------------------------------------------------------------
 

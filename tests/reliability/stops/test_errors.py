@@ -175,7 +175,7 @@ def test_without_more_threads_each_part_says_so_and_works_once_there_are(
 def test_a_push_that_fails_leaves_the_engine_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     gate = threading.Event()
-    variable, other = Variable("x"), Variable("y")
+    variable, other = Variable(), Variable()
     engine.push(gate.wait, (), (variable,))
     real = engine._enter
 

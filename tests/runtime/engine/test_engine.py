@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kit.errors import Cancelled, EngineError, ExecutionError
 from kit.runtime.engine.engine import Engine
-from kit.runtime.engine.operations import Variable
+from kit.runtime.engine.operations import DONE, Variable
 from tests.runtime.engine.oracle import NaiveEngine
 from tests.waiting import leaves_no_thread
 
@@ -59,7 +59,7 @@ steps = st.builds(
 
 def play(engine: Any, program: list[Step], seed: int) -> list[Any]:
     """What the program sees: each error that a wait raises, and the values at the end."""
-    variables = [Variable(f"v{i}") for i in range(VARIABLES)]
+    variables = [Variable() for i in range(VARIABLES)]
     memory = [float(i) for i in range(VARIABLES)]
     chance = random.Random(seed)
     seen: list[Any] = []
@@ -116,7 +116,7 @@ def test_random_programs_mean_what_they_mean_run_at_once(program: list[Step], se
 
 def test_several_threads_may_push_at_once(engine: Engine) -> None:
     total, mine = [0], [0] * 4
-    shared = Variable("shared")
+    shared = Variable()
 
     def push(k: int) -> None:
         own = Variable()
@@ -174,7 +174,7 @@ def fail() -> None:
 
 
 def test_an_error_names_the_operation_and_stays_on_what_it_poisoned(engine: Engine) -> None:
-    a, b, c = (Variable(n) for n in "abc")
+    a, b, c = (Variable() for _ in range(3))
     ran: list[str] = []
     engine.push(fail, (), (a,), name="aten.bad")
     engine.push(lambda: ran.append("b"), (a,), (b,), name="aten.next")
@@ -206,7 +206,7 @@ def test_wait_all_raises_the_first_failure_in_program_order_and_names_the_rest(
 
 
 def test_a_whole_overwrite_heals_and_a_change_in_place_does_not(engine: Engine) -> None:
-    x = Variable("x")
+    x = Variable()
     memory = {"x": 0}
     engine.push(fail, (), (x,))
     engine.push(lambda: memory.update(x=memory["x"] + 1), (x,), (x,))
@@ -240,7 +240,7 @@ def test_errors_do_not_grow_when_they_are_raised_again(engine: Engine) -> None:
 def test_cancelled_operations_do_not_run_and_say_so_where_they_are_read() -> None:
     engine = Engine()
     gate, ran = threading.Event(), []
-    x = Variable("x")
+    x = Variable()
     first = engine.push(gate.wait)
     second = engine.push(lambda: ran.append(2), (), (x,), name="guess")
     assert engine.cancel(second)
@@ -330,7 +330,7 @@ def test_a_forked_child_fails_loudly(engine: Engine) -> None:
 
 def test_a_variable_of_two_engines_ends_with_an_error_and_not_in_a_wait_for_ever() -> None:
     one, other = Engine(), Engine()
-    x = Variable("x")
+    x = Variable()
     gate = threading.Event()
     one.push(gate.wait, (), (x,))
     stray = other.push(lambda: None, (x,))  # `one` will let it through, for `other` to complete
@@ -345,4 +345,4 @@ def test_a_variable_of_two_engines_ends_with_an_error_and_not_in_a_wait_for_ever
     one.close()
     other.close()
     assert all("another engine" in text for text in said)
-    assert said or (later.is_done and stray.is_done)
+    assert said or (later.state == stray.state == DONE)

@@ -393,7 +393,7 @@ def test_a_timeout_is_more_than_nothing(timeout_s: Any) -> None:
 
 def test_a_held_operation_runs_once_it_is_released_and_keeps_no_thread_busy() -> None:
     engine = Engine()
-    x, y = Variable("x"), Variable("y")
+    x, y = Variable(), Variable()
     log: list[str] = []
     held = engine.push(lambda: log.append("held"), (), (x,), is_held=True)
     reader = engine.push(lambda: log.append("reader"), (x,), (y,))
