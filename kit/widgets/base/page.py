@@ -30,7 +30,7 @@ from kit.widgets.base.bokehjs import bokehjs, bokehjs_code, bokehjs_version
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.scripts import asset, script
-from kit.widgets.base.stored import Follower, is_hidden, set_to
+from kit.widgets.base.stored import Follower, is_hidden, is_panel, set_to
 
 __all__ = [
     "POLICY",
@@ -185,21 +185,12 @@ def _static(widget: Widget, plots: list[Plot]) -> str:
         return f'<div class="plot">{_place(len(plots) - 1)}</div>'
     if isinstance(widget, HTML):
         return str(widget.value)
-    if not isinstance(widget, Box) or _is_panel(widget):
+    if not isinstance(widget, Box) or is_panel(widget):
         return ""
     parts = [part for child in widget.children if (part := _static(child, plots))]
     is_row = not isinstance(widget, VBox | Tab)
     inside = "".join(f"<div>{part}</div>" for part in parts)
     return f'<div class="{"row" if is_row else "rows"}">{inside}</div>' if parts else ""
-
-
-def _is_panel(box: Box) -> bool:
-    """True if there are controls in it, with nothing but their labels."""
-    if isinstance(box, View):
-        return False  # its texts are what it shows
-    kinds = [type(child) for child in box.children]
-    controls = [k for k in kinds if not issubclass(k, Box | HTML | LivePlot)]
-    return bool(controls) and not any(issubclass(k, Box | LivePlot) for k in kinds)
 
 
 @contextlib.contextmanager

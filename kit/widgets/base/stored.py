@@ -19,9 +19,10 @@ from kit.text import safe_html
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.tables import sentence
 
-__all__ = ["LEFT_OUT", "REST_S", "Follower", "Labelled", "is_hidden", "set_to"]
+__all__ = ["LEFT_OUT", "REST_S", "Follower", "Labelled", "is_hidden", "is_panel", "set_to"]
 
 REST_S = 0.5  # without a further move: to make a page takes longer than to draw what has moved
+_UNSAID = Text | Button | FloatProgress  # what these hold is none of the picture's
 LEFT_OUT = "Controls are left out of this page: they need a running kernel."
 
 
@@ -42,6 +43,15 @@ def is_hidden(widget: Widget) -> bool:
     """Whether a widget is not shown now."""
     layout = getattr(widget, "layout", None)
     return layout is not None and layout.display == "none"
+
+
+def is_panel(box: Box) -> bool:
+    """True if there are controls in it, with nothing but their labels; a page leaves it out."""
+    if hasattr(box, "drawn_from"):
+        return False  # a view: its texts are what it shows
+    kinds = [type(child) for child in box.children]
+    controls = [k for k in kinds if not issubclass(k, Box | HTML | LivePlot)]
+    return bool(controls) and not any(issubclass(k, Box | LivePlot) for k in kinds)
 
 
 def set_to(view: Widget) -> str:
@@ -73,7 +83,7 @@ def _controls(widget: Widget, name: str | None = None) -> list[tuple[str | None,
 
 def _said(name: str | None, control: Any) -> str:
     """`device speed: 2 x`; of a box without a label what is ticked; "" if nothing is chosen."""
-    if name == "" or isinstance(control, Text | Button | FloatProgress) or control.disabled:
+    if name == "" or isinstance(control, _UNSAID) or control.disabled:
         return ""
     value = getattr(control, "value", None)
     if isinstance(control, Checkbox):
@@ -112,13 +122,16 @@ class Follower:
             events.unregister("post_run_cell", self._at_cells_end)
 
     def _watch(self, widget: Widget) -> None:
-        """Follow the texts, the controls, and what views are drawn from; not a hidden box."""
-        if isinstance(widget, Box) and is_hidden(widget):
+        """Follow what a page shows: texts, what controls are set to, what views are drawn from."""
+        is_box = isinstance(widget, Box)
+        if isinstance(widget, _UNSAID) or (is_box and is_hidden(widget)):
             return
         names = ("value", "children", *getattr(widget, "drawn_from", ()))
         widget.observe(self._changed, [name for name in names if widget.has_trait(name)])
+        left_out = HTML if is_box and is_panel(widget) else ()
         for child in getattr(widget, "children", ()):
-            self._watch(child)
+            if not isinstance(child, left_out):
+                self._watch(child)
 
     def _changed(self, change: Any) -> None:
         if change["name"] == "children":

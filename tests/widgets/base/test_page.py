@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import gzip
 import re
@@ -30,7 +31,7 @@ from kit.ir.plan import OpStream
 from kit.runs.compiles import Compile
 from kit.widgets.base.controls import labelled
 from kit.widgets.base.page import View, framed, packed, static_page
-from kit.widgets.base.stored import LEFT_OUT, set_to
+from kit.widgets.base.stored import LEFT_OUT, Follower, set_to
 from kit.widgets.numbers.compiles import CompileView
 from kit.widgets.numbers.gaps import GapView
 from kit.widgets.numbers.plan import PlanView
@@ -104,6 +105,25 @@ def test_a_control_that_has_no_effect_or_is_not_shown_is_not_named():
 def widgets_of(widget: Widget) -> list[Widget]:
     children = [w for child in getattr(widget, "children", ()) for w in widgets_of(child)]
     return [widget, *children]
+
+
+def test_a_page_is_made_again_for_what_is_in_it_and_not_for_texts_of_its_controls(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("kit.widgets.base.stored.REST_S", 0.0)
+    text, status, slider = HTML("shown"), HTML("beside a button"), IntSlider()
+    view, made = View([text, HBox([Button(), status]), labelled("speed", slider)]), []
+
+    async def made_by(widget: Any, value: Any) -> int:
+        follower = Follower(view, lambda: made.append(follower.rest()))
+        widget.value = value
+        await asyncio.sleep(0.01)
+        widget.unobserve_all()
+        return len(made)
+
+    assert asyncio.run(made_by(status, "step 2 of 3")) == 0
+    assert asyncio.run(made_by(slider, 5)) == 1
+    assert asyncio.run(made_by(text, "shown now")) == 2
 
 
 @pytest.mark.parametrize("kind", [TimelineView, GapView, CompileView, WhatIfView, SourceView])
