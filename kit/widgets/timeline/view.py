@@ -110,24 +110,15 @@ def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, Column
 
 
 def apply_timeline(
-    payload: Mapping[str, Any],
-    plot: figure,
-    sources: Mapping[str, ColumnDataSource],
-    ghost: Mapping[str, Any] | None = None,
+    payload: Mapping[str, Any], plot: figure, sources: Mapping[str, ColumnDataSource]
 ) -> None:
-    """Draw another payload in the same figure: `drawTimeline` of js/page.js in Python.
-
-    Args:
-        ghost: the payload of a run that lies under it.
-    """
+    """Draw another payload in the same figure: `drawTimeline` of js/page.js in Python."""
     serial = {"serial": list(sources["picked"].data["serial"])}
     for name in ("lit", "marked", "reply"):  # they point into what is replaced
         if sources[name].data != _EMPTY[name]:
             sources[name].data = {**_EMPTY[name], **serial} if name == "lit" else dict(_EMPTY[name])
     plot.title.text = payload["title"]
     plot.height = payload["height"]
-    if ghost is not None or sources["ghost"].data:
-        sources["ghost"].data = {} if ghost is None else {**flat(ghost), "name": [GHOST]}
     sources["timeline"].data = flat(payload)
 
 
@@ -241,26 +232,29 @@ class TimelineView(View):
         wanted = self.run, self.below, self.outline, self.ghost, self.axis_ns
         if all(a is b for a, b in zip(wanted, self._drawn, strict=True)):
             return
+        is_ghost_new = self.ghost is not self._drawn[3]  # its columns may be megabytes
         self._drawn = wanted
         self.selection, self.range_ns = NOTHING, None
         self.segment = self.node = None
         self._links = Links(self.run)
         self._drawing += not self._pinning
-        payload, ghost = self._made()
+        payload, ghost = self._made(self.ghost if is_ghost_new else None)
         self._payload = {**payload, "drawing": self._drawing}
-        apply_timeline(self._payload, self.figure, self.sources, ghost)
+        if is_ghost_new:
+            self.sources["ghost"].data = {**flat(ghost), "name": [GHOST]} if ghost else {}
+        apply_timeline(self._payload, self.figure, self.sources)
         self._offer()
 
-    def _made(self) -> tuple[Columns, Columns | None]:
-        """The payload, and that of the run that lies under it."""
+    def _made(self, ghost: Run | None) -> tuple[Columns, Columns | None]:
+        """The payload, and that of a run that lies under it."""
         self._error.value = ""
         with ErrorsIn(self._error, "timeline"):
             payload = timeline_payload(
                 self.run, below=self.below, outline=self.outline, axis_ns=self.axis_ns
             )
-            if self.ghost is None:
+            if ghost is None:
                 return payload, None
-            return payload, timeline_payload(self.ghost, max_spans=MAX_GHOST_SPANS)
+            return payload, timeline_payload(ghost, max_spans=MAX_GHOST_SPANS)
         return {**timeline_payload(None), "message": NOT_DRAWN}, None
 
     def pin(self, at_ns: int, text: str) -> None:

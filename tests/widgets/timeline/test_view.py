@@ -332,6 +332,8 @@ def test_a_run_that_lies_under_another_goes_to_the_page_and_away_again():
     assert under["name"] == ["the run before"]
     assert len(under["spans.key"][0]) == len(make_run(kernels=5).timeline) - 3  # but for the steps
     assert view.sources["timeline"].data["axis_ns"] == [1e9]
+    view.run = make_run(seed=2)
+    assert view.sources["ghost"].data is under  # the same run does not go to the page again
     view.ghost = None
     assert view.sources["ghost"].data == {}
 
