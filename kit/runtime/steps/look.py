@@ -15,7 +15,7 @@ from types import (
     ModuleType,
 )
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from kit.runtime.steps.names import (
     is_of_users,
     last_word,
     module_of,
+    of_kind,
     unbound,
 )
 from kit.runtime.steps.reach import (
@@ -58,7 +59,6 @@ _BOXES = (list, tuple, dict)
 _STOPS = (FunctionType, type, ModuleType)
 # Packages of Python's whose objects change by the work of other threads.
 _BUSY = {"threading", "logging", "concurrent", "multiprocessing", "asyncio", "socket", "subprocess"}
-_WAYS: WeakKeyDictionary[type, int] = WeakKeyDictionary()
 
 
 class Look:
@@ -292,13 +292,8 @@ def _hold(thing: Any) -> Any:
         return _Same(thing)
 
 
+@of_kind
 def _way_of(kind: type) -> int:
-    if (known := _WAYS.get(kind)) is None:
-        known = _WAYS[kind] = _find_way(kind)
-    return known
-
-
-def _find_way(kind: type) -> int:
     if issubclass(kind, _STOPS) or kind in (object, *SPACES) or is_of_kit(kind):
         return _TO
     if kind in _READERS:

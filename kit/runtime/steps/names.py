@@ -6,12 +6,12 @@ import builtins
 import dis
 import sys
 from argparse import Namespace
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, wraps
 from inspect import unwrap
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from kit.runtime.recording.sites import format_site, is_users
@@ -19,15 +19,15 @@ from kit.runtime.recording.sites import format_site, is_users
 __all__ = [
     "BY_HAND", "COMPARES", "MAKERS", "MISSING", "SPACES", "attributes", "called_by_libraries",
     "codes_in", "imported_by", "imported_by_text", "is_generated", "is_of_kit", "is_of_users",
-    "last_word", "line_of", "module_of", "named", "reads_any_attribute", "reads_any_global",
-    "texts_in", "unbound", "unnamed_in", "words_in", "wrapped_by",
+    "last_word", "line_of", "module_of", "named", "of_kind", "reads_any_attribute",
+    "reads_any_global", "texts_in", "unbound", "unnamed_in", "words_in", "wrapped_by",
 ]  # fmt: skip
+
+A = TypeVar("A")
 
 MAKERS = frozenset({"__init__", "__new__", "__post_init__"})  # called by no name of their own
 MISSING = object()  # in the place of a variable that has no value
 SPACES = (SimpleNamespace, Namespace)  # of Python's own, where a program keeps its settings
-# The answers of a function below, which is asked before each step.
-_OWN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 _CALLABLE = (FunctionType, MethodType, dict)  # a dict may hold functions, as of `singledispatch`
 _BUILT_IN = frozenset(sys.builtin_module_names)
 _BUILTINS = dict(vars(builtins))  # what a program puts there counts as a global of its own
@@ -48,6 +48,19 @@ BY_HAND = "by hand "  # a method that counts only where a person wrote it: it na
 _BY_KEY = {"hash", "set", "frozenset", "dict"}
 _BY_EQUALITY = {"index", "count", "remove"}
 _BY_ORDER = {"sorted", "sort", "min", "max"}
+
+
+def of_kind(find: Callable[[Any], A]) -> Callable[[Any], A]:
+    """The same function of a class, which looks once: it is asked before each step."""
+    known: WeakKeyDictionary[type, A] = WeakKeyDictionary()
+
+    @wraps(find)
+    def found(kind: Any) -> A:
+        if (answer := known.get(kind)) is None:
+            answer = known[kind] = find(kind)
+        return answer
+
+    return found
 
 
 def named(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -233,14 +246,12 @@ def is_of_kit(kind: type) -> bool:
     return module_of(kind).partition(".")[0] == "kit"
 
 
+@of_kind
 def is_of_users(kind: type) -> bool:
     """Is it a class of the program's own?"""
-    if (known := _OWN.get(kind)) is None:
-        name = module_of(kind)
-        path = getattr(sys.modules.get(name), "__file__", None) or "<cell>"
-        is_other = name in _BUILT_IN or not name or is_of_kit(kind)
-        known = _OWN[kind] = not is_other and is_users(path)
-    return known
+    name = module_of(kind)
+    path = getattr(sys.modules.get(name), "__file__", None) or "<cell>"
+    return not (name in _BUILT_IN or not name or is_of_kit(kind)) and is_users(path)
 
 
 def attributes(thing: Any) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from functools import lru_cache, partial
 from gc import get_referents
 from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -40,6 +39,7 @@ from kit.runtime.steps.names import (
     is_of_users,
     module_of,
     named,
+    of_kind,
     reads_any_global,
     words_in,
     wrapped_by,
@@ -95,10 +95,7 @@ def parts_of(thing: Any) -> Contents:
     Raises:
         Unseen: it may have a state that cannot be compared.
     """
-    kind = type(thing)
-    if (look := _KNOWN.get(kind)) is None:
-        look = _KNOWN[kind] = _look_of(kind)
-    return look(thing)
+    return _look_of(type(thing))(thing)
 
 
 def is_opaque(kind: type) -> bool:
@@ -107,6 +104,7 @@ def is_opaque(kind: type) -> bool:
     return look is _of_nothing or (look is _of_object and has_hidden_fields(kind))
 
 
+@of_kind
 def _look_of(kind: type) -> Opener:
     for kinds, look in _LOOKS:
         if issubclass(kind, kinds):
@@ -138,13 +136,8 @@ def has_hidden_fields(kind: type) -> bool:
     return kind.__basicsize__ > object.__basicsize__ + pointers * _POINTER
 
 
+@of_kind
 def _slots(kind: type) -> list[tuple[str, Any]]:
-    if (found := _SLOTS.get(kind)) is None:
-        found = _SLOTS[kind] = _find_slots(kind)
-    return found
-
-
-def _find_slots(kind: type) -> list[tuple[str, Any]]:
     return [
         (name, member)
         for base in kind.__mro__
@@ -395,8 +388,6 @@ def _more(thing: Any) -> list[Part]:
     return [*found, ("", kind)]
 
 
-_SLOTS: WeakKeyDictionary[type, list[tuple[str, Any]]] = WeakKeyDictionary()
-_KNOWN: WeakKeyDictionary[type, Opener] = WeakKeyDictionary()
 _LOOKS: tuple[tuple[Any, Opener], ...] = (
     (FunctionType, _of_function),
     (MethodType, _of_method),
