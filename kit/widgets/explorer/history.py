@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import traitlets
 from ipywidgets import Button, Dropdown, HBox, Layout, Text
 
-from kit.errors import SettingsError, but_of_handlers
+from kit.errors import SettingsError
 from kit.runs.bulk_sizes import DEFAULT_BULK
 from kit.runs.loss_scaling import ON_DEVICE
 from kit.runs.settings import Settings
 from kit.widgets.base.controls import FittedSettings, labelled
 from kit.widgets.base.flag import Flag
+from kit.widgets.explorer.actions import FailureBox
+from kit.widgets.explorer.link import Link
 
 __all__ = ["PRESETS", "History", "HistoryBar", "preset"]
 
@@ -70,26 +73,17 @@ class History:
 class HistoryBar(HBox):
     """Presets, reset, undo, redo, a link, the settings as text; `settings` follows them.
 
-    `on_invalid` gets the error of a text that cannot be read; the text stays, to be mended. It also
-    gets what `on_link` raises. `on_valid` is called where one can be read: settings that stay as
-    they were start nothing else that would take the error away.
-    `on_look` gets what stands behind a # in the text: what is to be looked at in that run.
-    `on_link` gives the text of what is shown, for the button that copies it.
+    Args:
+        failure: shows the error of a text that cannot be read, and of a link that cannot be made.
+            The text stays, to be mended.
+        link: gives the text of what is shown, for the button that copies it, and gets what stands
+            behind a # in a text: what is to be looked at in that run.
     """
 
     settings = FittedSettings()
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        on_invalid: Callable[[Exception], None],
-        on_valid: Callable[[], None] = lambda: None,
-        on_look: Callable[[str], None] = lambda text: None,
-        on_link: Callable[[], str],
-    ) -> None:
-        self._on_look, self._on_link = on_look, on_link
-        self._first, self._on_invalid, self._on_valid = settings, on_invalid, on_valid
+    def __init__(self, settings: Settings, failure: FailureBox, link: Link) -> None:
+        self._first, self._failure, self._link = settings, failure, link
         self._history = History(settings)
         self._following, self._returning = Flag(), Flag()
         self.preset = Dropdown(
@@ -130,7 +124,7 @@ class HistoryBar(HBox):
         self.undo.on_click(lambda _: self.move(-1))
         self.redo.on_click(lambda _: self.move(1))
         self.reset.on_click(lambda _: self._return_to(self._first))
-        self.copy.on_click(lambda _: self.show_link())
+        self.copy.on_click(lambda _: self._failure.guard(self._show_link))
         self.preset.observe(self._take_preset, "value")
         self.text.observe(self._take_text, "value")
         self._follow()
@@ -142,13 +136,9 @@ class HistoryBar(HBox):
             self._return_to(found)
         return found is not None
 
-    def show_link(self) -> None:
+    def _show_link(self) -> None:
         """Show the text of what is shown now; the page's script copies it after a click."""
-        try:
-            text = self._on_link()
-        except but_of_handlers(Exception) as error:  # a message's handler has no caller to raise to
-            self._on_invalid(error)
-            return
+        text = self._link.text()
         self.link.value = ""  # so that the same text again is news to the page
         self.link.value = text
         self.shared.layout.display = None
@@ -191,12 +181,12 @@ class HistoryBar(HBox):
             head, mark, looked = change["new"].partition("#")
             chosen = Settings.parse(head, self.settings.own)
         except SettingsError as error:
-            self._on_invalid(error)
+            self._failure.refuse(error)
         else:
-            self._on_valid()
+            self._failure.forgive()  # settings that stay as they were start nothing that would
             self._choose(chosen)
             if mark:
-                self._on_look(looked)
+                self._failure.guard(partial(self._link.look, looked))
 
 
 def _button(text: str, tip: str, name: str = "") -> Button:

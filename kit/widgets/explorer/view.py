@@ -15,7 +15,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -95,15 +94,18 @@ class Explorer(View):
         self._foresight = Foresight(lambda: self._log.runs, self._show_model)
         self.failure = FailureBox(self._lock)
         self.link = Link(self, self._lock, lambda: not self._is_answered)
-        self.history = HistoryBar(
-            settings,
-            on_invalid=self.failure.refuse,
-            on_valid=self.failure.forgive,
-            on_look=lambda text: self.failure.guard(partial(self.link.look, text)),
-            on_link=self.link.text,
-        )
+        self.history = HistoryBar(settings, self.failure, self.link)
         self.controls = Controls(settings, on_invalid=self.failure.refuse, beside=[self.history])
         self.ahead = AheadLine(prepare, self.controls.neighbours)
+        guard = self.failure.guard
+        self.actions: ActionBar = ActionBar(
+            on_run=partial(guard, self.rerun),
+            on_cancel=partial(guard, self.cancel),
+            on_save=partial(guard, lambda: self.actions.say(self._log.save_beside(self.run))),
+        )
+        self.pictures = Pictures(  # advice asks for other settings, or for the same ones again
+            views, lambda c: guard(partial(self.set, **c) if c else self.rerun)
+        )
         self._reruns = Reruns(
             partial(self._foresight.measure, run_step),
             on_progress=seldom(self._show_progress),
@@ -112,31 +114,14 @@ class Explorer(View):
             on_idle=self._rest,
             spare=self.ahead.work,
         )
-        self.actions: ActionBar = ActionBar(
-            on_run=partial(self.failure.guard, self.rerun),
-            on_cancel=partial(self.failure.guard, self.cancel),
-            on_save=partial(
-                self.failure.guard, lambda: self.actions.say(self._log.save_beside(self.run))
-            ),
-        )
-        self.pictures = Pictures(  # advice asks for other settings, or for the same ones again
-            views, lambda c: self.failure.guard(partial(self.set, **c) if c else self.rerun)
-        )
         state = Box([self.actions, self.ahead], layout=Layout(**_STATE))
-        bars = [self.controls, state, self.failure]
         super().__init__(
-            [_heading(self.title), *bars, *self.pictures.widgets],
+            [_heading(self.title), self.controls, state, self.failure, *self.pictures.widgets],
             settings=settings,
             layout=Layout(width="auto", padding="0 6px 0 8px"),
         )
         self.add_class("kit-explorer")
-        traitlets.link((self, "settings"), (self.controls, "settings"))
-        traitlets.link((self, "settings"), (self.history, "settings"))
-        self.observe(lambda _: self.link.follow(), "run")
-        keep = partial(_keep_pins, self, self._log, self._lock)
-        self.views["timeline"].observe(keep, "run")
-        self.observe(lambda _: self.failure.guard(self._follow), "settings")
-        self.ahead.steer(self._reruns.pause, self._reruns.resume)
+        self._connect()
         if auto_run:
             try:
                 self.rerun()
@@ -252,6 +237,15 @@ class Explorer(View):
         if not self._reruns.is_busy:
             super().store()
 
+    def _connect(self) -> None:
+        """Let the parts follow each other, and compile ahead while no cell runs."""
+        for part in (self.controls, self.history):
+            traitlets.link((self, "settings"), (part, "settings"))
+        self.observe(lambda _: self.link.follow(), "run")
+        self.observe(lambda _: self.failure.guard(self._follow), "settings")
+        self.views["timeline"].observe(partial(_keep_pins, self), "run")
+        self.ahead.steer(self._reruns.pause, self._reruns.resume)
+
     def _follow(self) -> None:
         """The settings have changed: run them, or show their run if undo leads to measured ones."""
         known = self._log.newest_of(self.settings) if self.history.is_returning else None
@@ -347,16 +341,14 @@ class Explorer(View):
         self.actions.say(said, is_news=True)
 
 
-def _keep_pins(
-    shown: Explorer, log: RunLog, lock: AbstractContextManager[Any], change: dict[str, Any]
-) -> None:
+def _keep_pins(shown: Explorer, change: dict[str, Any]) -> None:
     """A text was pinned in the timeline: reports and files of the explorer have it, too."""
-    with lock:
+    with shown._lock:
         was, new = shown.run, change["new"]
         if was is None or new is None or new is was:
             return
         if new.timeline is was.timeline and new.pins != was.pins:
-            log.replace(was, new)
+            shown._log.replace(was, new)
             shown.run = new
 
 
