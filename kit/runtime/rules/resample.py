@@ -45,13 +45,16 @@ def _linear(size: int, out: int, scale: float | None, align: bool, kind: Any) ->
 
 
 def _cubic_taps(size: int, out: int, scale: float | None, align: bool, kind: Any) -> _Taps:
-    """Keys' kernel with a = -0.75, as torch has it."""
     at = _places(size, out, scale, align, kind)
     taps = np.floor(at).astype(int) + np.arange(-1, 3)[:, None]
-    d = np.abs(at - taps)
+    return np.clip(taps, 0, size - 1), _cubic(np.abs(at - taps), np.where)
+
+
+def _cubic(d: Any, where: Any) -> Any:
+    """Keys' kernel with a = -0.75, as torch has it, at distances of at most 2."""
     near = ((1.25 * d - 2.25) * d) * d + 1
     far = ((-0.75 * d + 3.75) * d - 6) * d + 3
-    return np.clip(taps, 0, size - 1), np.where(d <= 1, near, far)
+    return where(d <= 1, near, far)
 
 
 def _nearest(exact: bool) -> Callable[..., _Taps]:
@@ -173,14 +176,6 @@ def _pixels(x: Array, index: Sequence[Array]) -> Array:
     return jnp.moveaxis(jnp.where(inside[..., None], found, 0), -1, 1)
 
 
-def _cubic(distance: Array) -> Array:
-    """Source: torch's cubic convolution, a = -0.75."""
-    a, d = -0.75, jnp.abs(distance)
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return jnp.where(d <= 1, near, jnp.where(d < 2, far, 0))
-
-
 def _grid_sample(x: Array, grid: Array, mode: int, padding: int, align: bool) -> Array:
     sizes = x.shape[2:]
     ats = []
@@ -195,7 +190,8 @@ def _grid_sample(x: Array, grid: Array, mode: int, padding: int, align: bool) ->
         index = [jnp.floor(at) + step for at, step in zip(ats, steps, strict=True)]
         weight = jnp.ones((), x.dtype)
         for at, i in zip(ats, index, strict=True):
-            weight = weight * (_cubic(at - i) if mode == _CUBIC else 1 - jnp.abs(at - i))
+            apart = jnp.abs(at - i)
+            weight = weight * (_cubic(apart, jnp.where) if mode == _CUBIC else 1 - apart)
         if mode == _CUBIC:
             index = [_padded(i, n, padding, align) for i, n in zip(index, sizes, strict=True)]
         total = total + weight[:, None] * _pixels(x, index)

@@ -177,9 +177,9 @@ CASES: dict[str, Callable[[str], Any]] = {
             lambda x: functional.interpolate(x, size=(2, 3), mode="nearest-exact"),
             lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"),
             lambda x: functional.interpolate(x, scale_factor=3, mode="bicubic"),
-            lambda x: functional.adaptive_avg_pool2d(x, 2),
-            lambda x: functional.adaptive_avg_pool2d(x, 3),
-            lambda x: functional.adaptive_avg_pool2d(x, (5, 0)))],
+            lambda x: functional.grid_sample(  # at a place that is no number, too
+                x, torch.tensor([[[[nan, 0], [0.3, 0.1]]]], device=d), "bicubic", "border", False),
+            *[lambda x, n=n: functional.adaptive_avg_pool2d(x, n) for n in (2, 3, (5, 0))])],
     "einsum": lambda d: torch.einsum("bij,bjk->bik", torch.ones(2, 3, 4, device=d),
                                      torch.arange(40.0, device=d).view(2, 4, 5)),
 }  # fmt: skip
