@@ -66,7 +66,7 @@ class Pool:
         self._calls = [_held() for _ in range(group.count)]  # released to wake a replica
         self._threads: list[threading.Thread] = []
         self._is_stuck = False
-        first = _Turn([_nothing] * group.count)  # over once all surroundings are entered
+        first = _Turn([lambda: None] * group.count)  # over once all surroundings are entered
         self._turn: _Turn | None = first  # None once it is closed
         try:
             for r in group.ranks:
@@ -196,10 +196,6 @@ class Pool:
             turn.errors[rank] = error
         self.group.end(rank, error)
         turn.end()
-
-
-def _nothing() -> None:
-    """What a replica does in its first turn."""
 
 
 def _noted(rank: int, errors: dict[int, BaseException], group: Group) -> BaseException:

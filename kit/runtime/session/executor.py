@@ -177,7 +177,7 @@ class Executor:
         waits = []
         for _ in range(50):
             start = time.perf_counter_ns()
-            self.engine.wait(self.engine.push(_nothing))
+            self.engine.wait(self.engine.push(lambda: None))
             waits.append(time.perf_counter_ns() - start)
         return int(np.median(launches[1:])), int(np.median(waits))
 
@@ -420,7 +420,3 @@ def _summary(error: BaseException) -> str:
     if found:
         return trace.strip().splitlines()[-1].strip()[:2000] or before
     return named(error, 2000)
-
-
-def _nothing() -> None:
-    """What is pushed to see what pushing costs."""

@@ -12,10 +12,6 @@ from kit.runtime.session.executor import Executor
 __all__ = ["Setup"]
 
 
-def _nothing(error: BaseException) -> None:
-    """A session alone adds nothing to an error."""
-
-
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What a session is built on, where that is not the usual."""
@@ -24,4 +20,4 @@ class Setup:
     device: Any = None  # a jax device, instead of the one that the settings name
     donates: bool = True  # False: no memory of an array is given to another, on any device
     while_waiting: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-    note_error: Callable[[BaseException], None] = _nothing  # before a read raises the error
+    note_error: Callable[[BaseException], None] = lambda error: None  # before a read raises it

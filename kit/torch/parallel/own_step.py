@@ -73,7 +73,7 @@ class OwnStepParallel(DataParallel, OptimizerWatch):
         """
         made: list[Any] = []
         for place, rank in enumerate(self.ranks):
-            jobs: list[Callable[[], Any]] = [_nothing] * len(self.ranks)
+            jobs: list[Callable[[], Any]] = [lambda: None] * len(self.ranks)
             jobs[place] = lambda rank=rank: make(rank)  # type: ignore[misc]
             made.append(self._run(jobs)[place])
         for session in self.sessions:
@@ -147,7 +147,3 @@ class OwnStepParallel(DataParallel, OptimizerWatch):
         if self.count > 1 and isinstance(session, ReplicaSession):
             return session if session.collectives is self._collectives else None
         return None
-
-
-def _nothing() -> None:
-    """What the other replicas do while one builds its step."""

@@ -22,7 +22,6 @@ from kit.torch.tensors.private import private
 __all__ = [
     "HOOKS_OF_ALL",
     "counted_on_device",
-    "has_hooks",
     "has_new_hooks",
     "hooks_of",
     "make_fused",
@@ -75,7 +74,7 @@ def make_fused(optimizer: torch.optim.Optimizer) -> None:
     # A fused step skips its own writes only, not those of hooks or of a step around it. Torch
     # 2.13's fused SGD leaves its momentum unwritten if the first step is skipped.
     has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
-    may = not has_momentum and not has_hooks(optimizer) and _steps_as_torchs(optimizer)
+    may = not has_momentum and not hooks_of(optimizer) and _steps_as_torchs(optimizer)
     for group in optimizer.param_groups if may else ():
         if not group.get("fused"):
             group["foreach"] = False
@@ -86,13 +85,8 @@ def make_fused(optimizer: torch.optim.Optimizer) -> None:
         setattr(of_amp, _BY_KIT, may)
 
 
-def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Has the program registered hooks of this optimizer's step, or of every optimizer's?"""
-    return bool(hooks_of(optimizer))
-
-
 def hooks_of(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """The hooks of the program's that its step calls."""
+    """The hooks of the program's that its step calls: the optimizer's own, and every one's."""
     return [*_hooks_by_id(optimizer).values()]
 
 

@@ -24,8 +24,8 @@ import torch
 from kit.errors import ScalerError, SettingsError
 from kit.torch.scaling.fused import (
     counted_on_device,
-    has_hooks,
     has_new_hooks,
+    hooks_of,
     make_fused,
     note_good_step,
     stepped,
@@ -267,7 +267,7 @@ def _other_writes(optimizer: torch.optim.Optimizer) -> AbstractContextManager[An
         from kit.torch.scaling.writes import other_writes  # loads the runtime, and with it jax
 
         return other_writes(tape, optimizer)
-    if has_hooks(optimizer):
+    if hooks_of(optimizer):
         raise SettingsError(
             f"a step of this {type(optimizer).__name__} runs hooks, and what they write cannot be "
             "taken back natively; use loss_scaling='dynamic, host check', or device kit"
