@@ -57,11 +57,6 @@ class Measured:
         self._cells = cells
         self.runs: dict[str, list[Run]] = {cell.name: [] for cell in cells}
 
-    def of(self, name: str) -> Run | None:
-        """The run with the median step time of one cell; None if it was not measured."""
-        runs = self.runs.get(name)
-        return median_run(runs) if runs else None
-
     def rows(self) -> list[dict[str, str | float | None]]:
         """A row for each cell that was measured."""
         return [self._row(cell) for cell in self._cells if self.runs[cell.name]]
@@ -140,8 +135,7 @@ def _free() -> None:
 
 def _note(journal: Journal, title: str, cell: Cell, found: Measured) -> None:
     """Write what is known after a run of this cell."""
-    middle = found.of(cell.name)
-    assert middle is not None, "the cell has just been measured"
+    middle = median_run(found.runs[cell.name])
     journal.check(f"{title}: {cell.name}", middle.step_ms, unit="ms a step", why=_said(middle))
     journal.table(title, found.rows())
     if cell.keep:

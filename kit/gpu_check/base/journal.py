@@ -43,11 +43,9 @@ class Journal:
         """Until the part's time is over; negative after that."""
         return self._ends_at - time.monotonic()
 
-    def check(self, name: str, number: float, **target: Unpack[Target]) -> Check:
+    def check(self, name: str, number: float, **target: Unpack[Target]) -> None:
         """Write one check, compared with its target."""
-        made = Check.of(name, number, **target)
-        self.add(made)
-        return made
+        self.add(Check.of(name, number, **target))
 
     def add(self, check: Check) -> None:
         """Write a check that is already decided."""
@@ -100,9 +98,10 @@ class Journal:
         """Save a run as a file; one that is too large keeps its first traced step only."""
         path = self._folder / f"{name}.kitrun"
         problem = ""
-        for what, cut in (("whole", _whole), ("the first traced step only", _first_step)):
+        parts = {"whole": run, "the first traced step only": _first_step(run)}
+        for what, part in parts.items():
             try:
-                cut(run).save(path)
+                part.save(path)
             except RunFileError as error:
                 problem = str(error)
                 continue
@@ -117,10 +116,6 @@ class Journal:
     def _write(self, line: Mapping[str, Any]) -> None:
         with self._lines.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_finite(line)) + "\n")
-
-
-def _whole(run: Run) -> Run:
-    return run
 
 
 def _first_step(run: Run) -> Run:
