@@ -310,7 +310,7 @@ def _storm(group: Sequence[Compile]) -> str:
     steps = last.step - group[0].step + 1
     often = f"{format_count(len(group), 'compile')} in {format_count(steps, 'step')}"
     where = last.site or f"segment {last.segment}"
-    took = f"recompile storm at {where}: {often}, {_ms(group):.0f} ms"
+    took = f"recompile storm at {where}: {often}, {format_ms(_ms(group))}"
     return f"{took}, {_cause(group)}; {_cure(group)}"
 
 

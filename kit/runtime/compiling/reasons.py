@@ -19,7 +19,7 @@ from kit.runtime.compiling.places import MOVED
 from kit.runtime.recording.bulk import Frame, Op, Task
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE, Scalar
-from kit.text import format_count
+from kit.text import format_count, format_ms
 
 __all__ = ["CompileLog"]
 
@@ -170,7 +170,7 @@ class CompileLog:
         for note, _, _ in again[-_LISTED:]:
             lines.append(
                 f"  step {note.step}, segment {note.segment} ({note.phase}): "
-                f"{note.sentence}, {note.ms:.0f} ms"
+                f"{note.sentence}, {format_ms(note.ms)}"
             )
         if again and again[-1][2] is not None:
             shown = str(_diff(again[-1])).splitlines()

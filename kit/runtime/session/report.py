@@ -20,7 +20,7 @@ from kit.runtime.compiling.reasons import CompileLog
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.steps.stepper import Stepper
 from kit.shown import Lines
-from kit.text import format_count
+from kit.text import format_count, format_ms
 
 __all__ = ["Report"]
 
@@ -82,14 +82,15 @@ class Report:
             sizes: in force in the thread that asks.
         """
         m = Counter({k: int(v) for k, v in self.metrics().items()})
+        compiling, waiting = (format_ms(m[name] / 1e6) for name in ("compile.ns", "sync.ns"))
         cuts = ", ".join(f"{m[k]} by {k[4:]}" for k in sorted(m) if k.startswith("cut."))
         lines = [
             f"{format_count(m['record.ops'], 'op')} recorded, cut into "
             f"{format_count(m['segment.count'], 'segment')} ({cuts})",
-            f"{format_count(m['compile.count'], 'compile')} ({m['compile.ns'] / 1e6:.0f} ms, "
+            f"{format_count(m['compile.count'], 'compile')} ({compiling}, "
             f"{m['compile.from_disk']} from disk), "
             f"{format_count(m['cache.hits'], 'segment')} found in the cache",
-            f"{format_count(m['sync.count'], 'sync point')}, {m['sync.ns'] / 1e6:.1f} ms waited",
+            f"{format_count(m['sync.count'], 'sync point')}, {waiting} waited",
         ]
         said = sizes_from_environment().origin
         environment = f"; in the environment: {said}" if said != "defaults" else ""
@@ -106,8 +107,8 @@ class Report:
             f"failed whole and ran op by op: {what}" for what in self._issuer.executor.recovered
         ]
         for op, n in self.unlowered.most_common():
-            ms = self.unlowered_ns[op] / 1e6
-            lines.append(f"ran on the host, {format_count(n, 'time')}, {ms:.1f} ms: {op}")
+            took = format_ms(self.unlowered_ns[op] / 1e6)
+            lines.append(f"ran on the host, {format_count(n, 'time')}, {took}: {op}")
         for name, skeleton in tuple(self.skeletons.items()):
             lines += [f"a rule for {name} would begin:", *("  " + x for x in skeleton.splitlines())]
         return Lines("\n".join(lines))

@@ -25,7 +25,7 @@ from ipywidgets import HTML, Layout, SelectionSlider
 
 from kit.errors import SettingsError
 from kit.runs.gradients import Backward, Link, ParallelStep, best_buckets, predict_parallel
-from kit.text import check_number, check_whole_number, format_bytes, format_count
+from kit.text import check_number, check_whole_number, format_bytes, format_count, format_ns
 from kit.widgets.base.controls import labelled, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
@@ -193,9 +193,9 @@ class ParallelView(View):
         self.text.value = said_html(
             f"<b>When do gradients travel?</b> {format_count(devices, 'device')}{shared} "
             f"over a link of {link.latency_us:g} µs and {link.gb_per_s:g} GB/s.<br>"
-            f"<b>{now.step_ns / 1e6:.2f} ms</b> a step with {pieces} of {ops} and {travels} of "
-            f"about {format_bytes(bucket)}; {now.exposed_ns / 1e6:.2f} ms of it only wait for "
-            f"gradients.<br><b>{best.step_ns / 1e6:.2f} ms</b> if segments end where a "
+            f"<b>{format_ns(now.step_ns)}</b> a step with {pieces} of {ops} and {travels} of "
+            f"about {format_bytes(bucket)}; {format_ns(now.exposed_ns)} of it only wait for "
+            f"gradients.<br><b>{format_ns(best.step_ns)}</b> if segments end where a "
             f"bucket of {format_bytes(size)} is full ({format_count(best.segments, 'segment')})."
             f'<span style="color:{MUTED}">{told}</span>'
         )

@@ -16,6 +16,7 @@ from kit.runs.settings import Settings
 from kit.runtime.compiling import reasons
 from kit.runtime.recording.template import HOLE
 from kit.runtime.session.session import Session
+from kit.text import format_ms
 from kit.torch.device import open_session
 
 
@@ -115,8 +116,13 @@ def test_the_reasons_of_more_compiles_are_kept_than_graphs(
 
 
 def test_a_storm_is_named_with_its_cure() -> None:
-    text = session_of(lambda i: ones(3) + (i + 2), 6).explain()
+    session = session_of(lambda i: ones(3) + (i + 2), 6)
+    text = session.explain()
     (storm,) = [line for line in text.splitlines() if line.startswith("recompile storm")]
+    again = [compiled.ms for compiled in session.compiles[1:]]
+    said = [line.rpartition(", ")[2] for line in text.splitlines() if line.startswith("  step ")]
+    assert said == [format_ms(ms) for ms in again]
+    assert f", {format_ms(sum(again))}, " in storm
     assert "test_reasons.py" in storm
     assert "5 compiles in 5 steps" in storm
     assert "(2, 3, 4, 5, 6, ...)" in storm
