@@ -189,10 +189,6 @@ def _of_modules(function: FunctionType) -> Iterator[Part]:
         yield "os.environ", os.environ
 
 
-def _of_method(method: MethodType) -> Contents:
-    return None, [("", method.__func__), ("", method.__self__)]
-
-
 def _of_c_function(function: Any) -> Contents:
     """Of a method of an object, that object, too: `draw = generator.random`."""
     owner = getattr(function, "__self__", None)
@@ -209,10 +205,6 @@ def _of_cached(function: Any) -> Contents:
     """A call that finds its result in the cache changes nothing."""
     info = function.cache_info()
     return (info.misses, info.currsize), [("", function.__wrapped__)]
-
-
-def _of_partial(function: partial[Any]) -> Contents:
-    return None, [("", function.func), ("", function.args), ("", function.keywords)]
 
 
 def _of_class(kind: type) -> Contents:
@@ -252,10 +244,6 @@ def _of_dict(things: Any) -> Contents:
     return len(keys), [*found, *more, *(("[...]", key) for key in odd)]
 
 
-def _of_proxy(things: Any) -> Contents:
-    return None, [("", dict(things))]
-
-
 def _of_generator(generator: GeneratorType[Any, Any, Any]) -> Contents:
     """Its variables, and what lies on its stack: the iterator of a `for` is no variable.
 
@@ -267,22 +255,8 @@ def _of_generator(generator: GeneratorType[Any, Any, Any]) -> Contents:
     return frame.f_lasti, [("", x) for x in get_referents(generator) if x is not frame]
 
 
-def _of_around(thing: Any) -> Contents:
-    """Of what adds no state to the functions and iterators that it goes through."""
-    return None, [("", inner) for inner in get_referents(thing)]
-
-
 def _of_text(thing: Any) -> Contents:
     return repr(thing), []
-
-
-def _of_reference(thing: Any) -> Contents:
-    return None, [("", type(thing).__call__(thing))]
-
-
-def _of_weak_proxy(thing: Any) -> Contents:
-    """What it stands for, of which it has the methods."""
-    return None, [("", thing.__repr__.__self__)]
 
 
 def _of_thread(thing: Any) -> Contents:
@@ -292,10 +266,6 @@ def _of_thread(thing: Any) -> Contents:
 
 def _of_error(error: BaseException) -> Contents:
     return None, [("", error.args), *_more(error)]
-
-
-def _of_context(variable: ContextVar[Any]) -> Contents:
-    return None, [("", variable.get(None))]
 
 
 def _of_file(file: Any) -> Contents:
@@ -314,8 +284,12 @@ def _of_file(file: Any) -> Contents:
     return place, [("", getattr(file, "buffer", None))]
 
 
-def _of_nothing(thing: Any) -> Contents:
-    return None, []
+def _through(inner: Callable[[Any], Iterable[Any]]) -> Opener:
+    """Of what adds no state to the things that it goes through."""
+    return lambda thing: (None, [("", x) for x in inner(thing)])
+
+
+_of_nothing = _through(lambda _: ())
 
 
 # -- arrays and other objects ----------------------------------------------------------------------
@@ -390,13 +364,13 @@ def _more(thing: Any) -> list[Part]:
 
 _LOOKS: tuple[tuple[Any, Opener], ...] = (
     (FunctionType, _of_function),
-    (MethodType, _of_method),
+    (MethodType, _through(lambda method: (method.__func__, method.__self__))),
     (type, _of_class),
     (_LISTS, _of_list),
     (dict, _of_dict),
-    (types.MappingProxyType, _of_proxy),
+    (types.MappingProxyType, _through(lambda things: [dict(things)])),
     (GeneratorType, _of_generator),
-    (partial, _of_partial),
+    (partial, _through(lambda call: (call.func, call.args, call.keywords))),
     (type(lru_cache(len)), _of_cached),
     ((types.BuiltinFunctionType, types.MethodWrapperType), _of_c_function),
     # What a step may write, and reads nothing from; and what never changes.
@@ -405,14 +379,15 @@ _LOOKS: tuple[tuple[Any, Opener], ...] = (
       types.MethodDescriptorType, types.ClassMethodDescriptorType), _of_nothing),
     ((ModuleType, re.Pattern, re.Match, types.CodeType, types.TracebackType), _of_nothing),
     (io.IOBase, _of_file),
-    ((property, staticmethod, classmethod, itertools.chain, itertools.islice), _of_around),
-    ((itertools.accumulate, itertools.starmap, itertools.takewhile, itertools.dropwhile,
+    ((property, staticmethod, classmethod, itertools.chain, itertools.islice,
+      itertools.accumulate, itertools.starmap, itertools.takewhile, itertools.dropwhile,
       itertools.filterfalse, itertools.compress, itertools.zip_longest, itertools.pairwise,
-      types.CellType), _of_around),
+      types.CellType), _through(get_referents)),
     ((itertools.count, itertools.repeat), _of_text),
-    (weakref.ref, _of_reference),
-    ((weakref.ProxyType, weakref.CallableProxyType), _of_weak_proxy),
-    (ContextVar, _of_context),
+    (weakref.ref, _through(lambda reference: [type(reference).__call__(reference)])),
+    # It has the methods of what it stands for.
+    ((weakref.ProxyType, weakref.CallableProxyType), _through(lambda x: [x.__repr__.__self__])),
+    (ContextVar, _through(lambda variable: [variable.get(None)])),
     (threading.local, _of_thread),
     (BaseException, _of_error),
     (_VALUES, _of_value),
