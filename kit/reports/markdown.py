@@ -15,6 +15,7 @@ from kit.runs.labels import label_of, told_settings
 from kit.runs.run import Run
 from kit.text import format_ms, format_share, markdown_table, safe_markdown
 from kit.trace import CATEGORIES
+from kit.widgets.compare.data import comparison_rows
 from kit.widgets.compare.view import comparison_markdown
 
 __all__ = ["breakdown_by_batch_table", "breakdown_table", "report_markdown", "step_time_table"]
@@ -38,7 +39,7 @@ def report_markdown(
     shown = current or runs[-1]
     text = run_markdown(shown, title=title or f"Where does the step go? {shown.name}".strip())
     if len(runs) > 1:
-        text += f"\n## All {len(runs)} runs\n\n{comparison_markdown(runs)}\n"
+        text += f"\n## All {len(runs)} runs\n\n{comparison_markdown(comparison_rows(runs))}\n"
     return text
 
 

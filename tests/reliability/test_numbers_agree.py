@@ -29,6 +29,7 @@ from kit.runs.run import Run
 from kit.trace import count_devices
 from kit.widgets.base.cards import headline_html
 from kit.widgets.base.tables import breakdown_html, sync_table_html
+from kit.widgets.compare.data import comparison_rows
 from kit.widgets.compare.view import comparison_markdown
 from kit.widgets.numbers.advice import advice_html
 from kit.widgets.numbers.gaps import gaps_html
@@ -117,7 +118,7 @@ class Said:
     def of(cls, run: Run) -> Said:
         head, _, row = (
             [cell.strip() for cell in line.strip("|").split("|")]
-            for line in comparison_markdown([run]).strip().split("\n")
+            for line in comparison_markdown(comparison_rows([run])).strip().split("\n")
         )
         return cls(
             run,

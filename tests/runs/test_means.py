@@ -14,6 +14,7 @@ from kit.runs.change import Difference, StepTimes, step_difference, steps_differ
 from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.widgets.base.change import change_html
+from kit.widgets.compare.data import comparison_rows
 from kit.widgets.compare.view import comparison_html, comparison_text
 from tests.factories import make_run
 from tests.runs.ratios import ratio_of
@@ -39,9 +40,9 @@ def test_no_change_is_not_said_where_the_mean_step_got_slower() -> None:
     assert StepTimes([STILL, STALLS]).difference(0, 1).text() == found.text()
     assert found.text() in change_sentence(headline_differences(STILL, STALLS))
     assert found.text() in diff_runs(STILL, STALLS).text()
-    assert "(its mean step: 200% ± " in comparison_text([STILL, STALLS])
+    assert "(its mean step: 200% ± " in comparison_text(comparison_rows([STILL, STALLS]))
     wide = stepping(*[1.0, 1.01, 0.99, 1.0] * 9, 90.0, times=2)  # told by the ratio's ends
-    assert "times)</div>" in comparison_html([STILL, wide])
+    assert "times)</div>" in comparison_html(comparison_rows([STILL, wide]))
 
 
 def test_of_median_and_mean_either_is_enough_to_be_slower() -> None:

@@ -33,9 +33,9 @@ from kit.runs.steady import (
 from kit.runs.whatif.predict import predict
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.base.cards import headline_html
-from kit.widgets.compare.strips import comparison_columns
 from kit.widgets.numbers.whatif import whatif_html
 from tests.factories import make_run
+from tests.widgets.compare.drawn import columns_of
 
 
 @pytest.mark.parametrize(("times", "expected"), [
@@ -99,7 +99,7 @@ def test_of_very_unequal_steps_it_is_said_what_they_took_and_not_what_a_rerun_ma
     said = "steps very unequal: 4.65 ms to 25.8 s"
     assert step_text(wild) == f"310 ms ({said})"
     assert f"step 310 ms ({said})" in headline_text(wild)
-    told = " ".join(" ".join(comparison_columns([wild])["titles"]["text"]).split())
+    told = " ".join(" ".join(columns_of([wild])["titles"]["text"]).split())
     assert f"310 ms a step ({said})" in told
     assert said in whatif_html(wild, [])
     assert "± unknown" in predict(wild, wild.settings).step_text

@@ -37,8 +37,8 @@ __all__ = [
     "comparison_cells",
     "comparison_rows",
     "disturbed_tag",
+    "fastest_text",
     "run_labels",
-    "verdict",
 ]
 
 STEP, RATIO, SAMPLE = "step ms", "of the baseline", "ms a sample"
@@ -69,7 +69,8 @@ class ComparisonRow:
     sync_wait_ms: float  # a step
     device_idle_ms: float  # of the same step
     loss: float  # of the last measured step; nan if none was told
-    change: Difference | None = None  # of the step since the baseline; of a sample if `by_sample`
+    # Of the step since the baseline, or of a sample if `by_sample`; None: it is the baseline.
+    change: Difference | None = None
     doubt: str = ""  # why its numbers may be off: another program took the cores
     compiling: float = 0.0  # part of the measured steps' time
     best: frozenset[str] = frozenset()  # columns of which it has the best value, or one as good
@@ -300,9 +301,9 @@ def _quartiles(row: ComparisonRow) -> str:
     return f"{amount(row.step_low_ms)} – {amount(row.step_high_ms)}"
 
 
-def baseline_tag(i: int, baseline: int, count: int) -> str:
+def baseline_tag(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> str:
     """What stands behind the baseline's label, where there are others."""
-    return " (baseline)" if i == baseline and count > 1 else ""
+    return " (baseline)" if row.change is None and len(rows) > 1 else ""
 
 
 def disturbed_tag(row: ComparisonRow) -> str:
@@ -314,7 +315,7 @@ def disturbed_tag(row: ComparisonRow) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
-def verdict(rows: Sequence[ComparisonRow], baseline: int = 0) -> str:
+def fastest_text(rows: Sequence[ComparisonRow]) -> str:
     """Which run is the fastest, by how much and how sure that is; or that none is.
 
     Runs whose steps hold different numbers of samples are compared by the sample.
@@ -333,6 +334,7 @@ def verdict(rows: Sequence[ComparisonRow], baseline: int = 0) -> str:
             "No run is faster than the baseline beyond the spread; the next is run "
             f"{best + 1} with {times}: {said}."
         )
+    baseline = next(i for i, row in enumerate(rows) if row.change is None)
     best = min(faster, key=lambda i: faster[i].new)
     found = faster[best]
     maybe = [i for i, r in enumerate(rows) if i not in (best, baseline) and head in r.maybe_best]

@@ -25,7 +25,7 @@ from kit.text import format_ms, format_ns, format_percent, safe_label, safe_term
 from kit.trace import KINDS, SyncPoint, Timeline
 from kit.widgets.base.tables import amount
 from kit.widgets.base.theme import COLORS, kind_color
-from kit.widgets.compare.data import ComparisonRow, baseline_tag, comparison_rows
+from kit.widgets.compare.data import ComparisonRow, baseline_tag
 
 __all__ = ["MAX_BARS", "MAX_STEPS", "MAX_SYNCS", "SOURCES", "comparison_columns"]
 
@@ -82,9 +82,7 @@ class _Strip:
     x_end: float  # of the whole axis, milliseconds
 
 
-def comparison_columns(
-    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
-) -> Columns:
+def comparison_columns(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> Columns:
     """Everything that the figure shows, as numpy columns, text and numbers; nothing of bokeh.
 
     At most `MAX_BARS` bars a run: those narrower than a pixel or so are merged with their
@@ -93,11 +91,7 @@ def comparison_columns(
 
     Keys: `bars`, `steps`, `syncs`, `tracks`, `titles` (columns), `axis`, `kinds`, `title`, `note`,
     `height` (pixels).
-
-    Raises:
-        SettingsError: there are no runs.
     """
-    rows = comparison_rows(runs, baseline, repeats)
     windows = [_window(run.timeline) for run in runs]
     x_end = _axis_end([w.ms(w.end) for w in windows])
     columns: Columns = {name: {} for name in SOURCES}
@@ -105,7 +99,7 @@ def comparison_columns(
     labels: list[str] = []
     y = 0.0
     for i, (run, window) in enumerate(zip(runs, windows, strict=True)):
-        tag = baseline_tag(i, baseline, len(runs))
+        tag = baseline_tag(rows[i], rows)
         title = _title_lines(i, run, rows[i], window, x_end, tag)
         top = y + _TITLE * len(title)
         lanes, end = _rows(run.timeline, top + _STEPS + _GAP)
@@ -364,11 +358,11 @@ def _title_lines(
         parts.append(f"goes on to {amount(window.ms(window.end))} ms →")
     number = f"{i + 1}  "
     label = safe_label(row.label, _MAX_LABEL - len(tag) - len(number)) + tag
-    lines = [*_wrapped(label.split(" · "), " · "), *_wrapped(parts, " · ")]
+    lines = [*_wrapped(label.split(" · ")), *_wrapped(parts)]
     return [(" " * len(number) if k else number) + line for k, line in enumerate(lines)]
 
 
-def _wrapped(parts: Sequence[str], between: str = "") -> list[str]:
+def _wrapped(parts: Sequence[str]) -> list[str]:
     """Lines that fit on a phone; a line ends between two parts, where there are several.
 
     No line ends between a number and its word, and in a part only where it is longer than a line.
@@ -379,7 +373,7 @@ def _wrapped(parts: Sequence[str], between: str = "") -> list[str]:
         else part.replace(" ", "\u00a0")
         for part in parts
     ]
-    lines = wrap(between.join(held), _MAX_LINE) or [""]
+    lines = wrap(" · ".join(held), _MAX_LINE) or [""]
     return [line.strip(" ·").replace("\u00a0", " ") for line in lines]
 
 
@@ -403,4 +397,4 @@ def _note(runs: Sequence[Run], windows: Sequence[_Window], columns: Columns) -> 
     steps = max(run.timeline.steps for run in runs)
     if steps > MAX_STEPS:
         notes.append(f"the first {MAX_STEPS} of {steps} traced steps")
-    return "\n".join(_wrapped(notes, " · "))
+    return "\n".join(_wrapped(notes))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from textwrap import wrap
 from typing import Any
 
@@ -56,7 +57,7 @@ from kit.widgets.compare.data import (
     comparison_cells,
     comparison_rows,
     disturbed_tag,
-    verdict,
+    fastest_text,
 )
 from kit.widgets.compare.strips import SOURCES, comparison_columns
 
@@ -91,23 +92,16 @@ _NOTE = (
 )
 
 
-def comparison_html(
-    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
-) -> str:
-    """The numbers of the runs as a table, and which one is the fastest.
-
-    Raises:
-        SettingsError: there are no runs, or no run has the number `baseline`.
-    """
-    rows = comparison_rows(runs, baseline, repeats)
+def comparison_html(rows: Sequence[ComparisonRow]) -> str:
+    """The numbers of the runs as a table, and which one is the fastest."""
     body = [
-        [_label(i, row, baseline_tag(i, baseline, len(runs))), *map(_cell, cells)]
+        [_label(i, row, baseline_tag(row, rows)), *map(_cell, cells)]
         for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True))
     ]
     heads = ("run", *(c.head for c in COLUMNS))
     made = table(heads, body, "l" + "r" * len(COLUMNS), widths=_WIDTHS, least_px=_LEAST_PX)
-    lead = f'<div style="margin-bottom:4px">{safe_html(verdict(rows, baseline), 400)}</div>'
-    star = f"{_STAR} {_BEST}. " if len(runs) > 1 else ""
+    lead = f'<div style="margin-bottom:4px">{safe_html(fastest_text(rows), 400)}</div>'
+    star = f"{_STAR} {_BEST}. " if len(rows) > 1 else ""
     unknown = " ?: not known, or there was nothing of it." if ">?<" in made else ""
     return section("Comparison", lead + made + sentence(star + _NOTE + unknown))
 
@@ -132,43 +126,37 @@ def _cell(cell: Cell) -> str:
     return f'<div style="white-space:nowrap">{text}</div>'
 
 
-def comparison_markdown(
-    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
-) -> str:
+def comparison_markdown(rows: Sequence[ComparisonRow]) -> str:
     """The table as Markdown, and which run is the fastest; nothing in it is HTML."""
-    rows = comparison_rows(runs, baseline, repeats)
     made = []
     for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
-        tag = baseline_tag(i, baseline, len(runs))
+        tag = baseline_tag(row, rows)
         texts = [safe_markdown(f"{c.text} ({c.note})" if c.note else c.text) for c in cells]
         made.append(
             [f"{i + 1}: {safe_markdown(row.label + disturbed_tag(row), 400)}{tag}"]
             + [f"**{t}**" if c.is_best else t for t, c in zip(texts, cells, strict=True)]
         )
     shown = markdown_table(["run", *(c.head for c in COLUMNS)], made)
-    marks = [f"In bold the {_BEST}; {_IN_PARENTHESES}."] if len(runs) > 1 else []
-    said = filter(None, [*marks, safe_markdown(verdict(rows, baseline), 1000)])
+    marks = [f"In bold the {_BEST}; {_IN_PARENTHESES}."] if len(rows) > 1 else []
+    said = filter(None, [*marks, safe_markdown(fastest_text(rows), 1000)])
     return "\n\n".join([shown, *said])
 
 
-def comparison_text(
-    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
-) -> str:
+def comparison_text(rows: Sequence[ComparisonRow]) -> str:
     """The table for a terminal: aligned, the best of each column with a `*`, the labels last."""
-    rows = comparison_rows(runs, baseline, repeats)
     heads = [wrap(c.head, _TEXT_HEAD) for c in COLUMNS]
     deep = max(map(len, heads))
     padded = [[""] * (deep - len(head)) + [f"{line} " for line in head] for head in heads]
     lines = [["", *(head[k] for head in padded), "run" * (k == deep - 1)] for k in range(deep)]
     for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
-        tag = baseline_tag(i, baseline, len(runs))
+        tag = baseline_tag(row, rows)
         label = row.label.replace("\u200b", "")  # which parts what a plot would take for a formula
         lines.append([str(i + 1), *map(_text_cell, cells), label + tag + disturbed_tag(row)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     widths[-1] = 0  # to the left, and as long as it is
     aligned = [" ".join(t.rjust(w) for t, w in zip(x, widths, strict=True)).rstrip() for x in lines]
-    marks = [f"* {_BEST}; {_IN_PARENTHESES}"] if len(runs) > 1 else []
-    return "\n".join([*aligned, *marks, *filter(None, [verdict(rows, baseline)])])
+    marks = [f"* {_BEST}; {_IN_PARENTHESES}"] if len(rows) > 1 else []
+    return "\n".join([*aligned, *marks, *filter(None, [fastest_text(rows)])])
 
 
 def _text_cell(cell: Cell) -> str:
@@ -176,15 +164,9 @@ def _text_cell(cell: Cell) -> str:
     return f"{cell.text}{note}{'*' if cell.is_best else ' '}"
 
 
-def comparison_figure(
-    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
-) -> figure:
-    """One strip for each run, all with one time axis; a new figure each time.
-
-    Raises:
-        SettingsError: there are no runs, or no run has the number `baseline`.
-    """
-    columns = comparison_columns(runs, baseline, repeats)
+def comparison_figure(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> figure:
+    """One strip for each run, all with one time axis; a new figure each time."""
+    columns = comparison_columns(runs, rows)
     axis = columns["axis"]
     plot = figure(
         x_range=Range1d(0, axis["x_end"], bounds=None),
@@ -304,25 +286,27 @@ class Comparison:
         object.__setattr__(self, "runs", tuple(self.runs))
         check_runs(self.runs, self.baseline)
 
+    @cached_property
+    def _rows(self) -> tuple[ComparisonRow, ...]:
+        return comparison_rows(self.runs, self.baseline, self.repeats)
+
     def rows(self) -> tuple[ComparisonRow, ...]:
         """The numbers of each run, in the order of `runs`."""
-        return comparison_rows(self.runs, self.baseline, self.repeats)
+        return self._rows
 
     def to_markdown(self) -> str:
         """The table as Markdown, for a report or an issue."""
-        return comparison_markdown(self.runs, self.baseline, self.repeats)
+        return comparison_markdown(self._rows)
 
     def view(self) -> View:
         """A widget of the table and the timelines; displaying the comparison shows one."""
-        text = HTML(
-            comparison_html(self.runs, self.baseline, self.repeats), layout=Layout(width="auto")
-        )
-        view = View([text, LivePlot(comparison_figure(self.runs, self.baseline, self.repeats))])
+        text = HTML(comparison_html(self._rows), layout=Layout(width="auto"))
+        view = View([text, LivePlot(comparison_figure(self.runs, self._rows))])
         view.said = repr(self)
         return view
 
     def __repr__(self) -> str:
-        return comparison_text(self.runs, self.baseline, self.repeats)
+        return comparison_text(self._rows)
 
     def _ipython_display_(self) -> None:
         self.view()._ipython_display_()

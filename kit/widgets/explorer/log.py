@@ -11,6 +11,7 @@ from kit.errors import SessionError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import format_count
+from kit.widgets.compare.data import comparison_rows
 from kit.widgets.compare.view import comparison_markdown
 
 __all__ = ["MAX_RUNS", "RunLog"]
@@ -79,7 +80,7 @@ class RunLog:
         """
         runs = self.runs
         text = _known(shown).to_markdown()
-        return text + (f"\n{comparison_markdown(runs)}\n" if len(runs) > 1 else "")
+        return text + (f"\n{comparison_markdown(comparison_rows(runs))}\n" if len(runs) > 1 else "")
 
 
 def _stamp(path: str) -> tuple[int, int] | None:

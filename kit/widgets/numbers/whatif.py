@@ -31,6 +31,7 @@ from kit.widgets.base.controls import bulk_slider, labelled, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
+from kit.widgets.compare.data import comparison_rows
 from kit.widgets.compare.view import comparison_figure
 from kit.widgets.timeline.view import apply_timeline, timeline_model, timeline_payload
 
@@ -122,7 +123,8 @@ def modelled_run(run: Run, prediction: Prediction) -> Run:
 def whatif_figure(run: Run, prediction: Prediction) -> figure:
     """The measured timeline and, under it and pale, the modelled one; a new figure each time."""
     predicted = replace(modelled_run(run, prediction), label="predicted")
-    plot = comparison_figure([replace(run, label=run.label or "measured"), predicted])
+    both = replace(run, label=run.label or "measured"), predicted
+    plot = comparison_figure(both, comparison_rows(both))
     plot.title.text = (
         f"measured ({run.timeline.origin}) and below it what was predicted "
         f"({prediction.timeline.origin}) - {safe_label(run.name, 24)}"

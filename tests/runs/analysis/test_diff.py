@@ -24,7 +24,7 @@ from kit.runs.run import KNOWN_FRACTION, Fused, Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.trace import Span, SyncPoint, Timeline, union_ns
-from kit.widgets.compare.data import comparison_rows, verdict
+from kit.widgets.compare.data import comparison_rows, fastest_text
 from kit.widgets.numbers.run_diff import run_diff_html
 from kit.workloads import mlp
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
@@ -203,7 +203,7 @@ def test_of_another_programs_trace_nothing_is_said_that_only_the_kit_knows() -> 
     assert not has_other_samples(run, trace)
     rows = comparison_rows([run, make_run(Settings(batch_size=4)), trace])
     assert [math.isnan(row.sample_ms) for row in rows] == [False, False, True]
-    assert verdict(rows).count("sample") == 0
+    assert fastest_text(rows).count("sample") == 0
     assert StepTimes([run, trace]).difference(0, 1).new == pytest.approx(trace.step_ms)
     assert best_of([trace]) == 0
 

@@ -13,17 +13,18 @@ import pytest
 import kit
 from kit.errors import Cancelled, SettingsError
 from kit.runs.change import median_run
+from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.widgets.compare.data import comparison_rows
 from kit.widgets.compare.view import (
-    comparison_columns,
     comparison_html,
     comparison_markdown,
     comparison_text,
 )
 from kit.widgets.memory.tables import variants_html
-from tests.factories import empty_run, make_run
+from tests.factories import empty_run, make_run, timed
+from tests.widgets.compare.drawn import columns_of
 
 QUICK = Settings(steps=3, warmup=2, batch_size=2, mode="lazy")
 CHECK = QUICK.replace(loss_scaling="dynamic, host check")
@@ -37,18 +38,18 @@ def test_a_comparison_takes_finished_runs_as_they_are(tmp_path: Path):
     assert [r.settings for r in made.runs] == [r.settings for r in runs]
     assert made.baseline == 1
     assert made.rows() == comparison_rows(runs, 1)
-    assert repr(made) == comparison_text(runs, 1)
-    assert made.to_markdown() == comparison_markdown(runs, 1)
+    assert repr(made) == comparison_text(comparison_rows(runs, 1))
+    assert made.to_markdown() == comparison_markdown(comparison_rows(runs, 1))
     assert kit.compare(runs[0]).runs == (runs[0],)
 
 
 def test_markdown_says_which_run_is_the_fastest_and_what_bold_and_parentheses_are():
     fast, slow = (replace(make_run(), step_times_ns=(ns,) * 12) for ns in (1_000_000, 2_000_000))
-    *_, marks, last = comparison_markdown([slow, fast]).split("\n\n")
+    *_, marks, last = comparison_markdown(comparison_rows([slow, fast])).split("\n\n")
     assert marks.startswith("In bold the best of its column")
     assert "in parentheses the quartiles of the steps, and half of the 95% interval" in marks
     assert last.startswith("Run 2 is the fastest: 1 ms a step")
-    assert comparison_markdown([slow]).count("\n") == 2
+    assert comparison_markdown(comparison_rows([slow])).count("\n") == 2
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_real_settings_are_run_and_their_waits_differ():
     losses = [r.loss for r in made.rows()]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-3)
     assert texts[-1].startswith("run 3 of 3")
-    columns = comparison_columns(made.runs)
+    columns = columns_of(made.runs)
     assert len(columns["syncs"]["x"]) == len(made.runs[0].timeline.syncs) > 0
     assert set(columns["syncs"]["run"]) == {1}
 
@@ -112,7 +113,7 @@ def test_a_jax_workload_has_its_own_baseline():
     made = kit.compare(jax_mlp, [QUICK.replace(mode="torch"), QUICK], progress=False)
     assert [r.label for r in made.rows()] == ["jax.jit (native)", "lazy"]
     assert not math.isnan(made.rows()[0].device_busy_fraction)
-    assert "jax.jit (native)" in comparison_html(made.runs)
+    assert "jax.jit (native)" in comparison_html(comparison_rows(made.runs))
 
 
 def test_repeats_take_turns_and_the_median_run_is_kept():
@@ -157,8 +158,18 @@ def test_cancelling_ends_a_comparison():
 def test_no_line_of_a_label_ends_between_a_number_and_its_word():
     runs = [make_run(Settings(bulk_forward=5, bulk_backward=k, batch_size=8)) for k in (2, 900)]
     runs[1] = replace(runs[1], settings=runs[1].settings.replace(loss_scaling="static"))
-    lines = [line.strip() for line in comparison_columns(runs)["titles"]["text"]]
+    lines = [line.strip() for line in columns_of(runs)["titles"]["text"]]
     assert any("2 backward" in line for line in lines)
     assert not any(line[-1].isdigit() and after[0].islower() for line, after in pairwise(lines))
-    assert ">2 backward</span>" in comparison_html(runs)
+    assert ">2 backward</span>" in comparison_html(comparison_rows(runs))
     assert ">2 backward</span>" in variants_html(runs)
+
+
+def test_a_disturbed_run_is_marked_with_the_reason_wherever_runs_are_compared():
+    busy = timed(8, 8, 8, conditions=Conditions(cores=2, others=1.3))
+    runs, why = [timed(10, 10, 10), busy], "disturbed: measured on a busy machine: others used 1.3"
+    for form in (comparison_html, comparison_markdown, comparison_text):
+        assert form(comparison_rows(runs)).count(why) == 1
+        assert "disturbed" not in form(comparison_rows(runs[:1]))
+    repeated = comparison_rows(runs[:1], repeats=[runs])
+    assert comparison_html(repeated).count(why) == 1  # one of its repeats

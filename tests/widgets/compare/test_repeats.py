@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from kit.runs.change import median_run, within_text
 from kit.text import format_ms
 from kit.widgets.base.tables import amount
-from kit.widgets.compare.data import comparison_rows, verdict
-from kit.widgets.compare.view import comparison_columns, comparison_text
+from kit.widgets.compare.data import comparison_rows, fastest_text
+from kit.widgets.compare.view import comparison_text
 from tests.factories import timed
 from tests.runs.test_turns import measured_at
+from tests.widgets.compare.drawn import columns_of
 
 
 def test_repeats_make_a_small_change_sure():
@@ -44,9 +45,9 @@ def test_table_sentence_and_titles_tell_one_number_whatever_the_repeats(
     assert (rows[0].step_ms, rows[1].step_ms) == (change.old, change.new)
     assert rows[1].ratio == pytest.approx(1 + change.amount)
     assert all(row.step_low_ms <= row.step_high_ms for row in rows)
-    said = comparison_text(runs, repeats=every)
+    said = comparison_text(comparison_rows(runs, repeats=every))
     assert f"\n2 {amount(change.new)} (" in re.sub(" +", " ", said)
-    titles = " ".join(comparison_columns(runs, repeats=every)["titles"]["text"])
+    titles = " ".join(columns_of(runs, repeats=every)["titles"]["text"])
     assert f"{format_ms(change.new)} a step" in titles
     assert within_text(*new, before="reruns: ") in " ".join(titles.split())
-    assert amount(change.new) in verdict(rows)
+    assert amount(change.new) in fastest_text(rows)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kit.trace import Span, Timeline
-from kit.widgets.compare.strips import comparison_columns
 from tests.factories import make_run
+from tests.widgets.compare.drawn import columns_of
 
 
 def test_the_name_of_a_step_on_the_device_has_the_room_before_the_next_one():
@@ -18,7 +18,7 @@ def test_the_name_of_a_step_on_the_device_has_the_room_before_the_next_one():
         Span("device steps", "second", "device step", 30, 90),
     ]
     run = replace(make_run(), timeline=Timeline.of(spans, (), "profiled"))
-    texts = comparison_columns([run])["texts"]
+    texts = columns_of([run])["texts"]
     room = {text: 1e6 * ms for text, ms in zip(texts["text"], texts["room"], strict=True)}
     assert room["first"] == pytest.approx(20)
     assert room["second"] == pytest.approx(60)

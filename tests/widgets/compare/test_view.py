@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from nbclient import NotebookClient
 
 from kit.runs.change import step_interval
-from kit.runs.conditions import Conditions
 from kit.runs.loss_scaling import LOSS_SCALING
 from kit.runs.run import Run
 from kit.runs.settings import STEP_MODES, Settings
@@ -27,17 +26,23 @@ from kit.text import format_ms
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.widgets.base.cards import headline_html
 from kit.widgets.base.theme import COLORS
-from kit.widgets.compare.data import COLUMNS, comparison_cells, comparison_rows, run_labels, verdict
+from kit.widgets.compare.data import (
+    COLUMNS,
+    comparison_cells,
+    comparison_rows,
+    fastest_text,
+    run_labels,
+)
 from kit.widgets.compare.strips import MAX_BARS, MAX_STEPS, MAX_SYNCS
 from kit.widgets.compare.view import (
     Comparison,
-    comparison_columns,
     comparison_figure,
     comparison_html,
     comparison_markdown,
     comparison_text,
 )
 from tests.factories import empty_run, make_run, one_span_run, timed
+from tests.widgets.compare.drawn import columns_of
 
 
 def _run(*spans: Any, syncs: Any = (), times: Any = (1_000_000,), settings: Any = None) -> Run:
@@ -137,8 +142,8 @@ def test_a_label_that_was_given_stands_first_and_files_and_times_tell_equal_ones
     assert run_labels(saved) == ["mine · bulked · a", "mine · bulked · b"]
     unknown = [f"mine · bulked · measurement {i}" for i in (1, 2)]
     assert run_labels([plain, before, plain]) == [unknown[0], "before · mine · bulked", unknown[1]]
-    assert "before · mine" in comparison_text([before, after])
-    assert "1: before · mine" in comparison_markdown([before, after])
+    assert "before · mine" in comparison_text(comparison_rows([before, after]))
+    assert "1: before · mine" in comparison_markdown(comparison_rows([before, after]))
     assert "before &amp;" in headline_html(replace(before, label="before & after"))
 
 
@@ -164,10 +169,10 @@ def test_what_the_spread_does_not_tell_from_the_best_is_no_best_and_hides_it():
     rows = comparison_rows([timed(20, 20.2), timed(10, 10.1), wild])
     assert not any(cells[0].is_best for cells in comparison_cells(rows))
     assert [COLUMNS[0].head in row.maybe_best for row in rows] == [True] * 3
-    said = verdict(rows)
+    said = fastest_text(rows)
     assert said.startswith("Run 2 is faster: 100 ms a step, ")
     assert said.endswith("The spread does not tell whether it is faster than run 3.")
-    known = verdict(comparison_rows([timed(20, 20.2), timed(8, 8.1), timed(7, 9, 10)]))
+    known = fastest_text(comparison_rows([timed(20, 20.2), timed(8, 8.1), timed(7, 9, 10)]))
     assert known.startswith("Run 2 is faster: 80.5 ms a step, 60% ± ")
     assert known.endswith("The spread does not tell whether it is faster than run 3.")
 
@@ -179,37 +184,37 @@ def test_where_all_read_the_same_or_one_is_known_nothing_is_best():
 
 
 def test_the_verdict_names_the_fastest_and_says_how_sure_that_is():
-    said = verdict(comparison_rows([timed(10, 10.1, 10), timed(8, 8.1, 8)]))
+    said = fastest_text(comparison_rows([timed(10, 10.1, 10), timed(8, 8.1, 8)]))
     assert said == "Run 2 is the fastest: 80 ms a step, 20% ± 3% less than the baseline, run 1."
-    three = verdict(comparison_rows([timed(10, 10.1), timed(8, 8.1), timed(8.1, 8.2)]))
+    three = fastest_text(comparison_rows([timed(10, 10.1), timed(8, 8.1), timed(8.1, 8.2)]))
     assert three.endswith("Within the spread as fast: run 3.")
-    assert verdict(comparison_rows([timed(1)])) == ""
-    assert verdict(comparison_rows([timed(1), empty_run()])) == ""
+    assert fastest_text(comparison_rows([timed(1)])) == ""
+    assert fastest_text(comparison_rows([timed(1), empty_run()])) == ""
 
 
 def test_noise_makes_no_run_the_fastest_and_has_no_star():
     rows = comparison_rows([timed(*(10, 10.4, 9.6) * 10), timed(*(9.9, 10.3, 9.5) * 10)])
-    assert verdict(rows) == (
+    assert fastest_text(rows) == (
         "No run is faster than the baseline beyond the spread; the next is run 2 with 99 against "
         f"100 ms a step: no change beyond the spread (−1% ± {rows[1].change.spread:.0%})."
     )
     assert [c.note for c in comparison_cells(rows)[1]][1].startswith("no change, ± ")
     assert not any(cells[0].is_best for cells in comparison_cells(rows))
     wide = comparison_rows([timed(9.3, 10, 10.7), timed(7.4, 8, 9)])
-    assert "maybe 20% ±" in verdict(wide)
-    assert "0.80× (maybe, ± 0." in comparison_text([timed(9.3, 10, 10.7), timed(7.4, 8, 9)])
-    wild = comparison_text([timed(1, 10, 90), timed(1, 5, 95)])
+    assert "maybe 20% ±" in fastest_text(wide)
+    assert "0.80× (maybe, ± 0." in comparison_text(wide)
+    wild = comparison_text(comparison_rows([timed(1, 10, 90), timed(1, 5, 95)]))
     assert "(maybe, may be off a hundredfold)" in wild
     single = comparison_rows(
         [replace(timed(1), step_times_ns=(t,)) for t in (20_000_000, 10_000_000)]
     )
-    assert "maybe 50% less: too few steps" in verdict(single)
+    assert "maybe 50% less: too few steps" in fastest_text(single)
 
 
 def test_other_batch_sizes_are_judged_by_the_sample():
     small = timed(4, 4, 4, settings=Settings(batch_size=4))
     large = timed(6, 6, 6, settings=Settings(batch_size=8))
-    said = verdict(comparison_rows([small, large]))
+    said = fastest_text(comparison_rows([small, large]))
     assert said == (
         "Run 2 is the fastest: 7.5 ms a sample, 25% ± 3% less than the baseline, run 1."
     )
@@ -220,15 +225,15 @@ def test_a_run_without_steps_does_not_change_what_the_others_are_judged_by():
     small = timed(4, 4, 4, settings=Settings(batch_size=4))
     large = timed(6, 6, 6, settings=Settings(batch_size=8))
     none = replace(small, step_times_ns=())
-    said = verdict(comparison_rows([small, large]))
-    assert verdict(comparison_rows([small, large, none])) == said
+    said = fastest_text(comparison_rows([small, large]))
+    assert fastest_text(comparison_rows([small, large, none])) == said
 
 
 def test_time_begins_at_each_runs_first_traced_step():
     early = ("device/0", "old", "kernel", 0, 1_500_000)
     step = ("host/main", "step 0", "step", 1_000_000, 3_000_000)
     run = _run(early, step, syncs=[SyncPoint(2_000_000, 500_000, "item", "a.py:1")])
-    columns = comparison_columns([run])
+    columns = columns_of([run])
     (bar,) = _of_run(columns, "bars", 0)
     assert (bar["left_ms"], bar["right_ms"], bar["busy_ms"]) == (0.0, 0.5, 0.5)
     assert (columns["steps"]["left_ms"], columns["steps"]["right_ms"]) == ([0.0], [2.0])
@@ -237,17 +242,17 @@ def test_time_begins_at_each_runs_first_traced_step():
 
 def test_all_strips_share_one_axis_that_ends_with_the_longest():
     runs = [make_run(seed=i, steps=i + 2) for i in range(3)]
-    columns = comparison_columns(runs)
+    columns = columns_of(runs)
     ends = [int(r.timeline.stop_ns.max() - r.timeline.intervals(kind="step")[0, 0]) for r in runs]
     assert columns["axis"]["x_end"] == pytest.approx(max(ends) / 1e6)
-    figure = comparison_figure(runs)
+    figure = comparison_figure(runs, comparison_rows(runs))
     assert (figure.x_range.start, figure.x_range.end) == (0, columns["axis"]["x_end"])
 
 
 def test_the_title_of_a_strip_says_where_a_rerun_is_to_be_expected():
     runs = [timed(8, 8.1, 8), timed(10), empty_run()]
     runs[1] = replace(runs[1], step_times_ns=(100_000_000,))
-    told = " ".join(comparison_columns(runs)["titles"]["text"])
+    told = " ".join(columns_of(runs)["titles"]["text"])
     low, high = step_interval(runs[0])
     assert f"80 ms a step (reruns: {format_ms(low)} to {format_ms(high)})" in told
     assert "100 ms a step (reruns: ± unknown)" in told
@@ -258,7 +263,7 @@ def test_no_line_of_a_strips_title_is_wider_than_a_phone():
     settings = Settings(mode="lazy", loss_scaling="dynamic, host check", bulk_backward=4)
     runs = [make_run(settings, steps=3), make_run(steps=3)]
     runs = [replace(run, step_times_ns=(1_000_000, 9_000_000)) for run in runs]
-    lines = comparison_columns(runs)["titles"]["text"]
+    lines = columns_of(runs)["titles"]["text"]
     assert "very unequal: 1 ms to 9 ms" in " ".join(map(str.strip, lines))
     assert max(len(line) for line in lines) <= 46
 
@@ -270,7 +275,7 @@ def test_a_run_that_is_far_slower_goes_on_beyond_the_axis_and_says_so():
             ("host/main", "step 0", "step", 0, stop), ("host/main", "forward", "record", 0, stop)
         )
 
-    columns = comparison_columns([lasting(1), lasting(1), lasting(100)])
+    columns = columns_of([lasting(1), lasting(1), lasting(100)])
     assert columns["axis"]["x_end"] == 4
     titles = columns["titles"]["text"]
     assert ["goes on to 100 ms" in line for line in titles] == [False] * (len(titles) - 1) + [True]
@@ -280,7 +285,7 @@ def test_a_run_that_is_far_slower_goes_on_beyond_the_axis_and_says_so():
 @pytest.mark.parametrize("kernels", [40, 3000])
 def test_a_strip_has_few_bars_and_they_hold_all_of_the_devices_time(kernels: int):
     run = make_run(kernels=kernels, steps=MAX_STEPS)
-    bars = _of_run(comparison_columns([run]), "bars", 0)
+    bars = _of_run(columns_of([run]), "bars", 0)
     assert len(bars) <= MAX_BARS
     assert sum(b["count"] for b in bars) == (run.timeline.kind != KINDS.index("step")).sum()
     device = [b for b in bars if b["color"] == COLORS["kernel"]]
@@ -296,7 +301,7 @@ times = st.lists(
 def test_the_device_row_is_the_union_of_its_lanes(kernels: list[tuple[int, int, int]]):
     step = ("host/main", "step 0", "step", 0, 3100)
     run = _run(step, *((f"device/{d}", "k", "kernel", a, a + n) for a, n, d in kernels))
-    bars = _of_run(comparison_columns([run]), "bars", 0)
+    bars = _of_run(columns_of([run]), "bars", 0)
     busy = _covered(run, "kernel")
     assert sum(b["busy_ms"] for b in bars) == pytest.approx(busy.sum() / 1e6)
     drawn = np.zeros(len(busy), bool)
@@ -313,16 +318,16 @@ def test_what_interrupts_recording_is_painted_after_it():
         ("host/main", "forward", "record", 0, 100),
         ("host/main", "item", "wait", 40, 60),
     )
-    colors = comparison_columns([run])["bars"]["color"]
+    colors = columns_of([run])["bars"]["color"]
     assert colors == [COLORS["forward"], COLORS["wait"]]
 
 
 def test_host_threads_have_rows_of_their_own_and_many_share_one():
     step = ("host/main", "step 0", "step", 0, 100)
     few = _run(step, ("host/loader", "batch", "input", 0, 50), ("device/0", "k", "kernel", 0, 9))
-    assert comparison_columns([few])["axis"]["labels"] == ["host", "loader", "device"]
+    assert columns_of([few])["axis"]["labels"] == ["host", "loader", "device"]
     many = _run(step, *((f"host/thread {i}", "x", "input", i, i + 1) for i in range(9)))
-    labels = comparison_columns([many])["axis"]["labels"]
+    labels = columns_of([many])["axis"]["labels"]
     assert labels == ["host", "thread 0", "thread 1", "more threads", "device"]
 
 
@@ -332,7 +337,7 @@ def test_steps_as_the_device_had_them_are_not_device_work():
         ("device/0", "k", "kernel", 10, 20),
         ("device steps", "step 0", "device step", 10, 90),
     )
-    columns = comparison_columns([run])
+    columns = columns_of([run])
     assert columns["axis"]["labels"] == ["host", "device", "its steps"]
     kernels = [b for b in _of_run(columns, "bars", 0) if b["kind"] == "kernel"]
     assert sum(b["busy_ms"] for b in kernels) == pytest.approx(10 / 1e6)
@@ -341,7 +346,7 @@ def test_steps_as_the_device_had_them_are_not_device_work():
 
 def test_only_the_first_steps_and_the_longest_waits_are_drawn():
     run = make_run(steps=MAX_STEPS + 3)
-    columns = comparison_columns([run])
+    columns = columns_of([run])
     assert len(columns["steps"]["left_ms"]) == MAX_STEPS
     assert f"the first {MAX_STEPS} of {MAX_STEPS + 3}" in columns["note"]
     lines = columns["note"].split("\n")
@@ -350,7 +355,7 @@ def test_only_the_first_steps_and_the_longest_waits_are_drawn():
     assert max(columns["bars"]["right_ms"]) <= columns["steps"]["right_ms"][-1]
     waits = [SyncPoint(i, i, "item") for i in range(MAX_SYNCS + 50)]
     busy = _run(("host/main", "step 0", "step", 0, 1000), syncs=waits)
-    columns = comparison_columns([busy])
+    columns = columns_of([busy])
     x = columns["syncs"]["x"]
     assert [round(1e6 * v) for v in x] == list(range(50, MAX_SYNCS + 50))
     note = columns["note"].replace("\n", " ")
@@ -359,12 +364,12 @@ def test_only_the_first_steps_and_the_longest_waits_are_drawn():
 
 def test_the_title_says_where_the_timelines_come_from():
     recorded = replace(empty_run(), timeline=Timeline.of([], origin="modelled"))
-    assert "(profiled)" in comparison_columns([make_run(), make_run()])["title"]
-    assert "(profiled, modelled)" in comparison_columns([make_run(), recorded])["title"]
+    assert "(profiled)" in columns_of([make_run(), make_run()])["title"]
+    assert "(profiled, modelled)" in columns_of([make_run(), recorded])["title"]
 
 
 def test_the_legend_has_the_kinds_that_are_drawn():
-    legend = comparison_figure([make_run()]).select_one(Legend)
+    legend = comparison_figure([make_run()], comparison_rows([make_run()])).select_one(Legend)
     labels = [item.label.value for item in legend.items]
     assert labels == ["forward", "backward", "update", "input", "plan", "lower", "compile",
                       "dispatch", "wait (sync)", "kernel"]  # fmt: skip
@@ -381,10 +386,10 @@ SETS = {
 
 @pytest.mark.parametrize("runs", SETS.values(), ids=SETS)
 def test_every_form_is_made_and_nothing_hostile_is_markup(runs: list[Run]):
-    html = comparison_html(runs)
+    html = comparison_html(comparison_rows(runs))
     assert html.count("<tr") == len(runs) + 1
-    page = file_html(comparison_figure(runs), INLINE)
-    markdown = comparison_markdown(runs)
+    page = file_html(comparison_figure(runs, comparison_rows(runs)), INLINE)
+    markdown = comparison_markdown(comparison_rows(runs))
     for text in (html, markdown):
         assert "<script" not in text.replace("&lt;script", "")
     assert "alert('kit')</script>" not in page
@@ -392,19 +397,19 @@ def test_every_form_is_made_and_nothing_hostile_is_markup(runs: list[Run]):
     shown = markdown.partition("\n\n")[0].splitlines()
     cells = [len(line.replace("\\|", "").split("|")) for line in shown]
     assert cells == [len(COLUMNS) + 3] * (len(runs) + 2)
-    lines = comparison_text(runs).splitlines()
+    lines = comparison_text(comparison_rows(runs)).splitlines()
     assert sum(line.lstrip().startswith(f"{i + 1} ") for i in range(len(runs)) for line in lines)
     assert all(line.isprintable() for line in lines)
-    json.dumps(comparison_columns(runs), allow_nan=False)
+    json.dumps(columns_of(runs), allow_nan=False)
 
 
 def test_a_torch_run_has_no_worker_row():
-    labels = comparison_columns(SETS["torch"])["axis"]["labels"]
+    labels = columns_of(SETS["torch"])["axis"]["labels"]
     assert labels == ["host", "device", "host", "worker", "device"]
 
 
 def test_twelve_strips_do_not_overlap():
-    columns = comparison_columns(SETS["twelve"])
+    columns = columns_of(SETS["twelve"])
     tops, bottoms = columns["tracks"]["top"], columns["tracks"]["bottom"]
     assert all(above < top for above, top in zip(bottoms[:-1], tops[1:], strict=True))
     assert len(columns["titles"]["y"]) >= 12
@@ -439,12 +444,3 @@ def test_outside_of_a_kernel_a_view_is_made_too():
     made = Comparison((make_run(), make_run(Settings(mode="lazy"))))
     assert "Comparison" in made.view().children[0].value
     assert made._repr_mimebundle_()["text/plain"] == repr(made)
-
-
-def test_a_disturbed_run_is_marked_with_the_reason_wherever_runs_are_compared():
-    busy = timed(8, 8, 8, conditions=Conditions(cores=2, others=1.3))
-    runs, why = [timed(10, 10, 10), busy], "disturbed: measured on a busy machine: others used 1.3"
-    for form in (comparison_html, comparison_markdown, comparison_text):
-        assert form(runs).count(why) == 1
-        assert "disturbed" not in form(runs[:1])
-    assert comparison_html(runs[:1], repeats=[runs]).count(why) == 1  # one of its repeats
