@@ -15,21 +15,20 @@ from typing import Any
 from jax.extend import source_info_util
 
 from kit.files import in_packages
-from kit.runtime.recording.bulk import Frame, Site
+from kit.runtime.recording.bulk import NOWHERE, Frame, Site
 from kit.runtime.recording.sites import callers, format_site, is_kits, is_users
 
 __all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of"]
 
 _LINE = re.compile(r"^(.+?):(\d+)(?::\d+)? \(.*\)$")
 _TRANSFORMATION = re.compile(r"[a-zA-Z_]+\(|\)")
-_NOWHERE: Site = ("", 0)
 DEEP = 200  # frames that are looked at
 
 
 def frame_of(source: Any, outer: Frame, names: str) -> Frame:
     """The frame of an equation; `outer` is that of the call that it was found in."""
     site, via = _pick(_lines(source))
-    if site == _NOWHERE or (not is_users(site[0]) and outer[0] != _NOWHERE):
+    if site == NOWHERE or (not is_users(site[0]) and outer[0] != NOWHERE):
         site, via = outer[0], outer[1]
     return site, via, scope_of(names)
 
@@ -46,11 +45,11 @@ def _pick(lines: Iterable[Site]) -> tuple[Site, str]:
 
     If all are in libraries, the innermost: better some place than none.
     """
-    first: Site = _NOWHERE
+    first: Site = NOWHERE
     for site in lines:
         if is_users(site[0]):
-            return site, "" if first == _NOWHERE else _via(first)
-        if first == _NOWHERE and not is_kits(site[0]):
+            return site, "" if first == NOWHERE else _via(first)
+        if first == NOWHERE and not is_kits(site[0]):
             first = site
     return first, ""
 

@@ -20,7 +20,7 @@ from kit.jax.arguments import host_array
 from kit.jax.callbacks import as_traced
 from kit.jax.places import frame_of, names_of, phases_of
 from kit.jax.text import body_of, context_of, literal, primitive_text, shown
-from kit.runtime.recording.bulk import Frame, Op, Value
+from kit.runtime.recording.bulk import NOWHERE, Frame, Op, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.stream import Stream
 from kit.runtime.recording.template import HOLE
@@ -29,7 +29,6 @@ from kit.runtime.session.session import Session
 
 __all__ = ["Bound", "Equation", "Program", "is_without_numbers", "key_kind", "numbers_aval"]
 
-_NOWHERE: Frame = (("", 0), "", "")
 _PLACING = ("sharding_constraint", "device_put")  # say where arrays are: here is one device
 
 
@@ -133,7 +132,7 @@ class _Flattener:
         known: dict[Any, Any] = dict(zip(jaxpr.invars, range(self.places), strict=True))
         # constants are numbered from -1 down until it is known how many there are
         known |= {v: self._constant(c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True)}
-        self._walk(jaxpr, known, _NOWHERE, "")
+        self._walk(jaxpr, known, (NOWHERE, "", ""), "")
         told = [v for v in jaxpr.outvars if not is_without_numbers(v.aval)]
         self._finish([self._place(self._atom(v, known)) for v in told])
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import SettingsError
-from kit.runtime.recording.bulk import Site
+from kit.runtime.recording.bulk import NOWHERE, Site
 from kit.runtime.recording.sites import format_site, level_of_user, line_of_frame
 from kit.threads import read_stacks, start_thread
 
@@ -108,7 +108,7 @@ def _brought(session: Session, bring: Callable[[], Any]) -> Iterator[tuple[Any, 
 def _line_of(thread: threading.Thread) -> Site:
     """The user's line that a thread is at: for `read_stacks`."""
     frame = sys._current_frames().get(thread.ident or 0)
-    return ("", 0) if frame is None else line_of_frame(frame)
+    return NOWHERE if frame is None else line_of_frame(frame)
 
 
 def prefetched(batches: Iterator[Any], depth: int) -> Generator[Any]:

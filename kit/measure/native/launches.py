@@ -18,9 +18,9 @@ from itertools import takewhile
 from typing import Any
 
 from kit.measure.native.events import ancestors, begins_in, is_outermost
-from kit.measure.native.lines import NOWHERE, Lines, SeenNode, SeenOp
+from kit.measure.native.lines import Lines, SeenNode, SeenOp
 from kit.measure.native.match import FREE, match
-from kit.runtime.recording.bulk import Site
+from kit.runtime.recording.bulk import NOWHERE, Site
 from kit.runtime.recording.sites import format_site
 from kit.text import format_share
 from kit.trace.host import ENGINE

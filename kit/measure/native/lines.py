@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kit.ir import Aval
 from kit.measure.base.loading import noted
 from kit.measure.native.places import Place
-from kit.runtime.recording.bulk import Site
+from kit.runtime.recording.bulk import NOWHERE, Site
 from kit.runtime.recording.sites import callers, format_site, is_users
 from kit.runtime.session.interrupts import postponed
 from kit.threads import in_forked_children
@@ -26,7 +26,7 @@ from kit.torch.tensors.places import outside_torch
 from kit.torch.tensors.private import private
 from kit.trace.imported import NOT_AN_ARRAY
 
-__all__ = ["NOWHERE", "Lines", "ModuleNames", "SeenNode", "SeenOp", "is_compiled_here"]
+__all__ = ["Lines", "ModuleNames", "SeenNode", "SeenOp", "is_compiled_here"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _LOADER = _TORCH + os.path.join("utils", "data", "dataloader.py")
@@ -35,7 +35,6 @@ _CALL = "_call_impl"  # the function of a module's that runs its `forward`
 _AUTOGRAD = _TORCH + os.path.join("autograd", "graph.py")
 _ENGINE = "_engine_run_backward"  # what a backward pass calls on the CPU has this frame around it
 _MOST_OPS = 1_000_000  # of one step that are kept
-NOWHERE: Site = ("", 0)
 
 
 @dataclass(frozen=True, slots=True)

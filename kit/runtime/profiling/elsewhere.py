@@ -30,7 +30,7 @@ from typing import Literal
 import numpy as np
 
 from kit.errors import EngineError, but_of_handlers, suppressed
-from kit.runtime.recording.bulk import Site
+from kit.runtime.recording.bulk import NOWHERE, Site
 from kit.runtime.recording.sites import (
     format_site,
     is_torchs,
@@ -71,7 +71,7 @@ class Look:
     at_ns: int
     cpu_ns: int  # processor time that it has had so far
     waits: bool  # for something that is not Python's lock
-    site: Site = ("", 0)  # the user's line; ("", 0): none, as in the kit's own code
+    site: Site = NOWHERE  # the user's line; nowhere: as in the kit's own code
     queued_ns: int = 0  # time in which it had no core, so far; -1 where nobody tells
     held_ns: int = 0  # time in which the looks may have held it up, so far
     call: Literal["", "lock", "other"] = ""  # of the system, that it waits in; "": it is ready
@@ -220,7 +220,7 @@ def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
             left -= now.at_ns - before.at_ns - sum(stop - start for start, stop in inside)
         if left < SHORT_NS:
             continue
-        site = seen.site if seen.call or before.site == now.site else ("", 0)
+        site = seen.site if seen.call or before.site == now.site else NOWHERE
         if seen.in_read or (seen.call and seen.is_kits):
             continue
         found += _laid(inside, left, site, is_early=seen is before and bool(seen.call))
@@ -326,7 +326,7 @@ class _Looking:
     def _at_work(self) -> Look:
         """What the thread sees of itself: a sleep just after or before this is seen whole."""
         cpu_ns = time.clock_gettime_ns(self._clock)  # type: ignore[attr-defined, unused-ignore]
-        return Look(time.perf_counter_ns(), cpu_ns, False, ("", 0), self._queued(), self._held_ns)
+        return Look(time.perf_counter_ns(), cpu_ns, False, NOWHERE, self._queued(), self._held_ns)
 
     def _look_on(self) -> None:
         # It closes the files itself: an interrupt may end the wait for this thread.
@@ -358,7 +358,7 @@ class _Looking:
         self._held_ns += (at - woken_ns) * is_held
         self._looks.append(
             Look(
-                *(at, cpu, waits, site or ("", 0), queued, self._held_ns),
+                *(at, cpu, waits, site or NOWHERE, queued, self._held_ns),
                 kind if call.isdigit() else "",
                 is_late,
                 seen_ns,

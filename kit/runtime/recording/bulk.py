@@ -23,6 +23,7 @@ from kit.runtime.engine.operations import Operation, Variable
 
 __all__ = [
     "LISTED_REFERENCES",
+    "NOWHERE",
     "Bulk",
     "Cell",
     "Cut",
@@ -39,6 +40,7 @@ __all__ = [
 
 _Recorded = tuple["Op", list["Value"], "Frame", list[float], list["Value"]]
 Site = tuple[str, int]  # file name, line
+NOWHERE: Site = ("", 0)  # the line is not known
 Frame = tuple[Site, str, str]  # the user's site, the library site under it ("" if none), scope
 
 

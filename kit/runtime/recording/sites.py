@@ -14,7 +14,7 @@ from typing import Any
 
 from kit.files import in_packages
 from kit.notebook import notebook_shell
-from kit.runtime.recording.bulk import Site
+from kit.runtime.recording.bulk import NOWHERE, Site
 
 __all__ = [
     "KIT",
@@ -61,11 +61,11 @@ def _cell_number(path: str) -> int | None:
 
 
 def site_of(function: Any) -> Site:
-    """The line where a function begins; ("", 0) of what is no function of Python's."""
+    """The line where a function begins; `NOWHERE` of what is no function of Python's."""
     while isinstance(function, partial):
         function = function.func
     code = getattr(unwrap(function), "__code__", None)
-    return ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
+    return NOWHERE if code is None else (code.co_filename, code.co_firstlineno)
 
 
 def line_of(error: BaseException) -> str:
@@ -86,9 +86,9 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def here() -> Site:
-    """The line of the user's that this is called from; ("", 0) if only libraries call."""
+    """The line of the user's that this is called from; `NOWHERE` if only libraries call."""
     around = ((f.f_code.co_filename, f.f_lineno) for f in callers(sys._getframe(1)))
-    return next((site for site in around if is_users(site[0])), ("", 0))
+    return next((site for site in around if is_users(site[0])), NOWHERE)
 
 
 def level_of_user() -> int:
@@ -98,10 +98,10 @@ def level_of_user() -> int:
 
 
 def line_of_frame(frame: Any) -> Site:
-    """The user's line that a frame is at or was called from; ("", 0) if the kit called it."""
+    """The user's line that a frame is at or was called from; `NOWHERE` if the kit called it."""
     frame = not_a_librarys(frame)
     if frame is None or is_kits(frame.f_code.co_filename):
-        return "", 0
+        return NOWHERE
     return frame.f_code.co_filename, frame.f_lineno
 
 

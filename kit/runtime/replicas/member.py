@@ -8,7 +8,7 @@ from weakref import ref
 
 from kit.errors import note
 from kit.runtime.engine.operations import Operation
-from kit.runtime.recording.bulk import Bulk, Cell, Cut, Frame, Op, Origin, Task, Value
+from kit.runtime.recording.bulk import NOWHERE, Bulk, Cell, Cut, Frame, Op, Origin, Task, Value
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.streams import ThreadStreams
 from kit.runtime.steps.stepper import Stepper
@@ -16,7 +16,6 @@ from kit.runtime.steps.stepper import Stepper
 __all__ = ["Member", "Place", "note_replica"]
 
 Place = tuple[str, Frame]  # the phase, and where in the program
-_UNKNOWN: Frame = (("", 0), "", "")
 
 
 class Member:
@@ -52,7 +51,7 @@ class Member:
         if place is None or not (
             self._issuer.executor.is_tracing or self._stepper.mode == "replay"
         ):
-            return phase, _UNKNOWN
+            return phase, (NOWHERE, "", "")
         site, via, scope = place.sync_frame()
         return phase, (site, via, scope or name)
 

@@ -16,7 +16,7 @@ from weakref import ref
 import torch
 
 from kit.files import in_packages
-from kit.runtime.recording.bulk import Frame, Site
+from kit.runtime.recording.bulk import NOWHERE, Frame, Site
 from kit.runtime.recording.sites import is_kits, is_shipped_step, is_standard
 from kit.torch.tensors.private import private
 
@@ -27,7 +27,6 @@ _STANDARD = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 MANY = 100_000  # forward ops whose places are remembered for their backward
 _THREADS = sys.modules["threading"].__file__  # every thread begins there
-_NOWHERE: Site = ("", 0)
 _graph_task_id = private("torch._C._current_graph_task_id")
 _autograd_node = private("torch._C._current_autograd_node")
 _sequence = private("torch._C._autograd._get_sequence_nr")
@@ -46,9 +45,9 @@ class ProgramPlace:
         self._made: dict[int, Frame] = {}  # sequence number of a forward op -> where it was
         self._made_before: dict[int, Frame] = {}
         self._number = -1
-        self._last: Frame = (_NOWHERE, "", "")
+        self._last: Frame = (NOWHERE, "", "")
         self._records: dict[str, bool] = {}  # whether an op may be said to be in this file
-        self.caller: Site = _NOWHERE  # the line in another thread that this one works for
+        self.caller: Site = NOWHERE  # the line in another thread that this one works for
 
     def mark_step(self) -> None:
         """A new step begins forward."""
@@ -76,7 +75,7 @@ class ProgramPlace:
             return self._backward_frame()
         known = self._records
         frame: Any = sys._getframe(3)
-        site = _NOWHERE
+        site = NOWHERE
         while frame is not None:
             name = frame.f_code.co_filename
             user = known.get(name)
@@ -86,7 +85,7 @@ class ProgramPlace:
                 site = (name, frame.f_lineno)
                 break
             frame = frame.f_back
-        if site is _NOWHERE:
+        if site is NOWHERE:
             site = self.caller
         found = self._last = (site, "", self.scope)
         number = _sequence() - 1
@@ -100,7 +99,7 @@ class ProgramPlace:
     def sync_frame(self) -> Frame:
         """The user's line, and the line of a library that it called, if that did it."""
         site, via = outside_torch(sys._getframe(1))
-        return self.caller if site is _NOWHERE else site, via, self.scope
+        return self.caller if site is NOWHERE else site, via, self.scope
 
     def _backward_frame(self) -> Frame:
         node = _autograd_node()
@@ -148,19 +147,19 @@ def outside_torch(frame: Any) -> tuple[Site, str]:
     A library is what is installed, torch and Python's own modules among it: a metric or a logger
     that reads a number is not where the user can do something.
     """
-    via, library = "", _NOWHERE
+    via, library = "", NOWHERE
     while frame is not None:
         name, line = frame.f_code.co_filename, frame.f_lineno
         if _is_outside(name):
             path = _installed(name)
             if not path:
                 return (name, line), via
-            if library is _NOWHERE:
+            if library is NOWHERE:
                 library, via = (name, line), via or f"{path}:{line}"
         elif not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
             via = f"torch/{name.removeprefix(_TORCH).replace(os.sep, '/')}:{line}"
         frame = frame.f_back
-    return (_NOWHERE, via) if library is _NOWHERE else (library, "")
+    return (NOWHERE, via) if library is NOWHERE else (library, "")
 
 
 def _is_outside(name: str) -> bool:
