@@ -42,14 +42,15 @@ __all__ = [
 ]
 
 # Kernels of libraries that communicate: NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, torch's symmetric
-# memory, gloo, MPI, UCC; DeepEP and MORI, for experts' tokens; all-reduces of TensorRT-LLM, which
-# FlashInfer has, too, and of quickreduce; and what XLA calls its collectives: by the op, or by the
-# primitive of jax that asked for it.
+# memory, gloo, MPI, UCC; DeepEP and MORI, for experts' tokens; all-reduces and exchanges of tokens
+# of TensorRT-LLM, which FlashInfer has, too; quickreduce; and what XLA calls its collectives: by the
+# op, or by the primitive of jax that asked for it.
 _LIBRARY = re.compile(
     r"(void )?(nccl|rccl|mscclKernel|oneccl|hccl|nvshmem|gloo:|mpi:|ucc:|nccl:)"
     r"|.*(ncclKernel|ncclDevKernel|(one|two)_?[sS]hot_?[aA]ll_?[rR]educe|multimem_|cross_device_reduce)"
     r"|(void )?[\w:]*(\b(intra|inter)node(_ll)?::(cached_)?(dispatch|combine|notify)"
-    r"|\bEp(Dispatch|Combine)(Intra|Inter)Node|allreduce_fusion_kernel|allreduce_prototype_)"
+    r"|\bEp(Dispatch|Combine)(Intra|Inter)Node|allreduce_fusion_kernel|allreduce_prototype_"
+    r"|\bmoe(AllToAll|A2ADispatch|A2ACombine)Kernel\b)"
     r"|(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)"
     r"(-start|-done)?(\.\d+)*$"
     r"|(unreduced_)?(psum|pmax|pmin|ppermute|pbroadcast|psend|precv|all_gather|reduce_scatter"

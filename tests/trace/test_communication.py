@@ -65,6 +65,10 @@ def test_each_instant_of_the_steps_is_counted_once(kernels, steps):
         ("void deep_ep::intranode::cached_notify_combine<8>(void**, int*)", ""),
         ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16>(int4*)", ""),
         ("mori::moe::EpCombineInterNodeV1Kernel<hip_bfloat16>", ""),
+        ("tensorrt_llm::kernels::moeAllToAllKernel(tensorrt_llm::kernels::MoeEpW)", "all_to_all"),
+        ("void flashinfer::fused_moe_impl::moeAllToAllKernel<2, false>(Kernel)", "all_to_all"),
+        ("void tensorrt_llm::_v1::kernels::moe_comm::moeA2ADispatchKernel<8, true>(int*)", ""),
+        ("void tensorrt_llm::kernels::moe_comm::moeA2ACombineKernel<__half>(Pointers)", ""),
         ("quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half>>", "all_reduce"),
         (
             "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<8>",
@@ -84,7 +88,7 @@ def test_kernels_of_libraries_that_communicate_are_known(name: str, operation: s
      "void cub::DeviceReduceByKeyKernel<cub::DispatchReduceByKey<long*>>",
      "void deep_ep::internode::get_dispatch_layout<256>(long const*)",
      "hipLaunchKernel", "void gatherTopK", "broadcast_in_dim.4", "scatter.1", "psum_of_mine.3",
-     "all_gather_fusion.1"],
+     "all_gather_fusion.1", "tensorrt_llm::kernels::moe_comm::moeA2APrepareCombineKernel<4>"],
 )  # fmt: skip
 def test_kernels_that_compute_do_not_communicate(name: str):
     assert not communicates(name)
