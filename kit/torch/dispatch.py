@@ -8,7 +8,6 @@ The way of one op: `KitTensor.__torch_dispatch__`, `Dispatcher.dispatch`, the re
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable
 from sys import getrefcount
@@ -29,6 +28,7 @@ from kit.torch.ops.schema import Recipe, has_static_floats
 from kit.torch.ops.stand_ins import stand_ins
 from kit.torch.scaling.fused import HOOKS_OF_ALL
 from kit.torch.tensors.buffer import View
+from kit.torch.tensors.containers import mapped
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import is_lifted
 from kit.torch.tensors.tape import Tape
@@ -142,17 +142,8 @@ class Dispatcher:
             value = result.ref.read(tape)
             new = fresh(value)
             return result if new is value else wrap(tape, new, result.spec)
-        if isinstance(result, dict):
-            items = {key: self.renew(item, fresh) for key, item in result.items()}
-            if type(result) is dict:
-                return items
-            renewed = copy.copy(result)  # of a class of its own, such as a model's output
-            for key, item in items.items():
-                renewed[key] = item
-            return renewed
-        if isinstance(result, list | tuple):
-            each = [self.renew(item, fresh) for item in result]
-            return type(result)(*each) if hasattr(result, "_fields") else type(result)(each)
+        if isinstance(result, dict | list | tuple):
+            return mapped(result, lambda item: self.renew(item, fresh), anew=True)
         return result
 
     def value_of(self, thing: Any) -> Value | None:

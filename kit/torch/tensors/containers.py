@@ -46,14 +46,15 @@ def mapped(item: Any, change: Callable[[Any], Any], *, anew: bool = False) -> An
     made = list(map(change, values))
     if all(map(is_, made, values)):
         return copy(item) if anew and not isinstance(item, tuple) else item
-    if isinstance(item, dict):
+    if isinstance(item, dict | list):
         changed = copy(item)  # of its own class, such as a ModelOutput, with all that it is beside
-        for key, value in zip(list(item), made, strict=True):
+        keys = range(len(item)) if isinstance(item, list) else list(item)
+        for key, value in zip(keys, made, strict=True):
             changed[key] = value
         return changed
     if isinstance(item, tuple) and hasattr(item, "_fields"):
         return type(item)(*made)
-    if isinstance(item, list | tuple):
+    if isinstance(item, tuple):
         with suppress(TypeError):  # a class that takes its items one by one; torch makes a list too
             return type(item)(made)
         return made

@@ -33,6 +33,13 @@ class Output(OrderedDict[str, Any]):
         return self[name]
 
 
+class Both(list[Any]):
+    """It takes its items one by one."""
+
+    def __init__(self, double: torch.Tensor, given: torch.Tensor) -> None:
+        self.extend((double, given))
+
+
 class Holder:
     def __init__(self, double: torch.Tensor) -> None:
         self.double = double
@@ -93,20 +100,20 @@ def test_what_a_step_keeps_is_of_that_step_and_the_reason_names_it(what: str) ->
     assert any(f"the step keeps {said} as self.kept" in why for why in stepper.reasons)
 
 
-@pytest.mark.parametrize("kind", [Pair, Output])
+@pytest.mark.parametrize("kind", [Pair, Output, Both])
 def test_a_result_keeps_its_class(kind: Any) -> None:
     def run(session: Any) -> Any:
         trainer, found = Trainer(session), []
 
         def step() -> Any:
             y, x = trainer.step()
-            return Pair(y, x) if kind is Pair else Output(double=y, given=x)
+            return Output(double=y, given=x) if kind is Output else kind(y, x)
 
         for _ in range(STEPS):
             made = session.run_step(step)
             assert type(made) is kind
             found.append(made)
-        return [(made.double.tolist(), made.given.tolist()) for made in found]
+        return [[x.tolist() for x in (made.values() if kind is Output else made)] for made in found]
 
     replayed, recorded, stepper = replayed_and_recorded(run)
     assert replayed == recorded
