@@ -123,31 +123,18 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     device = _device(run, sites)
     no_device = 0.0 if says_device(run.timeline) else math.nan  # of a line that recorded nothing
     waits, elsewhere, own = _waits(run), _elsewhere(run), away_by_line(run, "own")
-    found = []
     nothing = dict.fromkeys(PHASES, 0.0 if run.graphs else math.nan)
-    for i, site in enumerate(sites.names):
-        wait, syncs, idle, causes = waits.pop(site, (0.0, 0.0, 0.0, ()))
-        parts = {phase: float(record[k, i]) / 1e6 for k, phase in enumerate(PHASES)}
-        if site and not run.graphs:
-            parts = nothing
-        found.append(
-            LineCost(
-                site,
-                parts,
-                float(device[i]) / 1e6,
-                wait,
-                syncs,
-                idle,
-                causes,
-                sites.nodes[site],
-                elsewhere.pop(site, 0.0),
-                own.pop(site, 0.0),
-            )
-        )
-    for site in dict.fromkeys([*waits, *elsewhere, *own]):
-        wait, syncs, idle, causes = waits.get(site, (0.0, 0.0, 0.0, ()))
+    number = {site: i for i, site in enumerate(sites.names)}
+    found = []
+    for site in dict.fromkeys([*sites.names, *waits, *elsewhere, *own]):
+        parts, device_ms = nothing, no_device
+        if (i := number.get(site)) is not None:
+            device_ms = float(device[i]) / 1e6
+            if run.graphs or not site:
+                parts = {phase: float(record[k, i]) / 1e6 for k, phase in enumerate(PHASES)}
+        waited = waits.get(site, (0.0, 0.0, 0.0, ()))
         away = elsewhere.get(site, 0.0), own.get(site, 0.0)
-        found.append(LineCost(site, nothing, no_device, wait, syncs, idle, causes, (), *away))
+        found.append(LineCost(site, parts, device_ms, *waited, sites.nodes.get(site, ()), *away))
     rows = _in_order([row for row in found if row.nodes or row.total_ms or row.syncs])
     return rows.with_note(run.doubt)
 
