@@ -13,7 +13,6 @@ settings or by `kit.bulk(...)` is stronger. 0 and 1 both mean one op a segment, 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,25 +82,24 @@ def check_bulk_size(name: str, size: Any) -> int:
     return int(size)
 
 
-def sizes_from_environment(environ: Mapping[str, str] | None = None) -> BulkSizes:
+def sizes_from_environment() -> BulkSizes:
     """The default sizes of now; `origin` names the variables that are set.
 
     Raises:
         SettingsError: a variable holds something that is not a number; it is named.
     """
-    given = os.environ if environ is None else environ
-    both = _number(given, _MAX, DEFAULT_BULK)
-    forward, backward = _number(given, f"{_MAX}_FWD", both), _number(given, f"{_MAX}_BWD", both)
-    if not _number(given, _TRAIN, 1):
+    both = _number(_MAX, DEFAULT_BULK)
+    forward, backward = _number(f"{_MAX}_FWD", both), _number(f"{_MAX}_BWD", both)
+    if not _number(_TRAIN, 1):
         forward = backward = 1
-    inference = UNLIMITED if _number(given, _INFERENCE, 1) else 1
+    inference = UNLIMITED if _number(_INFERENCE, 1) else 1
     names = (_TRAIN, _INFERENCE, _MAX, f"{_MAX}_FWD", f"{_MAX}_BWD")
-    said = ", ".join(f"{name}={given[name]}" for name in names if given.get(name, "").strip())
+    said = ", ".join(f"{n}={os.environ[n]}" for n in names if os.environ.get(n, "").strip())
     return BulkSizes(max(forward, 1), max(backward, 1), inference, said or "defaults")
 
 
-def _number(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name, "").strip()
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
     if not text:
         return default
     if not text.isdecimal():

@@ -158,10 +158,10 @@ def test_without_a_session_it_says_where_to_put_it() -> None:
 def test_unset_variables_fall_back_as_in_mxnet(
     environ: dict[str, str], sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = sizes_from_environment(environ)
-    assert (found.forward, found.backward, found.inference) == sizes
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
+    found = sizes_from_environment()
+    assert (found.forward, found.backward, found.inference) == sizes
     made = kit.Settings()  # they are live: read whenever settings are made
     assert (made.bulk_forward, made.bulk_backward, made.bulk_inference) == sizes
     assert kit.Settings(bulk_forward=77).bulk_forward == 77
@@ -170,9 +170,10 @@ def test_unset_variables_fall_back_as_in_mxnet(
     assert ("in the environment: KIT_" in said) == any(v.strip() for v in environ.values())
 
 
-def test_a_variable_that_is_no_number_is_named() -> None:
+def test_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KIT_BULK_MAX_NODE_TRAIN_FWD", "many")
     with pytest.raises(SettingsError, match=r"KIT_BULK_MAX_NODE_TRAIN_FWD must be.*'many'"):
-        sizes_from_environment({"KIT_BULK_MAX_NODE_TRAIN_FWD": "many"})
+        sizes_from_environment()
 
 
 def test_inference_is_one_segment_and_training_after_it_is_not() -> None:
