@@ -8,6 +8,7 @@ from typing import Any
 import traitlets
 from ipywidgets import (
     HTML,
+    Button,
     Checkbox,
     Dropdown,
     GridBox,
@@ -49,7 +50,15 @@ _FIRST = {
     "width": "auto",
 }
 
-__all__ = ["Controls", "FittedSettings", "bulk_slider", "labelled", "slider_grid"]
+__all__ = [
+    "Controls",
+    "FittedSettings",
+    "bulk_slider",
+    "button",
+    "labelled",
+    "model_slider",
+    "slider_grid",
+]
 
 Options = list[tuple[str, Any]]  # (what is shown, value)
 
@@ -251,11 +260,19 @@ _MAKERS: dict[str, Callable[[Knob, Any], Any]] = {
 }
 
 
+def model_slider(options: Options, value: Any) -> SelectionSlider:
+    """A slider that answers while it is dragged, for views that run nothing."""
+    return SelectionSlider(options=options, value=value, layout=Layout(width="auto"))
+
+
 def bulk_slider(value: int) -> SelectionSlider:
-    """A slider over the bulk sizes that answers while it is dragged, for views that run nothing."""
-    return SelectionSlider(
-        options=_bulk_stops(value), value=min(value, UNLIMITED), layout=Layout(width="auto")
-    )
+    """The same over the bulk sizes."""
+    return model_slider(_bulk_stops(value), min(value, UNLIMITED))
+
+
+def button(text: str, tip: str, **more: Any) -> Button:
+    """A button as wide as its text; `more`: traits of it."""
+    return Button(description=text, tooltip=tip, layout=Layout(width="auto"), **more)
 
 
 def slider_grid(sliders: Sequence[Any], *, least_px: int = 220) -> GridBox:

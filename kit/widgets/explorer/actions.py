@@ -6,10 +6,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ipywidgets import HTML, Button, FloatProgress, HBox, Layout
+from ipywidgets import HTML, FloatProgress, HBox, Layout
 
 from kit.errors import but_of_handlers
 from kit.text import safe_html
+from kit.widgets.base.controls import button
 from kit.widgets.base.tables import FONT, MUTED, failure_html
 from kit.widgets.numbers.advice import AGAIN
 
@@ -26,12 +27,12 @@ class ActionBar(HBox):
         on_cancel: Callable[[], None],
         on_save: Callable[[], None],
     ) -> None:
-        self.run = _button(AGAIN, "measure the current settings once more", "info")
-        self.cancel = _button("Cancel", "stop the run in progress; the picture stays")
+        self.run = button(AGAIN, "measure the current settings once more", button_style="info")
+        self.cancel = button("Cancel", "stop the run in progress; the picture stays")
         said = "write all runs so far to report.html, or report_2.html where that is another's"
-        self.save = _button("Save report", said)
-        for button, act in ((self.run, on_run), (self.cancel, on_cancel), (self.save, on_save)):
-            button.on_click(lambda _, act=act: act())
+        self.save = button("Save report", said)
+        for pressed, act in ((self.run, on_run), (self.cancel, on_cancel), (self.save, on_save)):
+            pressed.on_click(lambda _, act=act: act())
         self.progress = FloatProgress(min=0.0, max=1.0, layout=Layout(width="140px", margin="0"))
         self.status = HTML(layout=Layout(flex="1 1 240px", min_width="0", margin="0"))
         self.announcer = HTML()  # the status for screen readers, without each step of the way
@@ -110,7 +111,3 @@ class FailureBox(HTML):
 def status_html(text: str) -> str:
     """A line of quiet text."""
     return f'<div style="font:12px/1.4 {FONT};color:{MUTED}">{safe_html(text, 1000)}</div>'
-
-
-def _button(text: str, tip: str, style: str = "") -> Button:
-    return Button(description=text, tooltip=tip, button_style=style, layout=Layout(width="auto"))

@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Any
 
 import traitlets
-from ipywidgets import Button, Dropdown, HBox, Layout, Text
+from ipywidgets import Dropdown, HBox, Layout, Text
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import DEFAULT_BULK
 from kit.runs.loss_scaling import ON_DEVICE
 from kit.runs.settings import Settings
-from kit.widgets.base.controls import FittedSettings, labelled
+from kit.widgets.base.controls import FittedSettings, button, labelled
 from kit.widgets.base.flag import Flag
 from kit.widgets.explorer.actions import FailureBox
 from kit.widgets.explorer.link import Link
@@ -92,11 +92,12 @@ class HistoryBar(HBox):
         self.text = Text(
             continuous_update=False, placeholder="the defaults", layout=Layout(width="auto")
         )
-        self.reset = _button("Reset", "back to the settings that the explorer began with")
-        self.undo = _button("Undo", "the settings before (Ctrl+Z)", "kit-undo")
-        self.redo = _button("Redo", "the settings that were undone (Ctrl+Shift+Z)", "kit-redo")
+        self.reset = button("Reset", "back to the settings that the explorer began with")
+        self.undo = button("Undo", "the settings before (Ctrl+Z)").add_class("kit-undo")
+        said = "the settings that were undone (Ctrl+Shift+Z)"
+        self.redo = button("Redo", said).add_class("kit-redo")
         said = "this view as one text: settings, range of time, selection and open groups"
-        self.copy = _button("Copy link", said, "kit-copy-link")
+        self.copy = button("Copy link", said).add_class("kit-copy-link")
         self.link = Text(disabled=False, layout=Layout(width="auto"))
         self.link.add_class("kit-link")
         self.shared = labelled("link to this view, for an explorer of the same step", self.link)
@@ -187,10 +188,3 @@ class HistoryBar(HBox):
             self._choose(chosen)
             if mark:
                 self._failure.guard(partial(self._link.look, looked))
-
-
-def _button(text: str, tip: str, name: str = "") -> Button:
-    button = Button(description=text, tooltip=tip, layout=Layout(width="auto"))
-    if name:
-        button.add_class(name)
-    return button

@@ -13,6 +13,7 @@ from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.run import Run
 from kit.text import capital, safe_html
 from kit.widgets.base.closing import close_widget
+from kit.widgets.base.controls import button
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, section, sentence
@@ -103,18 +104,14 @@ class AdviceView(View):
             texts = {AGAIN: {}}
         before = self.buttons.children
         self.buttons.children = [self._button(text, change) for text, change in texts.items()]
-        for button in before:
-            close_widget(button)
+        for old in before:
+            close_widget(old)
 
     def _button(self, text: str, change: Mapping[str, Any]) -> Button:
-        button = Button(
-            description=text,
-            tooltip=f"measure with {change_text(change) or 'the same settings'}",
-            layout=Layout(width="auto"),
-            style={"font_family": FONT},
-        )
-        button.on_click(lambda _: self._try(change))
-        return button
+        tip = f"measure with {change_text(change) or 'the same settings'}"
+        made = button(text, tip, style={"font_family": FONT})
+        made.on_click(lambda _: self._try(change))
+        return made
 
     def _try(self, change: Mapping[str, Any]) -> None:
         assert self._on_try is not None, "buttons are made only with `on_try`"

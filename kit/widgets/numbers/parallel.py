@@ -21,12 +21,12 @@ from bokeh.models import (
     Span,
 )
 from bokeh.plotting import figure
-from ipywidgets import HTML, Layout, SelectionSlider
+from ipywidgets import HTML
 
 from kit.errors import SettingsError
 from kit.runs.gradients import Backward, Link, ParallelStep, best_buckets, predict_parallel
 from kit.text import check_number, check_whole_number, format_bytes, format_count, format_ns
-from kit.widgets.base.controls import labelled, slider_grid
+from kit.widgets.base.controls import labelled, model_slider, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
@@ -132,15 +132,15 @@ class ParallelView(View):
         chosen = bucket_mb * 1e6 or sizes[len(sizes) // 2]
         first = link or Link()
         self._first = (first, devices, chosen)  # of what was measured
-        self.bulk = _slider([(str(k), k) for k in bulk_sizes(backward)], backward.ops)
-        self.bucket = _slider([(format_bytes(s), s) for s in sizes], chosen)
-        self.latency = _slider(
+        self.bulk = model_slider([(str(k), k) for k in bulk_sizes(backward)], backward.ops)
+        self.bucket = model_slider([(format_bytes(s), s) for s in sizes], chosen)
+        self.latency = model_slider(
             [(f"{t:g} µs", t) for t in _with(LATENCIES_US, first.latency_us)], first.latency_us
         )
-        self.speed = _slider(
+        self.speed = model_slider(
             [(f"{s:g} GB/s", s) for s in _with(SPEEDS_GB, first.gb_per_s)], first.gb_per_s
         )
-        self.devices = _slider([(str(n), n) for n in _with(DEVICES, devices)], devices)
+        self.devices = model_slider([(str(n), n) for n in _with(DEVICES, devices)], devices)
         self.text, self.error = HTML(), HTML()
         self.curve = ColumnDataSource()
         self.lanes = ColumnDataSource(name="parallel lanes")
@@ -253,7 +253,3 @@ class ParallelView(View):
 
 def _with(offered: tuple[Any, ...], value: Any) -> list[Any]:
     return sorted({*offered, value})
-
-
-def _slider(options: list[tuple[str, Any]], value: Any) -> SelectionSlider:
-    return SelectionSlider(options=options, value=value, layout=Layout(width="auto"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import traitlets
 from bokeh.plotting import figure
-from ipywidgets import HTML, Checkbox, Layout, SelectionSlider
+from ipywidgets import HTML, Checkbox, Layout
 
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, error_of, step_text
@@ -27,7 +27,7 @@ from kit.text import format_ms, format_percent, safe_html, safe_label, safe_term
 from kit.trace import SyncPoint
 from kit.trace.timeline import Place
 from kit.widgets.base import tables
-from kit.widgets.base.controls import bulk_slider, labelled, slider_grid
+from kit.widgets.base.controls import bulk_slider, labelled, model_slider, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
@@ -140,11 +140,6 @@ def whatif_figure(run: Run, prediction: Prediction) -> figure:
     return plot
 
 
-def _speed_slider() -> SelectionSlider:
-    stops = [(f"{s:g} x", s) for s in SPEEDS]
-    return SelectionSlider(options=stops, value=1.0, layout=Layout(width="auto"))
-
-
 def _without_box(sync: SyncPoint) -> Checkbox:
     text = f"without {sync.cause} at {sync.site or sync.via or 'an unknown line'}"
     return Checkbox(
@@ -176,7 +171,8 @@ class WhatIfView(View):
         self.prediction = self._model.answer(Question(run.settings))
         forward, backward = run.settings.bulk_sizes
         self.forward, self.backward = bulk_slider(forward), bulk_slider(backward)
-        self.speed, self.host_speed = _speed_slider(), _speed_slider()
+        stops = [(f"{s:g} x", s) for s in SPEEDS]
+        self.speed, self.host_speed = model_slider(stops, 1.0), model_slider(stops, 1.0)
         self.is_loading_ahead = Checkbox(
             value=run.settings.prefetch > 0, indent=False, layout=Layout(width="auto"),
             description="batches are loaded beside the step",
