@@ -15,10 +15,10 @@ from kit.text import safe_html
 from kit.widgets.base.tables import FONT, INK, LINE, MUTED, PANEL
 from kit.widgets.base.theme import KEPT
 
-__all__ = ["PAIR_PX", "pair_html"]
+__all__ = ["INKS", "PAIR_PX", "pair_html"]
 
 _MORE = {"rewired": " (reads other values)"}
-_COLORS = {"changed": "#c98a12", "rewired": "#8a63d2", "added": "#1f8f55", "removed": "#d9482b"}
+INKS = {"changed": "#c98a12", "rewired": "#8a63d2", "added": "#1f8f55", "removed": "#d9482b"}
 _WIDTH, _HEIGHT, _STEP, _GAP, _MARGIN = 252, 34, 50, 40, 30  # of a box, between rows, columns, edge
 PAIR_PX = 500  # with less, its texts could not be read
 _MOST_TEXT = 34  # characters of a line in a box
@@ -28,7 +28,7 @@ def pair_html(before: Graph, now: Graph) -> str:
     """The picture, with one line below it that says what its colours mean."""
     diff = before.diff(now)
     ops = [row for row in diff.rows if diff.is_op(row)]
-    kinds = [kind for kind in _COLORS if any(row.kind == kind for row in ops)]
+    kinds = [kind for kind in INKS if any(row.kind == kind for row in ops)]
     first = next((n for n, row in enumerate(ops) if row.kind != "same"), -1)
     left = _column(
         before, {row.left: n for n, row in enumerate(ops) if row.left >= 0}, (ops, first), 0
@@ -40,7 +40,7 @@ def pair_html(before: Graph, now: Graph) -> str:
     said = ", ".join(f"{sum(row.kind == k for row in ops)} {k}" for k in kinds)
     legend = " ".join(
         f'<span style="white-space:nowrap;margin-right:12px"><span aria-hidden="true" '
-        f'style="display:inline-block;width:10px;height:10px;border:2px solid {_COLORS[k]};'
+        f'style="display:inline-block;width:10px;height:10px;border:2px solid {INKS[k]};'
         f'border-radius:3px;vertical-align:-2px;{KEPT}"></span> {k}{_MORE.get(k, "")}</span>'
         for k in kinds
     )
@@ -94,20 +94,20 @@ def _arrow(x: float, side: int, source: int, target: int) -> str:
 
 def _box(graph: Graph, n: int, place: tuple[float, int], kind: str, *, is_first: bool) -> str:
     node, x, y = graph.nodes[n], place[0], _top(place[1])
-    color = _COLORS.get(kind, LINE)
+    color = INKS.get(kind, LINE)
     attrs = ", ".join(f"{name}={value}" for name, value in node.attrs)
     types = ", ".join(map(str, node.avals[:2]))
     told = f"{types} {attrs}" if attrs else types
     short = told if len(told) <= _MOST_TEXT else f"{told[: _MOST_TEXT - 1]}…"
     where = f" at {node.site}" if node.site else ""
     tint = f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6" fill="{color}33"/>'
-    how = f"{kind}: " * (kind in _COLORS)
+    how = f"{kind}: " * (kind in INKS)
     title = f"<title>{safe_html(f'{how}{node.op} {told}{where}', 400)}</title>"
     rect = (
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6" '
-        f'style="fill:{PANEL};stroke:{color}" stroke-width="{2.5 if kind in _COLORS else 1}"/>'
+        f'style="fill:{PANEL};stroke:{color}" stroke-width="{2.5 if kind in INKS else 1}"/>'
     )
-    tone = INK if kind in _COLORS else MUTED
+    tone = INK if kind in INKS else MUTED
     middle = x + _WIDTH / 2
     name = _text(middle, y + 13, short_op(node.op), 12, tone, "600")
     if is_first:

@@ -31,19 +31,15 @@ from kit.widgets.base.tables import (
     table,
 )
 from kit.widgets.graph.diff import Side, sides
-from kit.widgets.graph.pair import PAIR_PX, pair_html
+from kit.widgets.graph.pair import INKS, PAIR_PX, pair_html
 from kit.widgets.graph.view import GraphView
 
 __all__ = ["CompileView", "changes_html", "compiles_html", "diff_html", "recompiles_html"]
 
 MAX_ROWS = 20
 _MAX_CHOICES = 256  # a session keeps the graphs of as many compiles
-_BACKGROUND = {
-    "changed": "#f2c14e33",
-    "rewired": "#8a63d233",
-    "added": "#1f8f5533",
-    "removed": "#d9482b33",
-}
+MAX_DIFF_ROWS = 60  # of the two columns of a diff
+_AROUND = 2  # equal nodes that are shown before and after one that differs
 _WORD = {"first": "first time", "op": "another op", "inputs": "rewired", "cut": "other length",
          "kept": "other results", "aliasing": "other sharing",
          "checks": "other checks", "precision": "other precision",
@@ -114,11 +110,11 @@ def _row(c: Compile) -> list[str]:
     return [f"{c.step:,}", safe_html(c.phase), why, where, f"{c.ms:,.0f}{disk}"]
 
 
-def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
+def diff_html(diff: GraphDiff) -> str:
     """Two aligned columns, old left and new right, around what differs; a third says how."""
     if diff.is_empty:
         return sentence("The two graphs are the same.")
-    shown = diff.near(context)[:limit]
+    shown = diff.near(_AROUND)[:MAX_DIFF_ROWS]
     cell = f"padding:2px 6px;vertical-align:top;font:12px/1.4 {MONO};overflow-wrap:anywhere"
     body, last = "", -1
     for i in shown:
@@ -128,9 +124,9 @@ def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
                 f"{format_count(i - last - 1, 'equal node')}</td></tr>"
             )
         row = diff.rows[i]
-        color = _BACKGROUND.get(row.kind, "transparent")
+        ground = f"{INKS[row.kind]}33" if row.kind in INKS else "transparent"
         sides = "".join(
-            f'<td style="{cell};text-align:left;background:{color if text else "transparent"}">'
+            f'<td style="{cell};text-align:left;background:{ground if text else "transparent"}">'
             f"{safe_html(text, 200)}</td>"
             for text in (row.left_text, row.right_text)
         )

@@ -39,10 +39,8 @@ _PARTS = re.compile(r"(?<=::|[a-z]_)(?=\w)")  # where a long name of a kernel go
 _LEAST_PX = 700  # with less, a cell's text would lie over the next cell
 
 
-def kernels_drawn(
-    run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX_ROWS
-) -> tuple[str, list[Selection]]:
-    """The `limit` kernels that had most of the device's time, and the sums of all.
+def kernels_drawn(run: Run, ceilings: Ceilings | None = None) -> tuple[str, list[Selection]]:
+    """The `MAX_ROWS` kernels that had most of the device's time, and the sums of all.
 
     With the HTML comes what each of its rows stands for: the nodes that the kernel computes.
 
@@ -57,7 +55,7 @@ def kernels_drawn(
     heads = ("kernel", "computes", "runs", f"ms{each}", "share",
              "moved", "GB/s", "GFLOP/s", "of best")  # fmt: skip
     widths = _WIDTHS if ceilings is None else _BEST_WIDTHS
-    cells = [_row(row, steps, rows[0].kernel.share) for row in rows[:limit]]
+    cells = [_row(row, steps, rows[0].kernel.share) for row in rows[:MAX_ROWS]]
     cells.append(_total(rows, steps))
     cells = [row[: len(widths)] for row in cells]
     note = (
@@ -66,9 +64,11 @@ def kernels_drawn(
         "computes, so shares add up to 100%. Bytes and arithmetic are modelled from "
         "the shapes of the graph, rates are over the time in which the kernel ran."
     )
-    if len(rows) > limit:
-        rest = sum(row.kernel.share for row in rows[limit:])
-        note += not_shown(len(rows) - limit, "kernel", f" with {format_percent(rest)} of the time")
+    if len(rows) > MAX_ROWS:
+        rest = sum(row.kernel.share for row in rows[MAX_ROWS:])
+        note += not_shown(
+            len(rows) - MAX_ROWS, "kernel", f" with {format_percent(rest)} of the time"
+        )
     if ceilings is not None:
         note += (
             f" Measured at best on this device: {amount(ceilings.gb_s)} GB/s, "
@@ -78,7 +78,7 @@ def kernels_drawn(
     if any("?" in row for row in cells):
         note += " ?: not known."
     links = Links(run)
-    picks = [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows[:limit]]
+    picks = [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows[:MAX_ROWS]]
     align = "ll" + "r" * (len(widths) - 2)
     body = table(heads[: len(widths)], cells, align, widths=widths, has_total=True,
                  attributes=[*starmap(row_attributes, enumerate(picks))],

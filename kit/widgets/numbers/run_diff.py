@@ -39,8 +39,8 @@ _NOTE = (
 )
 
 
-def run_diff_html(diff: RunDiff, *, limit: int = MAX_ROWS) -> str:
-    """The step and its settings, then what changed most in each part, `limit` rows each."""
+def run_diff_html(diff: RunDiff) -> str:
+    """The step and its settings, then what changed most in each part, `MAX_ROWS` rows each."""
     old, new = (safe_html(label, 80) for label in diff.labels)
     changed = "".join(
         f"<div>{safe_html(name)}: {safe_html(a, 80)} → <b>{safe_html(b, 80)}</b></div>"
@@ -49,10 +49,10 @@ def run_diff_html(diff: RunDiff, *, limit: int = MAX_ROWS) -> str:
     head = f"<b>{old}</b> → <b>{new}</b>{changed}{_doubt(diff)}"
     parts = [
         section("What changed", sentence(head) + _table([diff.step])),
-        *(_section(title, rows, limit, diff.doubt) for title, rows in diff.sections),
-        _nodes("Got slower", diff.slower, limit),
-        _nodes("Appeared", diff.appeared, limit),
-        _nodes("Vanished", diff.vanished, limit),
+        *(_section(title, rows, diff.doubt) for title, rows in diff.sections),
+        _nodes("Got slower", diff.slower),
+        _nodes("Appeared", diff.appeared),
+        _nodes("Vanished", diff.vanished),
         _unchanged(diff),
         sentence(_NOTE),
     ]
@@ -80,14 +80,14 @@ def _conditions(diff: RunDiff) -> list[tuple[str, object, object]]:
     return found
 
 
-def _section(title: str, rows: Sequence[Change], limit: int, doubt: str) -> str:
+def _section(title: str, rows: Sequence[Change], doubt: str) -> str:
     """The rows that changed; of the others, how many, and why. "" if none has changed."""
     changed = [row for row in rows if row.is_changed]
     if not changed:
         return ""
-    said = not_shown(len(changed) - limit, "changed row")
+    said = not_shown(len(changed) - MAX_ROWS, "changed row")
     said += "".join(f" {safe_html(rest, 400)}." for rest in rest_texts(rows, doubt))
-    return section(title, _table(changed[:limit]) + sentence(said))
+    return section(title, _table(changed[:MAX_ROWS]) + sentence(said))
 
 
 def _unchanged(diff: RunDiff) -> str:
@@ -110,13 +110,13 @@ def _table(rows: Sequence[Change]) -> str:
     )
 
 
-def _nodes(title: str, rows: Sequence[NodeChange], limit: int) -> str:
+def _nodes(title: str, rows: Sequence[NodeChange]) -> str:
     if not rows:
         return ""
-    cells = [_node(n) for n in rows[:limit]]
+    cells = [_node(n) for n in rows[:MAX_ROWS]]
     heads = (format_count(len(rows), "node"), "old ms", "new ms", "change")
     made = table(heads, cells, "lrrr", widths=_WIDTHS, least_px=_LEAST_PX)
-    return section(title, made + sentence(not_shown(len(rows) - limit, "node")))
+    return section(title, made + sentence(not_shown(len(rows) - MAX_ROWS, "node")))
 
 
 def _node(n: NodeChange) -> list[str]:

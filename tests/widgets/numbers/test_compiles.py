@@ -15,6 +15,7 @@ from kit.runs.compiles import Compile, change_of
 from kit.runs.run import Run
 from kit.widgets.base.selection import NOTHING, Selection
 from kit.widgets.numbers.compiles import (
+    MAX_DIFF_ROWS,
     CompileView,
     GraphPair,
     changes_html,
@@ -87,17 +88,19 @@ def test_a_diff_shows_both_sides_and_equal_graphs_say_so() -> None:
 
 def test_a_diff_that_is_cut_says_how_many_nodes_are_not_shown() -> None:
     leaf = Node("input", (), (), (F,))
-    old, new = (
-        Graph(
-            (leaf, *(Node("aten.add", ((0, 0),), (("arg1", f"{i}{x}"),), (F,)) for i in range(9)))
-        )
-        for x in "ab"
-    )
-    diff = old.diff(new)
-    many = sum(row.kind != "same" for row in diff.rows)
-    assert f"{many - 4} more differing nodes are not shown" in diff_html(diff, limit=5, context=1)
-    assert "1 more differing node is not shown" in diff_html(diff, limit=many, context=1)
-    assert "not shown" not in diff_html(diff)
+
+    def diff(ops: int) -> GraphDiff:
+        """Of two graphs whose ops all differ; the leaf is shown, too."""
+        old, new = (
+            Graph((leaf, *(replace(leaf, op="aten.add", inputs=((0, 0),),
+                                   attrs=(("arg1", f"{i}{x}"),)) for i in range(ops))))
+            for x in "ab"
+        )  # fmt: skip
+        return old.diff(new)
+
+    assert "9 more differing nodes are not shown" in diff_html(diff(MAX_DIFF_ROWS + 8))
+    assert "1 more differing node is not shown" in diff_html(diff(MAX_DIFF_ROWS))
+    assert "not shown" not in diff_html(diff(MAX_DIFF_ROWS - 1))
 
 
 def test_the_view_offers_the_diff_of_each_recompile_and_follows_the_session() -> None:

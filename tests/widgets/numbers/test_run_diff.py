@@ -12,7 +12,7 @@ from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.widgets.base.change import BETTER, WORSE
-from kit.widgets.numbers.run_diff import RunDiffView, run_diff_html
+from kit.widgets.numbers.run_diff import MAX_ROWS, RunDiffView, run_diff_html
 from tests.factories import empty_run, make_run, one_span_run
 
 
@@ -67,7 +67,7 @@ def test_what_no_kernel_computes_has_no_change() -> None:
 
 def test_a_long_list_says_how_much_is_not_shown() -> None:
     diff = diff_runs(make_run(scopes=3), make_run(scopes=9, seed=1))
-    assert f"Not shown: {len(diff.appeared) - 2:,} nodes." in run_diff_html(diff, limit=2)
+    assert f"Not shown: {len(diff.appeared) - MAX_ROWS:,} nodes." in run_diff_html(diff)
 
 
 def test_a_strangers_text_is_text() -> None:
