@@ -83,6 +83,14 @@ def test_a_logger_that_reads_a_number_is_the_users_line_through_the_logger() -> 
     assert sync.via.startswith("logging/__init__.py:")
 
 
+def test_a_file_that_is_named_like_contextlib_is_the_users() -> None:
+    code = compile("\nx.item()", "my_contextlib_tests/train.py", "exec")
+    with open_session() as session:
+        exec(code, {"x": torch.ones((), device="kit")})
+        (sync,) = session.syncs
+    assert sync.site == "train.py:2"
+
+
 def test_repr_of_a_pending_tensor_runs_nothing() -> None:
     with open_session() as session:
         x = torch.ones(2, 3, device="kit") * 2.5

@@ -7,6 +7,7 @@ The first two are private, see `kit/torch/tensors/private.py`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import sysconfig
@@ -26,7 +27,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STANDARD = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib")})
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 MANY = 100_000  # forward ops whose places are remembered for their backward
-_THREADS = sys.modules["threading"].__file__  # every thread begins there
+# What Python puts between two others, and where every thread begins.
+_BETWEEN = {"<string>", contextlib.__file__, sys.modules["threading"].__file__}
 _graph_task_id = private("torch._C._current_graph_task_id")
 _autograd_node = private("torch._C._current_autograd_node")
 _sequence = private("torch._C._autograd._get_sequence_nr")
@@ -163,9 +165,8 @@ def outside_torch(frame: Any) -> tuple[Site, str]:
 
 
 def _is_outside(name: str) -> bool:
-    """False for the files of torch and kit, and for what Python puts between two others."""
-    inside = name.startswith((_TORCH, "<frozen")) or is_kits(name) or "contextlib" in name
-    return not (inside or name in ("<string>", _THREADS))
+    """False for the files of torch and kit, and for what is between two others."""
+    return not (name.startswith((_TORCH, "<frozen")) or is_kits(name) or name in _BETWEEN)
 
 
 def _installed(path: str) -> str:
