@@ -39,7 +39,6 @@ KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 _WORKLOADS = KIT + "workloads" + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # Python's own modules
 _SEPARATOR = re.compile(r"[/\\]")
-_FRAMEWORK = re.compile(r"[/\\](torch|jax)[/\\]")
 
 
 def format_site(site: tuple[str, int]) -> str:
@@ -138,7 +137,7 @@ def is_users(path: str) -> bool:
 
 def is_torchs(path: str) -> bool:
     """True for a file of torch, and of jax: their Python between two ops is recording."""
-    return bool(_FRAMEWORK.search(path) and in_packages(path))
+    return in_packages(path).startswith(("torch/", "jax/"))
 
 
 def is_standard(path: str) -> bool:

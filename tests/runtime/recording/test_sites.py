@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import kit
-from kit.runtime.recording.sites import format_site, here, is_standard, is_users, line_of
+from kit.runtime.recording.sites import format_site, here, is_standard, is_torchs, is_users, line_of
 from kit.torch.tensors import places
 
 FILE = Path(__file__).name
@@ -58,6 +58,14 @@ def test_the_packages_of_debians_python_and_of_colab_are_no_users_files():
         assert not is_users(f"{folder}/torch/nn/modules/linear.py")
         assert places._installed(f"{folder}/torchmetrics/metric.py") == "torchmetrics/metric.py"
     assert is_users("/home/anna/dist-packages.py")
+
+
+def test_a_packages_folder_that_is_called_torch_is_not_torch() -> None:
+    packages = "/usr/lib/python3/dist-packages"
+    assert is_torchs(f"{packages}/torch/nn/modules/linear.py")
+    assert is_torchs("C:\\Python311\\Lib\\site-packages\\jax\\_src\\core.py")
+    assert not is_torchs(f"{packages}/ray/train/torch/config.py")
+    assert not is_torchs("/home/anna/torch/train.py")
 
 
 def test_a_shipped_step_is_the_users_wherever_kit_is_installed(
