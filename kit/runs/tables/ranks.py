@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,13 +18,16 @@ from kit.runs.tables.columns import (
     TABLES,
     Field,
     Table,
-    Texts,
     Values,
     integers,
-    reals,
-    some_fields,
+    made,
+    real,
+    table,
+    text,
+    whole,
 )
 from kit.trace.ranks.ranks import Ranks
+from kit.trace.ranks.tables import RankRow
 
 __all__ = ["TABLES_OF_EACH", "TABLES_OF_RANKS", "OneRank"]
 
@@ -44,177 +49,133 @@ def _begins(ranks: Ranks) -> dict[int, int]:
     }
 
 
-def _ranks(ranks: Ranks) -> list[Values]:
-    rows, begins = ranks.ranks, _begins(ranks)
+def _begin_ns(ranks: Ranks, rows: Iterable[RankRow]) -> Values:
+    begins = _begins(ranks)
     zero = min(begins.values(), default=0)
-    return [
-        integers(r.rank for r in rows),
-        Texts.of(r.file for r in rows),
-        integers(r.steps for r in rows),
-        *(
-            reals(getattr(r, f"{what}_ms") for r in rows)
-            for what in ("step", "compute", "communication", "exposed", "waited", "memory")
-        ),
-        reals(sum(r.idle_ms.values()) for r in rows),
-        reals(r.overlap for r in rows),
-        integers(r.last for r in rows),
-        integers(begins[r.rank] - zero if r.rank in begins else -1 for r in rows),
-        reals(r.clock.error_ns for r in rows),
-        Texts.of(r.clock.how for r in rows),
-    ]
+    return integers(begins[r.rank] - zero if r.rank in begins else -1 for r in rows)
 
 
-def _slowest(ranks: Ranks) -> list[Values]:
-    rows = ranks.steps
-    is_sure = [r.slowest >= 0 for r in rows]
-    return [
-        Texts.of(r.name for r in rows),
-        reals(r.step_ms for r in rows),
-        integers(r.slowest for r in rows),
-        reals(r.own_ms if sure else math.nan for r, sure in zip(rows, is_sure, strict=True)),
-        reals(r.over_ms for r in rows),
-        reals(r.error_ms for r in rows),
-        Texts.of(r.why for r in rows),
-        reals(r.why_ms if r.why else math.nan for r in rows),
-    ]
+class _Arrival(NamedTuple):
+    """A rank's part in a collective; times count from where the first rank's time is 0."""
+
+    collective: int
+    rank: int
+    start_ns: int
+    stop_ns: int
 
 
-def _collectives(ranks: Ranks) -> list[Values]:
-    rows = ranks.collectives
-    return [
-        np.arange(len(rows)),
-        Texts.of(r.channel.operation for r in rows),
-        Texts.of(r.channel.group for r in rows),
-        Texts.of(r.step for r in rows),
-        integers(r.place for r in rows),
-        integers(r.last for r in rows),
-        integers(r.missing for r in rows),
-        integers(r.late_ns for r in rows),
-        integers(r.spread_ns for r in rows),
-        reals(r.error_ns for r in rows),
-        integers(r.size_bytes for r in rows),
-        reals(r.bus_rate for r in rows),
-    ]
-
-
-def _arrivals(ranks: Ranks) -> list[Values]:
+def _arrivals(ranks: Ranks) -> list[_Arrival]:
     zero = min(_begins(ranks).values(), default=0)
-    rows = [
-        (i, rank, at - zero, row.stop_ns[rank] - zero)
+    return [
+        _Arrival(i, rank, at - zero, row.stop_ns[rank] - zero)
         for i, row in enumerate(ranks.collectives)
         for rank, at in row.start_ns.items()
     ]
-    return [integers(row[i] for row in rows) for i in range(4)]
-
-
-def _copies(ranks: Ranks) -> list[Values]:
-    rows = ranks.copies
-    return [
-        integers(r.rank for r in rows),
-        Texts.of(r.what for r in rows),
-        integers(r.count for r in rows),
-        integers(r.size_bytes for r in rows),
-        reals(r.total_ms for r in rows),
-        reals(r.rate for r in rows),
-    ]
-
-
-def _with_rank(columns: Callable[[Run], Sequence[Values]]) -> Callable[[OneRank], list[Values]]:
-    def made(one: OneRank) -> list[Values]:
-        found = columns(one.run)
-        return [np.full(len(found[0]), one.rank), *found]
-
-    return made
 
 
 def _of_each() -> Iterator[Table]:
     """The tables of a run, of all ranks together."""
     for t in TABLES:
-        fields = (Field("rank", "whose trace it is of"), *t.fields)
-        yield replace(t, fields=fields, columns=_with_rank(t.columns))
+        fields = (made(f.name, f.meaning, is_signed=f.is_signed) for f in t.fields)
+        rank = made("rank", "whose trace it is of")
+        yield Table(t.name, t.meaning, partial(_with_rank, t), (rank, *fields))
+
+
+def _with_rank(of: Table, one: OneRank) -> dict[str, Values]:
+    """The columns of a table by name, and the rank."""
+    found = of.columns(one.run)
+    names = (field.name for field in of.fields)
+    return {"rank": np.full(len(found[0]), one.rank), **dict(zip(names, found, strict=True))}
 
 
 _ERROR = "by which it may be wrong"
 TABLES_OF_EACH = tuple(_of_each())
 TABLES_OF_RANKS = (
-    Table(
+    table(
         "ranks",
         "a rank; means of its steps",
-        some_fields(
-            rank="from 0",
-            file="that it was read from",
-            step_count="how many it has",
-            step_ms="compute_ms, exposed_ms, memory_ms and idle_ms add up to it",
-            compute_ms="a kernel ran that neither communicates nor copies",
-            communication_ms="a collective ran, whatever else did",
-            exposed_ms="a collective ran, and nothing computed",
-            waited_ms="of that: other ranks had not come yet; none: no clock says so",
-            memory_ms="a copy or a fill ran, and nothing else",
-            idle_ms="nothing ran",
-            hidden="the part of communication_ms under which something computed",
-            came_last="collectives to which it came last, for sure",
-            begin_ns="add it to a time of the rank in spans, gaps, ...: the time on the common "
-            "clock; none: not known",
-            clock_error_ns=_ERROR,
-            clock="how that was found",
+        lambda ranks: ranks.ranks,
+        whole("rank", "from 0"),
+        text("file", "that it was read from"),
+        whole("step_count", "how many it has", lambda r: r.steps),
+        real("step_ms", "compute_ms, exposed_ms, memory_ms and idle_ms add up to it"),
+        real("compute_ms", "a kernel ran that neither communicates nor copies"),
+        real("communication_ms", "a collective ran, whatever else did"),
+        real("exposed_ms", "a collective ran, and nothing computed"),
+        real("waited_ms", "of that: other ranks had not come yet; none: no clock says so"),
+        real("memory_ms", "a copy or a fill ran, and nothing else"),
+        real("idle_ms", "nothing ran", lambda r: sum(r.idle_ms.values())),
+        real(
+            "hidden",
+            "the part of communication_ms under which something computed",
+            lambda r: r.overlap,
         ),
-        _ranks,
+        whole("came_last", "collectives to which it came last, for sure", lambda r: r.last),
+        Field(
+            "begin_ns",
+            "add it to a time of the rank in spans, gaps, ...: the time on the common clock; none: "
+            "not known",
+            _begin_ns,
+        ),
+        real("clock_error_ns", _ERROR, lambda r: r.clock.error_ns),
+        text("clock", "how that was found", lambda r: r.clock.how),
     ),
-    Table(
+    table(
         "slowest",
         "a step that several ranks have",
-        some_fields(
-            step="its name",
-            step_ms="of the rank that took longest",
-            rank="the one with most time of its own; none: no one stands out",
-            own_ms="of that rank, without its waits for others",
-            over_ms="by which the one with most is above the next",
-            error_ms=_ERROR,
-            why="what it did longer than the middle one of the others",
-            why_ms="by how much",
+        lambda ranks: ranks.steps,
+        text("step", "its name", lambda r: r.name),
+        real("step_ms", "of the rank that took longest"),
+        whole(
+            "rank",
+            "the one with most time of its own; none: no one stands out",
+            lambda r: r.slowest,
         ),
-        _slowest,
+        real(
+            "own_ms",
+            "of that rank, without its waits for others",
+            lambda r: r.own_ms if r.slowest >= 0 else math.nan,
+        ),
+        real("over_ms", "by which the one with most is above the next"),
+        real("error_ms", _ERROR),
+        text("why", "what it did longer than the middle one of the others"),
+        real("why_ms", "by how much", lambda r: r.why_ms if r.why else math.nan),
     ),
-    Table(
+    table(
         "collectives",
         "a collective that several ranks have",
-        some_fields(
-            collective="its number",
-            operation="all_reduce, all_gather, ...",
-            process_group="if the files name it",
-            step="in which the host asked for it, or 'by its number'",
-            place="in the step, or its number in the group",
-            last_rank="that came last; none: not sure",
-            missing="ranks of the group that are not here",
-            late_ns="by which the last came after the one before it",
-            spread_ns="and after the first",
-            error_ns="by which these two may be wrong",
-            size_bytes="of a rank's largest buffer",
-            bus_bytes_per_s="as nccl-tests counts it; none: not known",
-        ),
-        _collectives,
+        lambda ranks: ranks.collectives,
+        Field("collective", "its number", lambda _, rows: np.arange(len(rows))),
+        text("operation", "all_reduce, all_gather, ...", lambda r: r.channel.operation),
+        text("process_group", "if the files name it", lambda r: r.channel.group),
+        text("step", "in which the host asked for it, or 'by its number'"),
+        whole("place", "in the step, or its number in the group"),
+        whole("last_rank", "that came last; none: not sure", lambda r: r.last),
+        whole("missing", "ranks of the group that are not here"),
+        whole("late_ns", "by which the last came after the one before it"),
+        whole("spread_ns", "and after the first"),
+        real("error_ns", "by which these two may be wrong"),
+        whole("size_bytes", "of a rank's largest buffer"),
+        real("bus_bytes_per_s", "as nccl-tests counts it; none: not known", lambda r: r.bus_rate),
     ),
-    Table(
+    table(
         "arrivals",
         "a rank's part in a collective, on the common clock",
-        (
-            *some_fields(collective="its row in collectives", rank="that took part"),
-            Field("start_ns", "its begin on this rank", is_signed=True),
-            Field("stop_ns", "its end on this rank", is_signed=True),
-        ),
         _arrivals,
+        whole("collective", "its row in collectives"),
+        whole("rank", "that took part"),
+        whole("start_ns", "its begin on this rank", is_signed=True),
+        whole("stop_ns", "its end on this rank", is_signed=True),
     ),
-    Table(
+    table(
         "copies",
         "all copies of one kind on one rank, of files that say the bytes",
-        some_fields(
-            rank="from 0",
-            what="Memcpy HtoD, Memset, ...",
-            count="how many",
-            size_bytes="of all of them",
-            total_ms="of all of them",
-            bytes_per_s="of all of them",
-        ),
-        _copies,
+        lambda ranks: ranks.copies,
+        whole("rank", "from 0"),
+        text("what", "Memcpy HtoD, Memset, ..."),
+        whole("count", "how many"),
+        whole("size_bytes", "of all of them"),
+        real("total_ms", "of all of them"),
+        real("bytes_per_s", "of all of them", lambda r: r.rate),
     ),
 )
