@@ -10,13 +10,14 @@ https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from kit.errors import but_of_handlers, suppressed
 
 __all__ = ["Limit", "cpu_limit", "schedulable_cores", "usable_cores"]
 
@@ -69,7 +70,7 @@ def _groups(root: Path) -> Iterator[Path]:
         return
     try:
         lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
-    except (OSError, ValueError):
+    except but_of_handlers(OSError, ValueError):
         return
     mounts = root / "sys/fs/cgroup"
     for line in lines:
@@ -83,7 +84,7 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _limit_of(folder: Path) -> Limit | None:
-    with contextlib.suppress(OSError, ValueError):
+    with suppressed(OSError, ValueError):
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text("utf-8").split()[:2]
         else:

@@ -15,6 +15,8 @@ from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
 
+from kit.errors import but_of_handlers
+
 __all__ = [
     "UntriedVersionWarning",
     "cure_of",
@@ -84,7 +86,7 @@ def needed() -> dict[str, str]:
         project = Path(__file__).parents[1] / "pyproject.toml"
         try:
             lines = tomllib.loads(project.read_text("utf-8"))["project"]["dependencies"]
-        except (OSError, ValueError, KeyError):
+        except but_of_handlers(OSError, ValueError, KeyError):
             return {}
     found = {}
     for line in lines:

@@ -41,11 +41,11 @@ _CHECKED = [*_MEASURE, "measure/search", "workloads", "workloads/rnn", "gpu_chec
 BELOW: dict[str, list[str]] = {
     "errors": [],
     "threads": ["errors"],
-    "cores": [],
+    "cores": ["errors"],
     "text": [],
     "shown": ["text"],
     "files": ["errors"],
-    "versions": [],
+    "versions": ["errors"],
     "notebook": [],
     "ir": ["errors", "text"],
     "trace": ["errors", "text", "shown", "ir"],

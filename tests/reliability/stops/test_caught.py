@@ -42,8 +42,6 @@ NO_HANDLER = {
     *("widgets/explorer/ahead.py AheadLine.work", "widgets/explorer/rerun.py Newest._work"),
     *("widgets/explorer/rerun.py Reruns._measure", "widgets/explorer/rerun.py Reruns._tell"),
     "widgets/graph/dot.py _begin",
-    # a line or two of a file of the kernel's, or of the kit's own
-    *("cores.py _groups", "cores.py _limit_of", "versions.py needed"),
 }
 # Here `is_of_handler` is asked in the block.
 ASK = {
