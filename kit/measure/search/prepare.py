@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import Pace, timed_steps
@@ -25,16 +26,24 @@ from kit.runtime.session.setup import Setup
 
 __all__ = ["Prepared"]
 
+# By the id of a workload's builder. Programs of another one that got its id later do no harm: a key
+# says all that its program depends on.
+_CACHES: WeakValueDictionary[int, ExecutableCache] = WeakValueDictionary()
 _STEPS = {"warmup": 2, "steps": 2}  # the first makes the optimizer's state, the others repeat
 
 
 class Prepared:
-    """A workload, or one that is placed, and the programs that its runs have needed so far."""
+    """A workload, or one that is placed, and the programs that its runs have needed so far.
+
+    Those of one workload share their programs, as long as one of them lives: a notebook may hold
+    many explorers, and a program of a whole step takes 20 MB.
+    """
 
     def __init__(self, source: Any) -> None:
         self._placement = Placement.of(source)
         self.workload: Workload = self._placement.workload
-        self.cache = ExecutableCache()  # the first device's
+        # the first device's
+        self.cache = _CACHES.setdefault(id(self.workload.build), ExecutableCache())
         self._caches = [self.cache]
         self._ahead = Ahead(self.cache, around=TURNS.compile)
 
