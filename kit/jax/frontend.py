@@ -160,7 +160,7 @@ class JaxFrontend:
         """
         if not isinstance(leaf, LazyArray):
             start = time.perf_counter_ns()
-            return self.session.constant(host_array(leaf, dtype), since_ns=start)
+            return self.session.inputs.constant(host_array(leaf, dtype), since_ns=start)
         value = leaf.kit_value()
         if leaf.session is not self._session:
             raise SessionError(

@@ -79,7 +79,7 @@ class Program:
     def bind(self, session: Session) -> Bound:
         """Intern the ops in a session, and put the constants on its device."""
         ops = [session.intern(e.name, e.template, e.avals, e.outputs, 0) for e in self.equations]
-        constants = [session.constant(host_array(c), "parameter") for c in self.constants]
+        constants = [session.inputs.constant(host_array(c), "parameter") for c in self.constants]
         return Bound(self, ops, constants)
 
 

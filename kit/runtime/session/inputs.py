@@ -28,7 +28,7 @@ class Inputs:
         self._issuer = issuer
         self._stepper = stepper
 
-    def constant(self, array: Any, kind: str, since_ns: int | None) -> Value:
+    def constant(self, array: Any, kind: str = "input", since_ns: int | None = None) -> Value:
         """A value from the host: the array is copied to the device and must not change after.
 
         Args:

@@ -227,15 +227,11 @@ class Session:
     @property
     def stream(self) -> Stream:
         """The op stream of the thread that asks."""
-        return self.here.stream or self.streams.join()
+        return self.streams.current
 
     def flush(self, reason: str, *, everywhere: bool = False) -> None:
         """Cut what this thread has recorded, or every thread, and issue it."""
         self.streams.flush(reason, everywhere=everywhere)
-
-    def constant(self, array: Any, kind: str = "input", since_ns: int | None = None) -> Value:
-        """A value from the host: the array is copied to the device and must not change after."""
-        return self.inputs.constant(array, kind, since_ns)
 
     @property
     def bulk_sizes(self) -> BulkSizes:

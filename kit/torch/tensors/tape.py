@@ -217,7 +217,7 @@ class Tape:
             array: Any = host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         else:
             array = host.resolve_conj().resolve_neg().numpy()
-        return self.session.constant(array, since_ns=start)
+        return self.session.inputs.constant(array, since_ns=start)
 
     # -- geometry --------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ def numbers(session: Session, value: Value) -> list[float]:
 
 
 def start(session: Session) -> Value:
-    return session.constant(np.arange(4, dtype=np.float32))
+    return session.inputs.constant(np.arange(4, dtype=np.float32))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, UNLIMITED])
@@ -80,7 +80,7 @@ def test_random_programs_equal_numpy(program: list[tuple[str, int, int]], size: 
     functions = {"add": np.add, "mul": np.multiply, "sub": np.subtract}
     expected = [np.arange(4, dtype=np.float32) / 4]
     with Session(Settings(bulk_forward=size)) as session:
-        got = [session.constant(expected[0].copy())]
+        got = [session.inputs.constant(expected[0].copy())]
         for name, i, j in program:
             i, j = i % len(got), j % len(got)
             got.append(binary(session, f"aten.{name}.Tensor", got[i], got[j]))
@@ -102,7 +102,7 @@ def test_equal_steps_compile_once_and_a_changed_number_does_not_recompile() -> N
 def test_swapping_two_inputs_is_another_program() -> None:
     """pytorch/xla issue 8353: a key without leaf identity gives silently wrong numbers."""
     with Session() as session:
-        a, b = start(session), session.constant(np.full(4, 10, np.float32))
+        a, b = start(session), session.inputs.constant(np.full(4, 10, np.float32))
         first = binary(session, "aten.sub.Tensor", binary(session, "aten.mul.Tensor", a, b), a)
         assert numbers(session, first) == [0, 9, 18, 27]
         second = binary(session, "aten.sub.Tensor", binary(session, "aten.mul.Tensor", a, b), b)
@@ -326,7 +326,7 @@ def test_two_threads_that_wait_for_one_check_take_back_its_write_alone() -> None
         yield
 
     with Session(setup=Setup(while_waiting=while_waiting)) as session:
-        x, zeros = start(session), session.constant(np.zeros(4, np.float32))
+        x, zeros = start(session), session.inputs.constant(np.zeros(4, np.float32))
         bad, good = (binary(session, "aten.add.Tensor", x, x) for _ in range(2))
         session.redo.open(binary(session, "aten.add.Tensor", x, x), [(bad, x)])
         session.mark_step()
