@@ -36,7 +36,6 @@ from kit.runs.analysis.kernels import kernel_table as kernel_table
 from kit.runs.analysis.lines import line_costs as line_costs
 from kit.runs.analysis.memory import memory as memory
 from kit.runs.analysis.segments import segment_costs as segment_costs
-from kit.runs.ceilings import Ceilings as Ceilings
 from kit.runs.device.callers import caller_table as caller_table
 from kit.runs.gradients import Link as Link
 from kit.runs.run import Run as Run
@@ -60,6 +59,7 @@ from kit.torch.parallel.batch_norm import SyncBatchNorm as SyncBatchNorm
 from kit.torch.parallel.data_parallel import DataParallel as DataParallel
 from kit.torch.parallel.data_parallel import Shards as Shards
 from kit.torch.trainers import lightning_strategy as lightning_strategy
+from kit.trace.kernels import Ceilings as Ceilings
 from kit.widgets.compare.view import Comparison as Comparison
 from kit.widgets.explorer.linked import link_selections as link_selections
 from kit.widgets.graph.view import GraphView as GraphView

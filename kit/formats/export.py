@@ -29,6 +29,7 @@ from kit.formats.chrome.roles import EXPORTED
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.compiles import COMPILED_MS, COMPILES
 from kit.runs.conditions import Conditions
+from kit.runs.given import one_run
 from kit.runs.run import KNOWN_FRACTION, Run
 from kit.text import no_formula
 from kit.trace import KINDS, SyncPoint, Timeline
@@ -58,7 +59,7 @@ def export_trace(run: Run, path: str | os.PathLike[str]) -> Path:
         SettingsError: `run` is none, or the suffix is another one.
         OSError: the file cannot be written; an older file of this name is then untouched.
     """
-    Run.checked(run)
+    one_run(run)
     path = as_path(path)
     name = os.fspath(path).lower()
     if name.endswith((".json", ".json.gz")):

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kit.errors import SettingsError
 from kit.ir import Graph, Segment
 from kit.runs.compiles import FIRST_MEASURED, MOSTLY, Compile, GraphChange, Measured
 from kit.runs.conditions import (
@@ -388,33 +387,6 @@ class Run:
         from kit.runs.saved.file import write_run
 
         write_run(self, path)
-
-    @classmethod
-    def checked(cls, given: object) -> Run:
-        """The same run; an error for what is none, such as the path of one, or a list.
-
-        Raises:
-            SettingsError: it is something else.
-        """
-        if isinstance(given, Run):
-            return given
-        raise SettingsError(
-            f"a run is needed here, as kit.run(workload) gives one, not {type(given).__name__}: "
-            "kit.Run.load(path) reads a saved run, kit.open_trace(path) a trace"
-        )
-
-    @classmethod
-    def all_checked(cls, given: object) -> list[Run]:
-        """One run, or several, as a list.
-
-        Raises:
-            SettingsError: there is none, or something else is among them.
-        """
-        several = [given] if isinstance(given, str) or not isinstance(given, Iterable) else given
-        runs = [cls.checked(run) for run in several]
-        if not runs:
-            raise SettingsError("a run is needed here, or several, and the list is empty")
-        return runs
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.text import format_count, format_ms
+from kit.errors import SettingsError
+from kit.text import check_number, format_count, format_ms
 from kit.trace.active import launches, paired
 from kit.trace.communication import way_of
 from kit.trace.devices import CPU_SENDS, TORCH_CPU
@@ -23,6 +24,7 @@ from kit.trace.kinds import KINDS, ON_DEVICE
 from kit.trace.timeline import Timeline
 
 __all__ = [
+    "Ceilings",
     "KernelRow",
     "WrongTimes",
     "after_steps_fraction",
@@ -40,6 +42,19 @@ _MUCH = 0.1  # of a step, or of the kernels: what is wrong for so long makes the
 _SHORT = ("memset", "memcpy", "copy")  # names of what a file in whole microseconds says lasts 0
 _RARE = 0.01  # of the kernels: what happens to fewer is no difference of clocks
 _OVER_NS = 100_000  # kernels of one stream overlap by 0.4 us at most in published traces
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What a device reaches at best, as measured by `kit.measure_ceilings`."""
+
+    gb_s: float  # bytes read and written by a large copy
+    gflop_s: float  # of a large matrix product
+    device: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("gb_s", "gflop_s"):
+            check_number(SettingsError, f"a ceiling's {name}", getattr(self, name), above=0)
 
 
 @dataclass(frozen=True, slots=True)

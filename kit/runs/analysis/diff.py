@@ -27,6 +27,7 @@ from kit.runs.change import (
     steps_difference,
 )
 from kit.runs.compiles import Compile
+from kit.runs.given import some_runs
 from kit.runs.knob import knobs_of
 from kit.runs.labels import (
     COMMIT,
@@ -237,7 +238,7 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     Raises:
         SettingsError: there is no run on one side.
     """
-    olds, news = Run.all_checked(a), Run.all_checked(b)
+    olds, news = some_runs(a), some_runs(b)
     old, new = median_run(olds), median_run(news)
     parts = Parts(old), Parts(new)
     step = max(filter(math.isfinite, (old.step_ms, new.step_ms)), default=0.0)

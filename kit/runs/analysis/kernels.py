@@ -11,15 +11,15 @@ import numpy as np
 
 from kit.errors import SettingsError
 from kit.ir import Aval, Graph
-from kit.runs.ceilings import Ceilings
 from kit.runs.device.flops import node_flops, runs_program
 from kit.runs.device.shapes import call_cost
+from kit.runs.given import one_run
 from kit.runs.run import Run
 from kit.shown import Column, Rows
 from kit.text import format_ns, format_number, format_percent, format_share
 from kit.trace import KernelRow, count_devices
 from kit.trace.imported import Caller
-from kit.trace.kernels import in_steps
+from kit.trace.kernels import Ceilings, in_steps
 from kit.trace.kernels import kernel_table as rows_of
 from kit.trace.kinds import ON_DEVICE
 
@@ -94,7 +94,7 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
     """
     if not isinstance(ceilings, Ceilings | None):
         raise SettingsError(f"ceilings are what kit.measure_ceilings() gives, not {ceilings!r}")
-    rows = rows_of(Run.checked(run).timeline)
+    rows = rows_of(one_run(run).timeline)
     steps = max(run.timeline.steps, 1)
     devices = count_devices(run.timeline)
     if run.callers:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.device.callers import charged_by_caller
+from kit.runs.given import one_run
 from kit.runs.run import Run
 from kit.shown import Column, Rows
 from kit.text import format_count, format_ms, format_number
@@ -118,7 +119,7 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     Raises:
         SettingsError: `run` is none.
     """
-    sites = _Sites(Run.checked(run))
+    sites = _Sites(one_run(run))
     record = _recording(run, sites)
     device = _device(run, sites)
     no_device = 0.0 if says_device(run.timeline) else math.nan  # of a line that recorded nothing

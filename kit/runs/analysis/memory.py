@@ -30,6 +30,7 @@ from kit.errors import GraphError
 from kit.ir import Graph, roles
 from kit.ir.graph import is_view
 from kit.runs.analysis.nodes import node_ns
+from kit.runs.given import one_run
 from kit.runs.run import Run
 from kit.text import format_bytes, format_count
 
@@ -133,7 +134,7 @@ def memory(run: Run) -> MemoryReport:
         GraphError: the run has no graph: mode "torch", or nothing was recorded; or another one than
             its segments are of.
     """
-    if not Run.checked(run).graphs:
+    if not one_run(run).graphs:
         raise GraphError(
             "memory is modelled from the recorded graph, and this run has none. Run the workload "
             "in mode 'lazy', 'bulked' or 'imperative'."

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.ir import Graph, Segment
+from kit.runs.given import one_run
 from kit.runs.run import Run
 from kit.shown import Column, Rows
 from kit.text import format_bytes, format_ns, format_number
@@ -85,7 +86,7 @@ def segment_costs(run: Run) -> tuple[SegmentCost, ...]:
     Raises:
         SettingsError: `run` is none.
     """
-    if not Run.checked(run).graphs or not run.segments:
+    if not one_run(run).graphs or not run.segments:
         return SegmentRows()
     seen = _Seen(run.timeline, run.devices)
     costs = (_cost(run.graphs[0], segment, seen) for segment in run.segments)

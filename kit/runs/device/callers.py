@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kit.errors import SettingsError
 from kit.runs.device.shapes import call_cost
+from kit.runs.given import one_run
 from kit.runs.run import EXPORTED_AS, Run
 from kit.runs.sources import code_by_site
 from kit.shown import Column, Rows
@@ -167,7 +168,7 @@ def _tree(run: Run, by: str) -> _Tree | None:
     """What `caller_table` shows; None for a run without callers."""
     if by not in BY:
         raise SettingsError(f"by={by!r} must be one of {', '.join(BY)}")
-    return _Tree(run, BY[by]) if Run.checked(run).callers else None
+    return _Tree(run, BY[by]) if one_run(run).callers else None
 
 
 def without_callers(run: Run) -> str:

@@ -21,6 +21,7 @@ from kit.ir import READ_CUTS, Graph, Segment
 from kit.ir.graph import is_view
 from kit.ir.plan import OpStream, plan
 from kit.runs.change import ends_text
+from kit.runs.given import some_runs
 from kit.runs.labels import is_of_strangers
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -122,7 +123,7 @@ def predict(
     Raises:
         SettingsError: it cannot be known from this run: the message says why, and what could.
     """
-    runs = Run.all_checked(run)
+    runs = some_runs(run)
     if isinstance(without, str) or not isinstance(without, Iterable):
         raise SettingsError(f"without must be a list of sync points: [{without!r}]")
     wanted = runs[0].settings if settings is None else settings

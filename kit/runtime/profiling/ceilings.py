@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from kit.errors import SettingsError
-from kit.runs.ceilings import Ceilings
 from kit.runs.settings import Settings
 from kit.runtime.profiling.devices import pick_device
 from kit.text import check_whole_number
+from kit.trace.kernels import Ceilings
 
 __all__ = ["measure_ceilings"]
 

@@ -7,7 +7,7 @@ trace stands above, marked so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,8 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from ipywidgets import HTML, Layout, ToggleButtons
 
-from kit.errors import SettingsError
 from kit.runs.analysis.memory import MemoryReport, memory
+from kit.runs.given import some_runs
 from kit.runs.run import Run
 from kit.widgets.base.errors import NOT_DRAWN, ErrorsIn
 from kit.widgets.base.flag import Flag
@@ -207,11 +207,7 @@ class MemoryView(View):
     selection = traitlets.Instance(Selection, default_value=NOTHING)
 
     def __init__(self, runs: Run | Sequence[Run] | None = None) -> None:
-        wanted: Any = () if runs is None else runs
-        given = tuple(wanted) if isinstance(wanted, Iterable) else (wanted,)
-        for run in given:
-            if not isinstance(run, Run):
-                raise SettingsError(f"MemoryView shows runs, not {type(run).__name__}")
+        given = () if runs in (None, (), []) else tuple(some_runs(runs))
         self.runs: tuple[Run, ...] = given
         self._report: MemoryReport | None = None
         self._links = Links(None)

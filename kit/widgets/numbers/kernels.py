@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from itertools import starmap
 
 from kit.runs.analysis.kernels import KernelCost, kernel_table
-from kit.runs.ceilings import Ceilings
 from kit.runs.run import Run
 from kit.text import format_bytes, format_percent, format_share, safe_html
+from kit.trace.kernels import Ceilings
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import per_step
 from kit.widgets.base.listing import Listing, under_doubt

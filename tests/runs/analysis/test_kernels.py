@@ -17,12 +17,12 @@ from torch.utils.flop_counter import flop_registry
 import kit
 from kit.ir import Aval, Graph, Node
 from kit.runs.analysis.kernels import kernel_table
-from kit.runs.ceilings import Ceilings
 from kit.runs.device.flops import node_flops
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.trace import Span, Timeline, union_ns
 from kit.trace.imported import Caller
+from kit.trace.kernels import Ceilings
 from kit.workloads import mlp
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 

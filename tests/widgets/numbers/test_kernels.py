@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kit.runs.ceilings import Ceilings
 from kit.runs.run import Fused
 from kit.trace import Span, Timeline
+from kit.trace.kernels import Ceilings
 from kit.widgets.numbers.kernels import MAX_ROWS, KernelView, folded_kernels, kernels_drawn
 from tests.factories import empty_run, make_run, native_run, one_span_run
 
