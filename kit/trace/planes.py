@@ -14,6 +14,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["HOST_PLANE", "NOISE", "TPU_PLANE", "DeviceEvent", "device_events", "quiet_about_types"]
@@ -37,20 +38,20 @@ def quiet_about_types() -> Iterator[None]:
         yield
 
 
+@dataclass(slots=True, eq=False)
 class DeviceEvent:
-    """A kernel; its lane is "device/0 thread 2" on a CPU, "device/1 stream 7(Compute)" on a GPU.
+    """A kernel; its lane is "device/0 thread 2" on a CPU, "device/1 stream 7(Compute)" on a GPU."""
 
-    Attributes:
-        run: kernels of a module that have the same one belong to one run of it.
-        launch: the number that a GPU's kernel shares with the call that launched it; 0: none.
-    """
+    lane: str
+    name: str
+    module: str
+    run: Any  # kernels of a module that have the same one belong to one run of it
+    start_ns: int
+    stop_ns: int
+    launch: int = 0  # the number that a GPU's kernel shares with the call that launched it; 0: none
 
-    __slots__ = ("lane", "launch", "module", "name", "run", "start_ns", "stop_ns")
-
-    def __init__(self, lane: str, name: str, module: str, run: Any, start: int, stop: int) -> None:
-        self.lane, self.name, self.module, self.run = lane, name, module, run
-        self.start_ns, self.stop_ns = start, max(start, stop)
-        self.launch = 0
+    def __post_init__(self) -> None:
+        self.stop_ns = max(self.start_ns, self.stop_ns)
 
 
 def device_events(planes: Iterable[Any], offset: int = 0) -> list[DeviceEvent]:
@@ -133,9 +134,8 @@ def _gpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
             module = str(stats.get("hlo_module", ""))
             start, stop = int(event.start_ns) + offset, int(event.end_ns) + offset
             # kit.runtime.profiling.launches finds the run, which is not here
-            kernel = DeviceEvent(lane, name, module, None, start, stop)
-            kernel.launch = stats.get("correlation_id", 0)
-            yield kernel
+            launch = stats.get("correlation_id", 0)
+            yield DeviceEvent(lane, name, module, None, start, stop, launch)
 
 
 def _tpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
