@@ -42,9 +42,9 @@ __all__ = [
 ]
 
 # Kernels of libraries that communicate: NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, torch's symmetric
-# memory, gloo, MPI, UCC; DeepEP and MORI, for experts' tokens; all-reduces and exchanges of tokens
-# of TensorRT-LLM, which FlashInfer has, too; quickreduce; and what XLA calls its collectives: by the
-# op, or by the primitive of jax that asked for it.
+# memory, gloo, MPI, UCC; DeepEP and MORI, for experts' tokens; of TensorRT-LLM, which FlashInfer
+# has, too, all-reduces and exchanges of such tokens; quickreduce; and what XLA calls its
+# collectives: by the op, or by the primitive of jax that asked for it.
 _LIBRARY = re.compile(
     r"(void )?(nccl|rccl|mscclKernel|oneccl|hccl|nvshmem|gloo:|mpi:|ucc:|nccl:)"
     r"|.*(ncclKernel|ncclDevKernel|(one|two)_?[sS]hot_?[aA]ll_?[rR]educe|multimem_|cross_device_reduce)"
