@@ -184,11 +184,9 @@ UNARY = _table(
         "relu": lambda x: jnp.maximum(x, 0), "silu": rounded_once(jax.nn.silu),
         "isnan": jnp.isnan, "isinf": jnp.isinf, "isfinite": jnp.isfinite,
         "logical_not": jnp.logical_not, "bitwise_not": jnp.bitwise_not, "square": jnp.square,
-        "clone": lambda x, **_: x, "contiguous": lambda x, **_: x,
+        "clone": lambda x, **_: x,
         "lift_fresh_copy": lambda x: x, "_to_copy": lambda x, **_: x,
-        "zeros_like": lambda x, **_: jnp.zeros_like(x),
-        "ones_like": lambda x, **_: jnp.ones_like(x),
-        "empty_like": lambda x, **_: jnp.zeros_like(x), "zero": jnp.zeros_like,
+        "zero": jnp.zeros_like,
     },
     "default",
 )  # fmt: skip

@@ -87,7 +87,6 @@ VIEW_RULES = Rules({
     "aten.squeeze.default": _squeeze, "aten.squeeze.dim": _squeeze, "aten.squeeze.dims": _squeeze,
     "aten.select.int": _select, "aten.slice.Tensor": _slice, "aten.diagonal.default": _diagonal,
     "aten.unfold.default": _unfold, "aten.as_strided.default": _as_strided,
-    "aten.alias.default": lambda x: x, "aten.detach.default": lambda x: x,
     "aten.view.dtype": lambda x, dtype: x.view(dtype),
     "aten._conj.default": jnp.conj, "aten._neg_view.default": jnp.negative,
     "aten.view_as_real.default": lambda x: jnp.stack([jnp.real(x), jnp.imag(x)], -1),
@@ -177,7 +176,6 @@ REORDERINGS = frozenset({
     "aten.view.default", "aten._unsafe_view.default", "aten._reshape_alias.default",
     "aten.reshape.default", "aten.t.default", "aten.transpose.int", "aten.permute.default",
     "aten.unsqueeze.default", "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims",
-    "aten.alias.default", "aten.detach.default",
 })  # fmt: skip
 
 
@@ -306,7 +304,6 @@ SHAPE_RULES = VIEW_RULES | Rules({
     "aten.fill.Tensor": lambda x, v: jnp.broadcast_to(cast(v, x.dtype), x.shape),
     "aten.copy.default": lambda x, y, non_blocking=False: jnp.broadcast_to(
         cast(y, x.dtype), x.shape),
-    "aten.full_like.default": lambda x, v, **_: jnp.full(x.shape, v),
     "aten.cat.default": lambda xs, dim=0: jnp.concatenate(
         [x for x in xs if x.shape != (0,)] or xs, dim),
     "aten.stack.default": lambda xs, dim=0: jnp.stack(xs, dim),

@@ -55,9 +55,7 @@ class Buffer:
 
 # Views that show their parent element for element if the shape is the same, and those that show
 # each element once if there are as many: writing them leaves nothing of what was there.
-_SAME = frozenset(
-    f"aten.{name}" for name in ("slice.Tensor", "alias.default", "detach.default", "view.default")
-)
+_SAME = frozenset({"aten.slice.Tensor", "aten.view.default"})
 _WHOLE = _SAME | REORDERINGS
 
 # Views that may show one place of memory several times.
