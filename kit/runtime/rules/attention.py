@@ -18,7 +18,7 @@ from jax import Array
 
 from kit.runtime.rules.layers import layer_norm
 from kit.runtime.rules.math import wide
-from kit.runtime.rules.random import key_of, thinned
+from kit.runtime.rules.random import dropout, thinned
 from kit.runtime.rules.table import Rules
 
 __all__ = ["ATTENTION_RULES"]
@@ -56,10 +56,6 @@ def _scale(q: Array, scale: Any) -> Array:
     return jnp.asarray(q.shape[-1] ** -0.5 if scale is None else scale, dtype)
 
 
-def _keep(shape: Sequence[int], p: Any, seed: Array, call: Array) -> Array:
-    return jax.random.bernoulli(key_of(seed, call), 1 - p, tuple(shape))
-
-
 def _attention(
     q: Array,
     k: Array,
@@ -83,7 +79,7 @@ def _attention(
     weights = weights / jnp.where(nowhere, 1, total)
     lse = jnp.where(nowhere, jnp.inf, top + jnp.log(total))[..., 0]
     if p is not None:
-        weights = thinned(weights, _keep(weights.shape, p, seed, call), p)
+        weights = dropout(weights, p=p, seed=seed, call=call)[0]
     out = jnp.einsum("...ls,...se->...le", weights, wide(_spread(v, heads)))
     key = [] if p is None else [seed.astype(jnp.int64), call.astype(jnp.int64)]
     return [out, lse, *key]
@@ -110,10 +106,8 @@ def _attention_backward(
     d_weights = jnp.einsum("...le,...se->...ls", wide(grad), wide_v)
     used = weights
     if p is not None:
-        assert seed is not None
-        assert call is not None
-        keep = _keep(weights.shape, p, seed, call)
-        used, d_weights = (thinned(x, keep, p) for x in (weights, d_weights))
+        used, keep = dropout(weights, p=p, seed=seed, call=call)
+        d_weights = thinned(d_weights, keep, p)
     dot = jnp.sum(weights * d_weights, -1, keepdims=True)
     d_scores = weights * (d_weights - dot)
     scaled = d_scores * _scale(q, scale)
