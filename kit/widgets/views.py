@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from bokeh.models import ColumnDataSource, Plot
@@ -29,7 +30,7 @@ from kit.widgets.base.tables import (
     unlowered_html,
 )
 from kit.widgets.graph.view import GraphView, graph_js_args, graph_model, graph_payload
-from kit.widgets.memory.tables import folded_memory_html, memory_picks
+from kit.widgets.memory.tables import memory_drawn
 from kit.widgets.numbers.advice import AdviceView, advice_html
 from kit.widgets.numbers.callers import callers_drawn
 from kit.widgets.numbers.compiles import changes_html, recompiles_html
@@ -48,6 +49,7 @@ from kit.widgets.timeline.view import (
 __all__ = ["PLACES", "VIEWS", "Figure", "TryChange", "ViewRow"]
 
 TryChange = Callable[[Mapping[str, Any]], None]  # runs the step again with these settings changed
+Applies = Callable[[Run], object]  # true of a run that has something to show
 
 # where a view stands, from the top: two columns in the middle, the rest as wide as the page
 PLACES = ("numbers", "timeline", "left", "right", "below", "foot")
@@ -65,7 +67,7 @@ class Figure:
     model: Callable[[Mapping[str, Any]], tuple[Plot, Mapping[str, ColumnDataSource]]]
     js_args: Callable[[Any, Any], dict[str, Any]]  # the models that the script asks for, by name
     hint: str  # under the figure: what a reader can do with it
-    shows: Callable[[Run], bool] = _always  # false of all its runs: a report leaves the figure out
+    shows: Applies = _always  # of none of its runs: a report leaves the figure out
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class ViewRow:
     html: Callable[[Run], str] | None = None  # for a report; escaped, "" if there is nothing to say
     live: Callable[[TryChange], Widget] | None = None  # None: `html` in a `HtmlView`
     figure: Figure | None = None  # for a report, instead of `html`
-    applies: Callable[[Run], bool] = _always  # false: not shown for this run
+    applies: Applies = _always  # else it is not shown for this run
 
     def widget(self, try_change: TryChange) -> Widget:
         """A new live view, without a run."""
@@ -94,10 +96,6 @@ class ViewRow:
     def text(self, run: Run) -> str:
         """The HTML of a run for a report; "" where the view does not apply or is a figure."""
         return self.html(run) if self.html is not None and self.applies(run) else ""
-
-
-def _has_graph(run: Run) -> bool:
-    return bool(run.graphs)
 
 
 def _source_html(run: Run) -> str:
@@ -114,17 +112,27 @@ def _has_host_ops(run: Run) -> bool:
     return bool(run.unlowered or run.compiles)
 
 
-def _has_changes(run: Run) -> bool:
-    return bool(run.changes)
-
-
-def _has_callers(run: Run) -> bool:
-    return bool(run.callers)
-
-
 def _callers(run: Run) -> Drawn:
     """Nothing for a run whose launches no file names."""
     return callers_drawn(run) if run.callers else ("", [])
+
+
+def _syncs(run: Run) -> Drawn:
+    return sync_table_html(run), sync_picks(run)
+
+
+def _listing(
+    key: str, title: str, place: str, draw: Callable[[Run], Drawn], applies: Applies = _always
+) -> ViewRow:
+    """A view whose rows can be picked; a report has the same HTML."""
+    return ViewRow(
+        key,
+        title,
+        place,
+        html=lambda run: draw(run)[0],
+        live=lambda _: Listing(title, draw),
+        applies=applies,
+    )
 
 
 VIEWS: tuple[ViewRow, ...] = (
@@ -168,7 +176,7 @@ VIEWS: tuple[ViewRow, ...] = (
             graph_js_args,
             "Click a group to open it, click its heading to close it; click an op to see what it "
             "reads and which ops read it.",
-            shows=_has_graph,
+            shows=attrgetter("graphs"),
         ),
     ),
     ViewRow(
@@ -176,16 +184,9 @@ VIEWS: tuple[ViewRow, ...] = (
         "what was compiled again, as two graphs",
         "left",
         html=changes_html,
-        applies=_has_changes,
+        applies=attrgetter("changes"),
     ),
-    ViewRow(
-        "callers",
-        "what launched the device's work",
-        "left",
-        html=lambda run: _callers(run)[0],
-        live=lambda _: Listing("what launched the work", _callers),
-        applies=_has_callers,
-    ),
+    _listing("callers", "what launched the device's work", "left", _callers, attrgetter("callers")),
     ViewRow(
         "source",
         "source lines and what they cost",
@@ -193,13 +194,7 @@ VIEWS: tuple[ViewRow, ...] = (
         html=_source_html,
         live=lambda _: Listing("source lines", source_drawn),
     ),
-    ViewRow(
-        "syncs",
-        "sync points",
-        "right",
-        html=sync_table_html,
-        live=lambda _: Listing("sync points", lambda run: (sync_table_html(run), sync_picks(run))),
-    ),
+    _listing("syncs", "sync points", "right", _syncs),
     ViewRow("gaps", "idle time of the device by cause", "right", html=gaps_html),
     ViewRow("breakdown", "breakdown of the step", "right", html=breakdown_html),
     ViewRow(
@@ -210,19 +205,7 @@ VIEWS: tuple[ViewRow, ...] = (
         applies=_has_host_ops,
     ),
     ViewRow("segments", "segments and what they cost", "below", html=folded_segments_html),
-    ViewRow(
-        "kernels",
-        "kernels",
-        "below",
-        html=lambda run: folded_kernels(run)[0],
-        live=lambda _: Listing("kernels", folded_kernels),
-    ),
-    ViewRow(
-        "memory",
-        "memory",
-        "below",
-        html=folded_memory_html,
-        live=lambda _: Listing("memory", lambda run: (folded_memory_html(run), memory_picks(run))),
-    ),
+    _listing("kernels", "kernels", "below", folded_kernels),
+    _listing("memory", "memory", "below", memory_drawn),
     ViewRow("notes", "what the numbers rest on", "foot", html=run_notes_html),
 )

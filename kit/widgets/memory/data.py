@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
@@ -46,6 +47,8 @@ _LAYERS = frozenset(f"kit.{kind}{way}.default" for kind in RECURRENT for way in 
 _AREA = ("left", "right", "variables", "kept", "live", "color", "op", "site", "scope",
          "phase", "all", "own", "written", "time", "nodes")  # fmt: skip
 _NO_BANDS: dict[str, list[Any]] = {"x": [], "variables": [], "kept": [], "live": []}
+_PHASES = ("left", "right", "top", "bottom", "color")
+_MARKS = ("left", "right", "top", "bottom", "alpha")
 _BARS = ("top", "bottom", "right", "middle", "color", "text", "whole", "size", "op", "site",
          "scope", "kind", "life", "nodes")  # fmt: skip
 
@@ -93,11 +96,11 @@ def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
 def _nothing(run: Run | None) -> dict[str, Any]:
     text = "no run" if run is None else MEASURED_ONLY if run.memory else NO_GRAPH
     return {
-        "area": {name: [] for name in _AREA},
+        "area": _columns(_AREA, ()),
         "bands": _NO_BANDS,
-        "phases": {"left": [], "right": [], "top": [], "bottom": [], "color": []},
+        "phases": _columns(_PHASES, ()),
         "peak": {"x": [], "y": [], "text": [], "align": []},
-        "bars": {name: [] for name in _BARS},
+        "bars": _columns(_BARS, ()),
         "message": {"x": [0.5], "y": [0.5], "text": [text]},
         "title": "live memory",
         "note": "" if run is None else _lines(_name(run), counted_text(run)),
@@ -137,7 +140,7 @@ def _area(
     scale: float,
 ) -> dict[str, list[Any]]:
     """A bar for each op; where there are too many, for several, and it shows the fullest."""
-    columns: dict[str, list[Any]] = {name: [] for name in _AREA}
+    rows = []
     count = len(report.nodes)
     each = max(-(-count // MAX_BARS), 1)
     for start in range(0, count, each):
@@ -147,7 +150,7 @@ def _area(
         live, own = report.live[at], report.temporary[at]
         members = list(report.nodes[start:stop])
         ns = sum(times.get(i, 0.0) for i in members)
-        row = {
+        rows.append({
             "left": start, "right": stop,
             "variables": report.variables / scale, "kept": (live - own) / scale,
             "live": live / scale,
@@ -157,24 +160,22 @@ def _area(
             "phase": node.phase, "all": format_bytes(live), "own": format_bytes(own),
             "written": format_bytes(sum(report.written[start:stop])),
             "time": format_ns(ns) if ns else "unknown", "nodes": members,
-        }  # fmt: skip
-        for name, value in row.items():
-            columns[name].append(value)
-    return columns
+        })  # fmt: skip
+    return _columns(_AREA, rows)
+
+
+def _columns(names: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in rows] for name in names}
 
 
 def _phases(report: MemoryReport, graph: Graph, end: float) -> dict[str, list[Any]]:
     """The strip under the area."""
-    columns: dict[str, list[Any]] = {n: [] for n in ("left", "right", "top", "bottom", "color")}
-    for at, i in enumerate(report.nodes):
-        color = COLORS.get(graph.nodes[i].phase, MUTED)
-        if columns["color"] and columns["color"][-1] == color:
-            columns["right"][-1] = at + 1
-            continue
-        for name, value in (("left", at), ("right", at + 1), ("top", -0.012 * end),
-                            ("bottom", -0.05 * end), ("color", color)):  # fmt: skip
-            columns[name].append(value)
-    return columns
+    rows, right = [], 0
+    for color, ops in groupby(COLORS.get(graph.nodes[i].phase, MUTED) for i in report.nodes):
+        left, right = right, right + len(list(ops))
+        rows.append({"left": left, "right": right, "top": -0.012 * end, "bottom": -0.05 * end,
+                     "color": color})  # fmt: skip
+    return _columns(_PHASES, rows)
 
 
 def _peak(report: MemoryReport, graph: Graph, scale: float) -> dict[str, list[Any]]:
@@ -229,14 +230,14 @@ def _bars(
     groups: Sequence[tuple[str, list[Holder]]],
     report: MemoryReport,
 ) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {name: [] for name in _BARS}
+    rows = []
     for n, (kind, values) in enumerate(groups):
         first, size = values[0], sum(h.bytes for h in values)
         count = f"{len(values):,} × " if len(values) > 1 else ""
         place = safe_label(first.site or first.scope, 48)
         name = f"{count}{held_name(first)}"
         label = name + (f"  ·  {place}" if place else "")
-        row = {
+        rows.append({
             "top": n + 0.5, "bottom": n + 0.82, "right": size / max(report.peak, 1),
             "middle": n + 0.28, "color": HOLDS[kind],
             "text": label, "whole": label,
@@ -245,10 +246,8 @@ def _bars(
             "site": safe_label(first.site or ROLES.get(first.role, "unknown")),
             "scope": safe_label(first.scope or "none"), "kind": kind, "life": _life(values),
             "nodes": sorted({h.node for h in values}),
-        }  # fmt: skip
-        for name, value in row.items():
-            columns[name].append(value)
-    return columns
+        })  # fmt: skip
+    return _columns(_BARS, rows)
 
 
 def _life(values: Iterable[Holder]) -> str:
@@ -262,9 +261,9 @@ def mark_columns(
     end: float,
 ) -> dict[str, list[Any]]:
     """Where in the program these nodes run, and while what they make is live: quads to draw."""
-    columns: dict[str, list[Any]] = {n: [] for n in ("left", "right", "top", "bottom", "alpha")}
+    rows: list[dict[str, float]] = []
     if report is None or not nodes:
-        return columns
+        return _columns(_MARKS, rows)
     place = {i: at for at, i in enumerate(report.nodes)}
     ran = [(at, at + 1) for i, at in place.items() if i in nodes]
     lives = []
@@ -277,7 +276,6 @@ def mark_columns(
         (lives, -0.062 * end, -0.09 * end, 1.0),
     ):
         for left, right in joined(np.array(spans, np.int64).reshape(-1, 2)).tolist():
-            for name, value in (("left", left), ("right", right), ("top", top),
-                                ("bottom", bottom), ("alpha", alpha)):  # fmt: skip
-                columns[name].append(value)
-    return columns
+            rows.append({"left": left, "right": right, "top": top, "bottom": bottom,
+                         "alpha": alpha})  # fmt: skip
+    return _columns(_MARKS, rows)

@@ -19,7 +19,8 @@ from kit.runs.analysis.memory import (
 )
 from kit.runs.run import Run
 from kit.text import capital, format_bytes, format_count, format_ns, format_percent, safe_html
-from kit.widgets.base.selection import NOTHING, Links, Selection
+from kit.widgets.base.listing import Drawn
+from kit.widgets.base.selection import Links
 from kit.widgets.base.tables import (
     MUTED,
     TRACK,
@@ -41,7 +42,6 @@ from kit.widgets.compare.data import run_labels
 from kit.widgets.memory.data import (
     HOLDS,
     MAX_BARS,
-    MAX_HOLDERS,
     counted_text,
     held_name,
     holder_groups,
@@ -50,8 +50,7 @@ from kit.widgets.memory.data import (
 )
 from kit.widgets.memory.measured import measured_html, measured_line
 
-__all__ = ["by_op_html", "folded_memory_html", "memory_html", "memory_picks", "op_picks",
-           "variant_labels", "variants_html"]  # fmt: skip
+__all__ = ["by_op_drawn", "memory_drawn", "variant_labels", "variants_html"]
 
 MAX_ROWS = 14
 _LEAST_PX = 700  # of a table with many columns
@@ -150,7 +149,7 @@ def _count(n: float) -> str:
     return "–" if math.isnan(n) else f"{n:,.0f}"
 
 
-def by_op_html(run: Run, *, first: int = 0) -> str:
+def by_op_drawn(run: Run, *, first: int = 0) -> Drawn:
     """What each op of each phase writes beside the device's time for it, behind a line.
 
     Args:
@@ -159,7 +158,8 @@ def by_op_html(run: Run, *, first: int = 0) -> str:
     Raises:
         GraphError: the run has no graph.
     """
-    rows = memory_by_op(run)
+    rows, links = memory_by_op(run), Links(run)
+    picks = [links.of_nodes(r.nodes, f"{short_op(r.op)}, {r.phase}") for r in rows[:MAX_ROWS]]
     total = sum(r.written for r in rows)
     line = f"What writes: {format_bytes(total)} a step, by op"
     shown = [_op(r, rows) for r in rows[:MAX_ROWS]]
@@ -167,23 +167,16 @@ def by_op_html(run: Run, *, first: int = 0) -> str:
                   f"<b>{sum(r.buffers for r in rows):,}</b>", f"<b>{format_bytes(total)}</b>",
                   f"<b>{_time(sum(r.device_ns for r in rows))}</b>"])  # fmt: skip
     heads = ("op", "phase", "nodes", "buffers", "written", "device")
-    picks = [row_attributes(first + i, picked) for i, picked in enumerate(op_picks(run, rows))]
     body = table(heads, shown, "llrrrr", widths=(36, 14, 10, 10, 15, 15), has_total=True,
-                 attributes=picks, least_px=_LEAST_PX)  # fmt: skip
+                 attributes=[*starmap(row_attributes, enumerate(picks, first))],
+                 least_px=_LEAST_PX)  # fmt: skip
     rest = len(rows) - MAX_ROWS
     more = f"The sum has {format_count(rest, 'more op')}. " if rest > 0 else ""
     note = (
         f"{more}Views write nothing and are left out. Device: the ops' shares of the kernels "
         "that compute them."
     )
-    return folded(line, body + sentence(note))
-
-
-def op_picks(run: Run, rows: Sequence[OpMemory] | None = None) -> list[Selection]:
-    """What each row of `by_op_html` stands for."""
-    links = Links(run)
-    rows = memory_by_op(run) if rows is None else rows
-    return [links.of_nodes(r.nodes, f"{short_op(r.op)}, {r.phase}") for r in rows[:MAX_ROWS]]
+    return folded(line, body + sentence(note)), picks
 
 
 def _op(row: OpMemory, rows: Sequence[OpMemory]) -> list[str]:
@@ -201,45 +194,38 @@ def _op(row: OpMemory, rows: Sequence[OpMemory]) -> list[str]:
     ]
 
 
-def memory_html(run: Run) -> str:
+def memory_drawn(run: Run) -> Drawn:
     """The section of a report: live bytes as a picture, what holds the peak, what each op writes.
 
-    Its rows can be picked, as those of `kit.widgets.base.listing`.
+    It is behind a line that a click opens; nothing for a run without a graph or a count.
     """
     if run.graphs:
-        return _memory_html(run, memory(run))
+        return _modelled(run, memory(run))
     if run.memory:
-        return section("Memory, measured", measured_html(run))
-    said = "Memory is modelled from the recorded graph; this run has none." + _counted(run)
-    return section("Memory", sentence(said))
+        said = section("Memory, measured", measured_html(run))
+        return folded(f"Memory, {measured_line(run)}", said), []
+    if "memory.live_bytes" not in run.metrics:
+        return "", []
+    told = "Memory is modelled from the recorded graph; this run has none." + _counted(run)
+    return folded(f"Memory: {counted_text(run)}", section("Memory", sentence(told))), []
 
 
-def _memory_html(run: Run, report: MemoryReport) -> str:
-    payload = memory_payload(run)
-    drawn = _picture(payload) + _key(len(report.nodes))
-    rows = _holders(run, report) + by_op_html(run, first=MAX_HOLDERS)
-    return section("Memory", sentence(_verdict(run, report) + _counted(run)) + drawn + rows)
+def _modelled(run: Run, report: MemoryReport) -> Drawn:
+    line = (
+        f"Memory: at most {format_bytes(report.peak)} live, {format_bytes(report.allocated)} "
+        f"written in {format_count(report.allocations, 'buffer')} a step"
+    )
+    drawn = _picture(memory_payload(run)) + _key(len(report.nodes))
+    holders, held = _holders(run, report)
+    by_op, written = by_op_drawn(run, first=len(held))
+    said = sentence(_verdict(run, report) + _counted(run))
+    return folded(line, section("Memory", said + drawn + holders + by_op)), [*held, *written]
 
 
 def _counted(run: Run) -> str:
     """What was measured beside the model, as a sentence of its own."""
     text = counted_text(run)
     return f" {capital(text)}." if text else ""
-
-
-def folded_memory_html(run: Run) -> str:
-    """The section behind a line that a click opens; "" for a run without a graph or a count."""
-    if not run.graphs and run.memory:
-        return folded(f"Memory, {measured_line(run)}", memory_html(run))
-    if not run.graphs:
-        is_counted = "memory.live_bytes" in run.metrics
-        return folded(f"Memory: {counted_text(run)}", memory_html(run)) if is_counted else ""
-    report = memory(run)
-    line = (
-        f"Memory: at most {format_bytes(report.peak)} live, {format_bytes(report.allocated)} "
-        f"written in {format_count(report.allocations, 'buffer')} a step"
-    )
-    return folded(line, _memory_html(run, report))
 
 
 def _verdict(run: Run, report: MemoryReport) -> str:
@@ -313,28 +299,12 @@ def _key(ops: int) -> str:
     )
 
 
-def memory_picks(run: Run) -> list[Selection]:
-    """What each row of `memory_html` stands for."""
-    if not run.graphs:
-        return []
-    held = _held_picks(run, memory(run))
-    return [*held, *[NOTHING] * (MAX_HOLDERS - len(held)), *op_picks(run)]
-
-
-def _held_picks(run: Run, report: MemoryReport) -> list[Selection]:
-    links = Links(run)
-    return [
-        links.of_nodes((h.node for h in values), held_name(values[0]))
-        for _, values in holder_groups(report)
-    ]
-
-
-def _holders(run: Run, report: MemoryReport) -> str:
-    picks = [*starmap(row_attributes, enumerate(_held_picks(run, report)))]
-    rows, groups = [], holder_groups(report)
+def _holders(run: Run, report: MemoryReport) -> Drawn:
+    links, rows, picks, groups = Links(run), [], [], holder_groups(report)
     for kind, values in groups:
         size, first = sum(h.bytes for h in values), values[0]
         share = size / max(report.peak, 1)
+        picks.append(links.of_nodes((h.node for h in values), held_name(first)))
         rows.append(
             [
                 f"{swatch(HOLDS[kind])}{len(values):,} × {safe_html(held_name(first))}",
@@ -349,5 +319,6 @@ def _holders(run: Run, report: MemoryReport) -> str:
     held = sum(h.bytes for h in rest)
     note = not_shown(len(rest), "smaller value", f", {format_bytes(held)} of the peak")
     made = table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",
-                 widths=(30, 27, 19, 12, 12), attributes=picks, least_px=540)  # fmt: skip
-    return made + sentence(note)
+                 widths=(30, 27, 19, 12, 12), least_px=540,
+                 attributes=[*starmap(row_attributes, enumerate(picks))])  # fmt: skip
+    return made + sentence(note), picks

@@ -1,8 +1,8 @@
 """The memory view: live bytes over the program, what holds the peak, and variants side by side.
 
-`memory_payload` is plain data, `memory_model` draws it; `memory_html` is the same for a report. All
-bytes are modelled from the graph, all times are measured; what torch's profiler has measured of a
-trace stands above, marked so.
+`memory_payload` is plain data, `memory_model` draws it; `memory_drawn` is the same for a report.
+All bytes are modelled from the graph, all times are measured; what torch's profiler has measured of
+a trace stands above, marked so.
 """
 
 from __future__ import annotations
@@ -47,16 +47,9 @@ from kit.widgets.base.theme import (
 )
 from kit.widgets.memory.data import HOLDS, mark_columns, memory_payload
 from kit.widgets.memory.measured import measured_html
-from kit.widgets.memory.tables import (
-    by_op_html,
-    folded_memory_html,
-    memory_html,
-    op_picks,
-    variant_labels,
-    variants_html,
-)
+from kit.widgets.memory.tables import by_op_drawn, variant_labels, variants_html
 
-__all__ = ["MemoryView", "folded_memory_html", "memory_html", "memory_model"]
+__all__ = ["MemoryView", "memory_model"]
 
 _SOURCES = ("area", "bands", "phases", "peak", "bars", "message")
 _NO_PICK: dict[str, list[Any]] = {"indices": [[]], "drawing": [0], "serial": [0]}
@@ -185,10 +178,6 @@ def _bars_figure(source: ColumnDataSource) -> figure:
     return plot
 
 
-def _by_op(run: Run) -> tuple[str, list[Selection]]:
-    return by_op_html(run), op_picks(run)
-
-
 class MemoryView(View):
     """The memory of `run` over its program; several runs also side by side, as a table.
 
@@ -221,7 +210,7 @@ class MemoryView(View):
         )
         self.choice.observe(self._chosen, "value")
         self.table, self.measured, self.error = HTML(), HTML(), HTML()
-        self.by_op = Listing("what writes", _by_op)
+        self.by_op = Listing("what writes", by_op_drawn)
         self.by_op.observe(self._row_picked, "selection")
         drawn = [self.sources[name] for name in _SOURCES]
         plots = [LivePlot(plot, drawn) for plot in self.figures]

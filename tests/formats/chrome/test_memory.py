@@ -16,7 +16,7 @@ import kit
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.trace.imported import MAX_POINTS, few_points
-from kit.widgets.memory.tables import folded_memory_html, memory_html
+from kit.widgets.memory.tables import memory_drawn
 from tests.factories import HOSTILE
 
 KB = 1024
@@ -67,10 +67,10 @@ def test_a_peak_is_held_by_what_was_not_freed_at_its_op_and_line(tmp_path: Path)
 
 def test_it_is_said_to_be_measured_and_kept_in_a_saved_run(tmp_path: Path) -> None:
     run = opened(tmp_path, EVENTS)
-    for text in (memory_html(run), folded_memory_html(run)):
-        assert "measured by torch's profiler" in text
-        assert "aten::add" in text
-    assert "modelled" not in memory_html(run)
+    text = memory_drawn(run)[0]
+    assert "measured by torch's profiler" in text
+    assert "aten::add" in text
+    assert "modelled" not in text
     assert "memory of device/0, measured: at most 117 kB" in summary(run)
     view = kit.MemoryView(run)
     assert "measured by torch" in view.measured.value
@@ -101,7 +101,7 @@ def test_names_of_a_stranger_stay_text(tmp_path: Path) -> None:
     events = [*EVENTS, op(f"aten::{HOSTILE}", 92.0, 5.0), took(93.0, 500 * KB, 0x50, 609 * KB)]
     run = opened(tmp_path, events)
     assert run.memory[0].held[0].op == f"aten::{HOSTILE}"
-    assert "<script" not in memory_html(run)
+    assert "<script" not in memory_drawn(run)[0]
     assert "\x1b" not in summary(run)
 
 

@@ -15,7 +15,7 @@ from kit.widgets.explorer.linked import (
     link_selections,
     selection_text,
 )
-from kit.widgets.memory.tables import memory_picks
+from kit.widgets.memory.tables import memory_drawn
 from kit.widgets.numbers.kernels import KernelView, kernels_drawn
 from kit.widgets.numbers.source import SourceView
 from kit.widgets.views import VIEWS
@@ -173,6 +173,6 @@ def test_a_row_of_the_memory_table_stands_for_what_holds_or_writes_it():
     assert len(rows) == len({*rows}) > 1
     for row in rows:
         pick(view, row)
-        assert view.selection == memory_picks(RUN)[row]
+        assert view.selection == memory_drawn(RUN)[1][row]
         assert view.selection.nodes
         pick(view, row)

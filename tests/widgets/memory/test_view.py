@@ -21,8 +21,8 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.widgets.base.selection import NOTHING, Links
 from kit.widgets.memory.data import HOLDS, MAX_BARS, NO_GRAPH, mark_columns, memory_payload
-from kit.widgets.memory.tables import op_picks, variant_labels, variants_html
-from kit.widgets.memory.view import MemoryView, folded_memory_html, memory_html, memory_model
+from kit.widgets.memory.tables import by_op_drawn, memory_drawn, variant_labels, variants_html
+from kit.widgets.memory.view import MemoryView, memory_model
 from tests.factories import empty_run, make_run
 
 NATIVE = Settings(mode="torch")
@@ -78,7 +78,7 @@ def test_parameters_and_the_optimizers_state_are_told_apart() -> None:
     ]
     graph = Graph(tuple(nodes), ((4, 0), (5, 0), (6, 0))).check()
     run = replace(empty_run(), graphs=(graph,))
-    bars, html = memory_payload(run)["bars"], memory_html(run)
+    bars, html = memory_payload(run)["bars"], memory_drawn(run)[0]
     named = dict(zip(bars["op"], bars["site"], strict=True))
     assert named["2 × optimizer state"] == "only the update reads it"
     assert named["parameter"] == "the update reads it, and so does forward or backward"
@@ -124,8 +124,7 @@ def test_a_hostile_run_can_be_drawn() -> None:
     for html in (
         view.table.value,
         view.by_op.html.value,
-        memory_html(run),
-        folded_memory_html(run),
+        memory_drawn(run)[0],
     ):
         assert "<script" not in html
         assert "<img" not in html
@@ -176,7 +175,7 @@ def test_a_click_on_an_op_selects_its_node_and_on_a_holder_all_of_its_nodes() ->
 
 def test_a_row_of_what_writes_selects_its_nodes_and_is_marked_with_them() -> None:
     run = make_run()
-    view, picks = MemoryView(run), op_picks(run)
+    view, (_, picks) = MemoryView(run), by_op_drawn(run)
     view.by_op.selection = picks[1]  # as a click on the row does
     assert view.selection == picks[1]
     assert set(view.sources["area"].selected.indices)
@@ -250,15 +249,14 @@ def test_ratios_are_to_the_first_and_unknown_is_a_dash() -> None:
 
 def test_a_report_has_the_picture_the_holders_and_the_nodes_of_each_row() -> None:
     run = make_run()
-    html = memory_html(run)
+    html, picks = memory_drawn(run)
     assert html.count("<polygon") == 3
     assert f"{memory(run).allocations:,} buffers" in html
     bars = memory_payload(run)["bars"]
-    assert html.count('data-row="') == len(bars["nodes"]) + len(op_picks(run))
+    assert html.count('data-row="') == len(bars["nodes"]) + len(by_op_drawn(run)[1]) == len(picks)
     numbers = re.findall(r'data-row="(\d+)"', html)
     assert len(set(numbers)) == len(numbers)  # in one listing
-    assert folded_memory_html(make_run(NATIVE)) == ""
-    assert "this run has none" in memory_html(make_run(NATIVE))
+    assert memory_drawn(make_run(NATIVE)) == ("", [])
 
 
 def test_something_else_than_a_run_is_refused() -> None:
@@ -285,12 +283,13 @@ MEASURED = {"memory.live_bytes": 1.5e9, "memory.peak_bytes": 3.25e9}
 @pytest.mark.parametrize("mode", ["lazy", "torch"])
 def test_what_the_allocator_counted_stands_beside_the_model(mode, device, metrics, said) -> None:
     run = replace(make_run(Settings(mode=mode)), metrics=metrics, environment={"device": device})
-    note, html = memory_payload(run)["note"], memory_html(run)
+    note, html = memory_payload(run)["note"], memory_drawn(run)[0]
     assert said in note.replace("\n", " ")
     assert max(map(len, note.splitlines())) <= 60  # a phone shows as many, and cuts the rest
-    assert said[1:] in html
-    assert ("measured:" in note, "easured:" in html) == (bool(said), bool(said))
-    assert (said[1:] in folded_memory_html(run)) is (mode == "lazy" or bool(metrics) or not said)
+    is_shown = mode == "lazy" or bool(metrics)
+    assert (said[1:] in html) is (is_shown or not said)
+    assert ("measured:" in note, "easured:" in html) == (bool(said), bool(said) and is_shown)
+    assert ("this run has none" in html) is (mode == "torch" and is_shown)
 
 
 def test_the_legend_is_no_wider_than_a_phone():
