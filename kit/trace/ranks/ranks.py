@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
+from kit.shown import Column
 from kit.text import (
     format_bytes,
     format_count,
@@ -30,19 +31,11 @@ from kit.trace.ranks.tables import (
     compare_ranks,
 )
 
-__all__ = ["Cells", "Ranks", "clock_text", "collective_cells", "collective_heads", "copy_cells",
-           "copy_heads", "costliest",
-           "rank_cells", "rank_heads", "step_cells", "step_heads"]  # fmt: skip
+__all__ = ["COLLECTIVE_COLUMNS", "COPY_COLUMNS", "RANK_COLUMNS", "STEP_COLUMNS", "Ranks",
+           "clock_text", "costliest"]  # fmt: skip
 
 MAX_ROWS = 12
-Cells = list[list[str]]
-_UNSURE = "none stands out"
-rank_heads = ("rank", "step ms", "compute", "exposed comm.", "of that waited", "memory", "idle",
-              "most idle by", "comm. hidden", "came last", "clock")  # fmt: skip
-step_heads = ("step", "ms", "slowest rank", "its own ms", "above the next", "longer than others")
-collective_heads = ("collective", "group", "step", "came last", "after the one before",
-                    "after the first", "bytes", "bus GB/s")  # fmt: skip
-copy_heads = ("rank", "copies", "in all", "bytes", "ms", "GB/s")
+_CELL = 200  # letters
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,19 +139,19 @@ class Ranks:
         return "\n\n".join(part for part in parts if part)
 
     def _tables(
-        self, safe: Callable[[object], str], most: int
-    ) -> Iterable[tuple[str, Sequence[str], Cells]]:
-        yield "Ranks: means of their steps in ms", rank_heads, [*map(rank_cells, self.ranks)]
-        steps = [[safe(cell) for cell in step_cells(row)] for row in self.steps]
-        yield "Steps", step_heads, steps
-        rows = costliest(self.collectives)[:most]
-        cells = [[safe(cell) for cell in collective_cells(row)] for row in rows]
-        more = f", the {most} of {len(self.collectives):,} that cost most" * (
-            len(self.collectives) > most
+        self, safe: Callable[[object, int], str], most: int
+    ) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+        every = len(self.collectives)
+        more = f", the {most} of {every:,} that cost most" * (every > most)
+        tables: tuple[tuple[str, Sequence[Column[Any]], Sequence[Any]], ...] = (
+            ("Ranks: means of their steps in ms", RANK_COLUMNS, self.ranks),
+            ("Steps", STEP_COLUMNS, self.steps),
+            (f"Collectives{more}", COLLECTIVE_COLUMNS, costliest(self.collectives)[:most]),
+            (f"Copies{_left(self.copies, most)}", COPY_COLUMNS, self.copies[:most]),
         )
-        yield f"Collectives{more}", collective_heads, cells
-        copies = [*map(copy_cells, self.copies)]
-        yield f"Copies{_left(copies, most)}", copy_heads, copies[:most]
+        for title, columns, rows in tables:
+            cells = [[safe(column.cell(row), _CELL) for column in columns] for row in rows]
+            yield title, [column.head for column in columns], cells
 
     def __repr__(self) -> str:
         return (
@@ -174,19 +167,10 @@ def costliest(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
     return sorted(rows, key=lambda row: (row.last < 0, -row.late_ns, row.step, row.place))
 
 
-def rank_cells(row: RankRow) -> list[str]:
-    """The texts of a row, as `rank_heads`."""
-    idle = sum(row.idle_ms.values())
-    most = max(row.idle_ms, key=lambda cause: row.idle_ms[cause], default="")
-    times = (row.step_ms, row.compute_ms, row.exposed_ms, row.waited_ms, row.memory_ms, idle)
-    return [
-        str(row.rank),
-        *map(format_number, times),
-        f"{most} {format_number(row.idle_ms[most])}" if idle else "",
-        format_percent(row.overlap, "nothing sent"),
-        f"{row.last:,}",
-        clock_text(row),
-    ]
+def _most_idle(row: RankRow) -> str:
+    """The cause of most of the idle time, and how much; "" where there is none."""
+    cause = max(row.idle_ms, key=lambda cause: row.idle_ms[cause], default="")
+    return f"{cause} {format_number(row.idle_ms[cause])}" if sum(row.idle_ms.values()) else ""
 
 
 def clock_text(row: RankRow) -> str:
@@ -215,40 +199,58 @@ def _above(row: StepRow) -> str:
     return _plus_minus(row.over_ms, row.error_ms)
 
 
-def step_cells(row: StepRow) -> list[str]:
-    """The texts of a row, as `step_heads`."""
-    if row.slowest < 0:
-        return [row.name, format_number(row.step_ms), _UNSURE, "", "", ""]
-    return [
-        row.name,
-        format_number(row.step_ms),
-        f"rank {row.slowest}",
-        format_number(row.own_ms),
-        _above(row),
-        f"{row.why} +{format_ms(row.why_ms)}" if row.why else "",
-    ]
-
-
-def collective_cells(row: CollectiveRow) -> list[str]:
-    """The texts of a row, as `collective_heads`."""
+def _came_last(row: CollectiveRow) -> str:
     missing = f", {format_count(row.missing, 'rank')} not here" if row.missing else ""
-    return [
-        row.channel.operation,
-        row.channel.group or "not named",
-        f"{row.step} #{row.place}".strip(),
-        (f"rank {row.last}" if row.last >= 0 else "not sure") + missing,
-        _plus_minus(row.late_ns / 1e6, row.error_ns / 1e6),
-        format_ms(row.spread_ns / 1e6),
-        format_bytes(row.size_bytes) if row.size_bytes >= 0 else "unknown",
-        format_number(row.bus_rate / 1e9) if not math.isnan(row.bus_rate) else "unknown",
-    ]
+    return (f"rank {row.last}" if row.last >= 0 else "not sure") + missing
 
 
-def copy_cells(row: CopyRow) -> list[str]:
-    """The texts of a row, as `copy_heads`."""
-    rate = format_number(row.rate / 1e9)
-    times = (f"{row.count:,}", format_bytes(row.size_bytes), format_number(row.total_ms), rate)
-    return [str(row.rank), row.what, *times]
+RANK_COLUMNS: tuple[Column[RankRow], ...] = (
+    Column("rank", lambda r: str(r.rank), is_number=False),
+    Column("step ms", lambda r: format_number(r.step_ms)),
+    Column("compute", lambda r: format_number(r.compute_ms)),
+    Column("exposed comm.", lambda r: format_number(r.exposed_ms)),
+    Column("of that waited", lambda r: format_number(r.waited_ms)),
+    Column("memory", lambda r: format_number(r.memory_ms)),
+    Column("idle", lambda r: format_number(sum(r.idle_ms.values()))),
+    Column("most idle by", _most_idle, is_number=False),
+    Column("comm. hidden", lambda r: format_percent(r.overlap, "nothing sent")),
+    Column("came last", lambda r: f"{r.last:,}"),
+    Column("clock", clock_text, is_number=False),
+)
+STEP_COLUMNS: tuple[Column[StepRow], ...] = (
+    Column("step", lambda r: r.name, is_number=False),
+    Column("ms", lambda r: format_number(r.step_ms)),
+    Column(
+        "slowest rank",
+        lambda r: f"rank {r.slowest}" if r.slowest >= 0 else "none stands out",
+        is_number=False,
+    ),
+    Column("its own ms", lambda r: format_number(r.own_ms) if r.slowest >= 0 else ""),
+    Column("above the next", lambda r: _above(r) if r.slowest >= 0 else ""),
+    Column(
+        "longer than others",
+        lambda r: f"{r.why} +{format_ms(r.why_ms)}" if r.why else "",
+        is_number=False,
+    ),
+)
+COLLECTIVE_COLUMNS: tuple[Column[CollectiveRow], ...] = (
+    Column("collective", lambda r: r.channel.operation, is_number=False),
+    Column("group", lambda r: r.channel.group or "not named", is_number=False),
+    Column("step", lambda r: f"{r.step} #{r.place}".strip(), is_number=False),
+    Column("came last", _came_last, is_number=False),
+    Column("after the one before", lambda r: _plus_minus(r.late_ns / 1e6, r.error_ns / 1e6)),
+    Column("after the first", lambda r: format_ms(r.spread_ns / 1e6)),
+    Column("bytes", lambda r: format_bytes(r.size_bytes) if r.size_bytes >= 0 else "unknown"),
+    Column("bus GB/s", lambda r: format_number(r.bus_rate / 1e9, "unknown")),
+)
+COPY_COLUMNS: tuple[Column[CopyRow], ...] = (
+    Column("rank", lambda r: str(r.rank), is_number=False),
+    Column("copies", lambda r: r.what, is_number=False),
+    Column("in all", lambda r: f"{r.count:,}"),
+    Column("bytes", lambda r: format_bytes(r.size_bytes)),
+    Column("ms", lambda r: format_number(r.total_ms)),
+    Column("GB/s", lambda r: format_number(r.rate / 1e9)),
+)
 
 
 def _left(rows: Sequence[object], most: int) -> str:

@@ -9,20 +9,18 @@ the selection.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from kit.shown import Column
 from kit.text import safe_html
 from kit.trace.ranks.ranks import (
+    COLLECTIVE_COLUMNS,
+    COPY_COLUMNS,
     MAX_ROWS,
+    RANK_COLUMNS,
+    STEP_COLUMNS,
     Ranks,
-    collective_cells,
-    collective_heads,
-    copy_cells,
-    copy_heads,
     costliest,
-    rank_cells,
-    rank_heads,
-    step_cells,
-    step_heads,
 )
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import NOTHING, Selection
@@ -74,9 +72,9 @@ class _Rows:
 
 
 def _ranks(ranks: Ranks, rows: _Rows) -> str:
-    cells = [_safe(rank_cells(row)) for row in ranks.ranks]
-    made = table(rank_heads, cells, "lrrrrrrlrrl", widths=(5, 7, 8, 9, 9, 7, 7, 15, 8, 7, 18),
-                 attributes=[rows.add(row.rank) for row in ranks.ranks], least_px=840)  # fmt: skip
+    picks = [rows.add(row.rank) for row in ranks.ranks]
+    widths = (5, 7, 8, 9, 9, 7, 7, 15, 8, 7, 18)
+    made = _table(RANK_COLUMNS, ranks.ranks, widths, picks, least_px=840)
     note = (
         "Means of the steps in ms: compute, exposed communication, memory and idle add up to the "
         "step. Waited: others had not come to the collective yet. The clock is what is added to "
@@ -89,9 +87,8 @@ def _steps(ranks: Ranks, rows: _Rows) -> str:
     if not ranks.steps:
         return ""
     few = ranks.steps[:MAX_ROWS]
-    made = table(step_heads, [_safe(step_cells(row)) for row in few], "lrlrrl",
-                 widths=(16, 10, 17, 13, 20, 24),
-                 attributes=[rows.add(row.slowest) for row in few], least_px=480)  # fmt: skip
+    picks = [rows.add(row.slowest) for row in few]
+    made = _table(STEP_COLUMNS, few, (16, 10, 17, 13, 20, 24), picks, least_px=480)
     note = (
         "A rank's own time is its step without what it only waited for others. Where the next rank "
         "is closer than the clocks are known, none is named."
@@ -104,9 +101,9 @@ def _collectives(ranks: Ranks, rows: _Rows) -> str:
     if not ranks.collectives:
         return section("Collectives", sentence("No collective is in the traces of two ranks."))
     few = costliest(ranks.collectives)[:MAX_ROWS]
-    made = table(collective_heads, [_safe(collective_cells(row)) for row in few], "llllrrrr",
-                 widths=(13, 13, 15, 12, 17, 12, 9, 9),
-                 attributes=[rows.add(row.last) for row in few], least_px=640)  # fmt: skip
+    picks = [rows.add(row.last) for row in few]
+    widths = (13, 13, 15, 12, 17, 12, 9, 9)
+    made = _table(COLLECTIVE_COLUMNS, few, widths, picks, least_px=640)
     note = (
         "Those that cost most. After the one before: what all would gain, were the last as early "
         "as that one. After the first: the longest that one has waited."
@@ -119,16 +116,28 @@ def _copies(ranks: Ranks, rows: _Rows) -> str:
     if not ranks.copies:
         return ""
     few = ranks.copies[:MAX_ROWS]
-    made = table(copy_heads, [_safe(copy_cells(row)) for row in few], "llrrrr",
-                 widths=(10, 30, 15, 15, 15, 15),
-                 attributes=[rows.add(row.rank) for row in few], least_px=520)  # fmt: skip
+    picks = [rows.add(row.rank) for row in few]
+    made = _table(COPY_COLUMNS, few, (10, 30, 15, 15, 15, 15), picks, least_px=520)
     note = "All bytes over the time of all copies."
     note += not_shown(len(ranks.copies) - MAX_ROWS, "kind")
     return section("Copies", made + sentence(note))
 
 
-def _safe(cells: Sequence[str]) -> list[str]:
-    return [f'<div style="overflow-wrap:anywhere">{safe_html(cell)}</div>' for cell in cells]
+def _table(
+    columns: Sequence[Column[Any]],
+    rows: Sequence[Any],
+    widths: Sequence[int],
+    attributes: Sequence[str],
+    *,
+    least_px: int,
+) -> str:
+    cells = [
+        [f'<div style="overflow-wrap:anywhere">{safe_html(c.cell(row))}</div>' for c in columns]
+        for row in rows
+    ]
+    align = "".join("r" if column.is_number else "l" for column in columns)
+    heads = [column.head for column in columns]
+    return table(heads, cells, align, widths=widths, attributes=attributes, least_px=least_px)
 
 
 class RanksView(Listing):
