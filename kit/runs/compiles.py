@@ -1,7 +1,7 @@
 """`Compile`: one compile of a run and its reason. `storms`: the same one again and again.
 
 `GraphChange` is what a recompile changed: the old graph and the new one, around what differs.
-`Measured` says what the measured steps compiled, and whether the traced ones stand for them.
+`MeasuredSteps` says what the measured steps compiled, and whether the traced ones stand for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "MOST_CHANGES",
     "Compile",
     "GraphChange",
-    "Measured",
+    "MeasuredSteps",
     "change_of",
     "dearest",
     "storms",
@@ -85,7 +85,7 @@ class Compile:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSteps:
     """The measured steps of a run beside its traced ones, of which alone the parts are known."""
 
     times_ns: tuple[int, ...]

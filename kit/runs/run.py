@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kit.ir import Graph, Segment
-from kit.runs.compiles import FIRST_MEASURED, MOSTLY, Compile, GraphChange, Measured
+from kit.runs.compiles import FIRST_MEASURED, MOSTLY, Compile, GraphChange, MeasuredSteps
 from kit.runs.conditions import (
     IN_TURNS,
     OF_OTHERS,
@@ -238,7 +238,7 @@ class Run:
         return self.metrics.get(KNOWN_FRACTION, math.nan)
 
     @cached_property
-    def measured(self) -> Measured:
+    def measured(self) -> MeasuredSteps:
         """The measured steps: their times, and what was compiled in them."""
         warmup = self.conditions.warmup_steps  # nan in an old file, whose settings said it
         before = max(self.settings.warmup, 0) if math.isnan(warmup) else warmup
@@ -246,8 +246,9 @@ class Run:
         last = first + max(len(self.step_times_ns), 1)
         late = tuple(note for note in self.compiles if first <= note.step < last)
         traced = tuple(note for note in self.compiles if note.step >= last)
-        is_untraced = self.measures_untraced
-        return Measured(self.step_times_ns, late, self.timeline, is_untraced, self.metrics, traced)
+        return MeasuredSteps(
+            self.step_times_ns, late, self.timeline, self.measures_untraced, self.metrics, traced
+        )
 
     @cached_property
     def doubt(self) -> str:

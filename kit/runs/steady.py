@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kit.trace import Timeline
-    from kit.trace.metrics import Measured
+    from kit.trace.metrics import MeasuredRun
 
 __all__ = [
     "ALIKE",
@@ -104,7 +104,7 @@ def range_text(times_ns: Sequence[float]) -> str:
     return _span(times) if is_told else ""
 
 
-def unequal_text(run: Measured, *, has_verdict: bool = True) -> str:
+def unequal_text(run: MeasuredRun, *, has_verdict: bool = True) -> str:
     """A sentence for measured steps of several sorts, whose mean the middle one hides; "" else.
 
     The traced steps are few, and may have any share of the slow ones, or none.
@@ -176,7 +176,7 @@ def sorts_text(timeline: Timeline, sorts: Sequence[int]) -> str:
     )
 
 
-def rare_reads_text(run: Measured, *, has_verdict: bool = True) -> str:
+def rare_reads_text(run: MeasuredRun, *, has_verdict: bool = True) -> str:
     """A sentence where traced steps wait at a line more or less often than measured ones; "" else.
 
     Where nobody looked in the measured steps, nothing is known. `has_verdict`: a limit is shown.
@@ -212,7 +212,7 @@ def _times(count: float) -> str:
     return "once" if shown == "1" else f"{shown} times"
 
 
-def rare_reads(run: Measured) -> list[str]:
+def rare_reads(run: MeasuredRun) -> list[str]:
     """Lines that wait in some steps only, as a loss that is logged every fifth step; "": unknown.
 
     Of measured steps nobody knows in which of them a line waited. Ten reads in every tenth step
@@ -228,7 +228,7 @@ def rare_reads(run: Measured) -> list[str]:
     ]
 
 
-def _reads(run: Measured) -> tuple[Counter[str], Counter[str]]:
+def _reads(run: MeasuredRun) -> tuple[Counter[str], Counter[str]]:
     """How often each line waited in the measured steps, and in the traced ones."""
     return Counter(s.site for s in run.sync_points), Counter(s.site for s in run.timeline.syncs)
 

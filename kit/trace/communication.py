@@ -28,7 +28,7 @@ __all__ = [
     "Collective",
     "Copy",
     "CopyTotal",
-    "Work",
+    "DeviceWork",
     "calls_python",
     "cause_of",
     "communicates",
@@ -225,7 +225,7 @@ def copy_totals(copies: Iterable[Copy]) -> tuple[CopyTotal, ...]:
 
 
 @dataclass(frozen=True)
-class Work:
+class DeviceWork:
     """When a device does what: unions, in order, without overlap. Shape: each (n, 2)."""
 
     compute: Ints
@@ -243,10 +243,10 @@ class Work:
         return joined(np.concatenate([self.compute, self.communication, self.memory]))
 
 
-def device_work(timeline: Timeline) -> Work:
+def device_work(timeline: Timeline) -> DeviceWork:
     """What the devices of a timeline do; several count as one."""
     kernel = timeline.where(kind="kernel")
     sent = kernel & named(timeline, communicates)  # of runs from before there was the kind
     sent |= timeline.where(kind=("communication", "reduction"))
     moved = kernel & ~sent & named(timeline, moves_memory)
-    return Work(*(joined(timeline.times(x)) for x in (kernel & ~sent & ~moved, sent, moved)))
+    return DeviceWork(*(joined(timeline.times(x)) for x in (kernel & ~sent & ~moved, sent, moved)))

@@ -35,7 +35,7 @@ from kit.trace.timeline import SyncPoint, Timeline
 __all__ = [
     "BreakdownRow",
     "Headline",
-    "Measured",
+    "MeasuredRun",
     "MeasuredWaits",
     "Together",
     "breakdown",
@@ -92,7 +92,7 @@ class Headline:
     syncs_per_step: float
 
 
-class Measured(Protocol):
+class MeasuredRun(Protocol):
     """What `headline` needs of a `Run`: steps timed without tracing, and their sync points."""
 
     @property
@@ -143,7 +143,7 @@ class MeasuredWaits:
         return format_count(self.steps, self.kind)
 
 
-def waits_of(run: Measured) -> MeasuredWaits:
+def waits_of(run: MeasuredRun) -> MeasuredWaits:
     """The waits that every card, table and sentence tells: those of the untraced steps.
 
     A trace makes steps slower, and so waits longer or shorter. Only where nobody looked in other
@@ -317,7 +317,7 @@ def _by_category(timeline: Timeline) -> tuple[Ints, Mask, dict[str, _Masks]]:
     return widths, step, found
 
 
-def headline(of: Timeline | Measured) -> Headline:
+def headline(of: Timeline | MeasuredRun) -> Headline:
     """The five numbers of a `Run` or of a `Timeline` alone.
 
     Of a run, step time and sync waits come from its untraced steps, the fractions from the traced
