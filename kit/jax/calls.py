@@ -22,22 +22,17 @@ class _Slice(NamedTuple):
     step: int | None
 
 
-class _Window(NamedTuple):
+@dataclass(frozen=True)
+class _Window:
     """A slice of so many elements, whose start is an array: another one is no other call."""
 
     axis: int
     length: int
-    start: _Operand
-
-
-class _List(NamedTuple):
-    """A list with a hash: to jax it is no tuple."""
-
-    items: tuple[Any, ...]
+    start: int
 
 
 class _Operand(NamedTuple):
-    """The place of an array among the arguments."""
+    """The place of an array among the operands."""
 
     number: int
 
@@ -54,14 +49,16 @@ class _Call:
     """`array.name(*arguments)`; two are equal if they differ in the numbers of arrays only."""
 
     name: str
-    arguments: Any
-    named: Any
+    form: Any  # jax's tree of the arguments
+    leaves: tuple[Any, ...]
 
     def __call__(self, array: Any, *operands: Any) -> Any:
-        for axis, length, start in _windows(self.arguments):
-            array = jax.lax.dynamic_slice_in_dim(array, operands[start.number], length, axis)
-        args = _filled(self.arguments, operands)
-        return getattr(array, self.name)(*args, **dict(_filled(self.named, operands)))
+        for x in self.leaves:
+            if isinstance(x, _Window):
+                array = jax.lax.dynamic_slice_in_dim(array, operands[x.start], x.length, x.axis)
+        leaves = [_filled(x, operands) for x in self.leaves]
+        args, kwargs = jax.tree.unflatten(self.form, leaves)
+        return getattr(array, self.name)(*args, **kwargs)
 
     @property
     def __name__(self) -> str:
@@ -93,17 +90,16 @@ def call_of(
             operands.append(x)
             return _Operand(len(operands) - 1)
         if isinstance(x, slice):
-            return _Slice(*(None if end is None else index(end) for end in _ends(x)))
-        if isinstance(x, list):
-            return _List(tuple(map(taken, x)))
-        return tuple(map(taken, x)) if isinstance(x, tuple) else _Constant(type(x), x)
+            ends = (x.start, x.stop, x.step)
+            return _Slice(*(None if end is None else index(end) for end in ends))
+        return x if isinstance(x, _Window) else _Constant(type(x), x)
 
     def window(x: Any, axis: int) -> Any:
         if not isinstance(x, slice) or x.start is None or x.stop is None or x.step not in (None, 1):
-            return taken(x)
+            return x
         start, stop, _ = slice(index(x.start), index(x.stop)).indices(shape[axis])
         operands.append(start)
-        return _Window(axis, max(stop - start, 0), _Operand(len(operands) - 1))
+        return _Window(axis, max(stop - start, 0), len(operands) - 1)
 
     if name == "__getitem__":
         key = _without_masks(args[0], shape)
@@ -111,13 +107,10 @@ def call_of(
         # Up to the first None, Ellipsis, list or array, the place of a part says its axis.
         count = next((i for i, x in enumerate(parts) if type(x) not in (int, slice)), len(parts))
         count = min(count, len(shape))
-        made = [window(x, axis) for axis, x in enumerate(parts[:count])]
-        made += map(taken, parts[count:])
-        arguments: Any = (tuple(made) if isinstance(key, tuple) else made[0],)
-    else:
-        arguments = tuple(map(taken, args))
-    named = tuple((name, taken(x)) for name, x in kwargs.items())
-    return _Call(name, arguments, named), operands
+        made = (*(window(x, axis) for axis, x in enumerate(parts[:count])), *parts[count:])
+        args = (made if isinstance(key, tuple) else made[0],)
+    leaves, form = jax.tree.flatten((args, kwargs))
+    return _Call(name, form, tuple(map(taken, leaves))), operands
 
 
 def _without_masks(key: Any, shape: tuple[int, ...]) -> Any:
@@ -144,16 +137,6 @@ def _is_mask(x: Any) -> bool:
     return isinstance(x, np.ndarray) and x.dtype == np.bool_ and x.ndim > 0
 
 
-def _windows(arguments: Any) -> list[_Window]:
-    key = arguments[0] if arguments else None
-    parts = key if type(key) is tuple else (key,)
-    return [x for x in parts if isinstance(x, _Window)]
-
-
-def _ends(x: slice) -> tuple[Any, Any, Any]:
-    return x.start, x.stop, x.step
-
-
 def _filled(x: Any, operands: tuple[Any, ...]) -> Any:
     if isinstance(x, _Operand):
         return operands[x.number]
@@ -161,8 +144,4 @@ def _filled(x: Any, operands: tuple[Any, ...]) -> Any:
         return x.value
     if isinstance(x, _Slice):
         return slice(*x)
-    if isinstance(x, _Window):
-        return slice(None)  # the array has no more than that
-    if isinstance(x, _List):
-        return [_filled(y, operands) for y in x.items]
-    return tuple(_filled(y, operands) for y in x) if isinstance(x, tuple) else x
+    return slice(None)  # of a window: the array has no more than that
