@@ -59,11 +59,9 @@ def text_of(value: Any) -> str:
         return _jaxpr(value.jaxpr, tuple(value.consts))
     if isinstance(value, core.Jaxpr):
         return _jaxpr(value, ())
-    if isinstance(value, Enum):
-        return str(value)
     if type(value) in _PLAIN:
         return repr(value)
-    if isinstance(value, np.dtype):
+    if isinstance(value, Enum | np.dtype):
         return str(value)
     if isinstance(value, core.Primitive):
         return primitive_text(value)
@@ -78,7 +76,7 @@ def text_of(value: Any) -> str:
         return _array(value)
     if is_dataclass(value):
         inner = ", ".join(f"{f.name}={text_of(getattr(value, f.name))}" for f in fields(value))
-        return f"{_name(type(value))}({inner})"
+        return f"{type(value).__name__}({inner})"
     if isinstance(value, jax.core.ShapedArray | jax.ShapeDtypeStruct):
         return _aval(value)
     if isinstance(value, jax.sharding.NamedSharding) and isinstance(value.mesh, _MESH):
@@ -87,7 +85,7 @@ def text_of(value: Any) -> str:
         children = ", ".join(map(text_of, value.children()))
         return f"tree({value.num_leaves} {text_of(value.node_data())} {children})"
     if type(value).__module__.startswith("jax.") and _is_record(value):
-        return f"{_name(type(value))}{text_of(vars(value))}"
+        return f"{type(value).__name__}{text_of(vars(value))}"
     return _opaque(value)
 
 
@@ -101,7 +99,7 @@ def _sequence(value: Any) -> str:
     items = [text_of(x) for x in value]
     if isinstance(value, frozenset | set):
         items.sort()
-    kind = "" if type(value) in (tuple, list) else _name(type(value))
+    kind = "" if type(value) in (tuple, list) else type(value).__name__
     if hasattr(value, "_fields"):
         items = [f"{f}={x}" for f, x in zip(value._fields, items, strict=True)]
     return f"{kind}[{', '.join(items)}]" if type(value) is list else f"{kind}({', '.join(items)})"
@@ -140,11 +138,7 @@ def _opaque(value: Any) -> str:
         found = getattr(found, part, None)
     if name and found is value and value.__module__.partition(".")[0] in _LASTING:
         return f"{value.__module__}.{name}"
-    return f"{_name(type(value))}@{id(value):x}"
-
-
-def _name(kind: type) -> str:
-    return kind.__name__
+    return f"{type(value).__name__}@{id(value):x}"
 
 
 def _aval(aval: Any) -> str:
