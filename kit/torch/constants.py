@@ -69,22 +69,20 @@ def of_module(module: nn.Module) -> Watched:
         name = scripted.original_name
         return Watched(_none, _none, f"the step has a scripted {name}, whose numbers are in C++")
     known, weights = [*map(ref, parts)], [*map(ref, trained)]
+    attributes = [(i, *one) for i, part in enumerate(parts) for one in vars(part).items()]
     choices = [
         (i, name)
-        for i, m in enumerate(parts)
-        for name, value in vars(m).items()
+        for i, name, value in attributes
         if value is not None
         and _is_constant(value)
-        and not (name in _NO_CHOICE and type(m).__module__.startswith("torch."))
+        and not (name in _NO_CHOICE and type(parts[i]).__module__.startswith("torch."))
     ]
     owners, names = [i for i, _ in choices], [name for _, name in choices]
-    single = [(i, name, value) for i, m in enumerate(parts)
-              for name, value in vars(m).items() if isinstance(value, _SINGLE)]  # fmt: skip
+    single = [one for one in attributes if isinstance(one[2], _SINGLE)]
     havers, had = [i for i, _, _ in single], [name for _, name, _ in single]
     things = [_none if value is None else ref(value) for *_, value in single]
+    held = [(i, name) for i, name, value in attributes if isinstance(value, torch.Tensor)]
     kinds = list({type(m): None for m in parts})
-    held = [(i, name) for i, m in enumerate(parts)
-            for name, value in vars(m).items() if isinstance(value, torch.Tensor)]  # fmt: skip
 
     def look() -> Any:
         modules, parameters = [*map(_THING, known)], [*map(_THING, weights)]
