@@ -184,60 +184,82 @@ def wrong_times(timeline: Timeline) -> WrongTimes:
     if not len(kernels):
         return WrongTimes((), "")
     steps = timeline.intervals(kind="step")
-    step_ns = float((steps[:, 1] - steps[:, 0]).mean()) if len(steps) else math.inf
-    notes, doubt = [], ""
+    lengths = steps[:, 1] - steps[:, 0]
+    much_ns = _MUCH * float(lengths.mean()) if len(steps) else math.inf  # of a step
+    found = [find(timeline, kernels, much_ns) for find in (_instant, _early, _late, _overlong)]
+    doubts = [doubt for _, doubt in found if doubt]
+    return WrongTimes(tuple(note for note, _ in found if note), doubts[-1] if doubts else "")
+
+
+_Places = NDArray[np.intp]  # of spans
+
+
+def _instant(timeline: Timeline, kernels: _Places, _: float) -> tuple[str, str]:
+    """What is said of kernels that last 0, and why no limit can be told then; "" of few."""
     names = [i for i, x in enumerate(timeline.names) if not x.lower().startswith(_SHORT)]
     computing = kernels[np.isin(timeline.name[kernels], names)]
-    instant = int((timeline.stop_ns[computing] == timeline.start_ns[computing]).sum())
-    if instant and instant >= _MUCH * len(computing):
-        notes.append(f"{instant:,} of {len(computing):,} kernels last 0 in the file")
-        if 2 * instant >= len(computing):
-            doubt = "most kernels last 0 in the file"
-    early = _early_ns(timeline, kernels)
-    if count := int((early > 0).sum()):
-        notes.append(
-            f"{count:,} of {len(early):,} kernels begin before the call that launched them, by up "
-            f"to {early.max() / 1e3:.1f} us: the device's clock differs from the host's"
-        )
-        often = int(np.sort(early)[-1 - int(_RARE * len(early))])
-        if often >= _MUCH * step_ns:
-            doubt = (
-                f"kernels begin {format_ms(often / 1e6)} before their launch: the clocks of device "
-                "and host differ"
-            )
-    late = _late_ns(timeline, kernels)
-    if count := int((late > 0).sum()):
-        notes.append(
-            f"{count:,} of {format_count(len(late), 'wait')} for a copy end before it has, by up "
-            f"to {late.max() / 1e3:.1f} us: the device's clock differs from the host's"
-        )
-        often = int(np.sort(late)[len(late) // 2])
-        if often > 0 and _mistaken_ns(timeline, kernels, often) >= _MUCH * step_ns * len(steps):
-            doubt = (
-                f"waits end {format_ms(often / 1e6)} before the copy that they are for: the clocks "
-                "of device and host differ"
-            )
-    long, over_ns = _overlong(timeline, kernels)
-    if len(long):
-        notes.append(
-            f"{format_count(len(long), 'kernel')} {'last' if len(long) > 1 else 'lasts'} beyond "
-            f"others that follow on the same stream, by up to {format_ms(over_ns / 1e6)}: their "
-            "durations are wrong"
-        )
-        filled = within(joined(timeline.times(long)), joined(steps)).sum()
-        if filled >= _MUCH * step_ns * len(steps):
-            doubt = "kernels last beyond others that follow on the same stream"
-    return WrongTimes(tuple(notes), doubt)
+    count = int((timeline.stop_ns[computing] == timeline.start_ns[computing]).sum())
+    if not count or count < _MUCH * len(computing):
+        return "", ""
+    doubt = "most kernels last 0 in the file" * (2 * count >= len(computing))
+    return f"{count:,} of {len(computing):,} kernels last 0 in the file", doubt
 
 
-def _early_ns(timeline: Timeline, kernels: NDArray[np.intp]) -> Ints:
-    """How long each kernel whose launch is known begins before it; below 0: after it."""
+def _early(timeline: Timeline, kernels: _Places, much_ns: float) -> tuple[str, str]:
+    """The same of those whose launch is known and that begin before it."""
     known, call = paired(timeline, kernels)
     early: Ints = timeline.start_ns[call] - timeline.start_ns[known]
-    return early
+    count = int((early > 0).sum())
+    if not count:
+        return "", ""
+    note = (
+        f"{count:,} of {len(early):,} kernels begin before the call that launched them, by up "
+        f"to {early.max() / 1e3:.1f} us: the device's clock differs from the host's"
+    )
+    often = int(np.sort(early)[-1 - int(_RARE * len(early))])
+    doubt = (
+        f"kernels begin {format_ms(often / 1e6)} before their launch: the clocks of device and "
+        "host differ"
+    )
+    return note, doubt if often >= much_ns else ""
 
 
-def _late_ns(timeline: Timeline, kernels: NDArray[np.intp]) -> Ints:
+def _late(timeline: Timeline, kernels: _Places, much_ns: float) -> tuple[str, str]:
+    """The same of copies that go on when the wait for them has ended."""
+    late = _late_ns(timeline, kernels)
+    count = int((late > 0).sum())
+    if not count:
+        return "", ""
+    note = (
+        f"{count:,} of {format_count(len(late), 'wait')} for a copy end before it has, by up "
+        f"to {late.max() / 1e3:.1f} us: the device's clock differs from the host's"
+    )
+    often = int(np.sort(late)[len(late) // 2])
+    is_much = often > 0 and _mistaken_ns(timeline, kernels, often) >= much_ns * timeline.steps
+    doubt = (
+        f"waits end {format_ms(often / 1e6)} before the copy that they are for: the clocks of "
+        "device and host differ"
+    )
+    return note, doubt if is_much else ""
+
+
+def _overlong(timeline: Timeline, kernels: _Places, much_ns: float) -> tuple[str, str]:
+    """The same of those that outlast others which follow on their stream."""
+    long, over_ns = _outlasting(timeline, kernels)
+    if not len(long):
+        return "", ""
+    note = (
+        f"{format_count(len(long), 'kernel')} {'last' if len(long) > 1 else 'lasts'} beyond "
+        f"others that follow on the same stream, by up to {format_ms(over_ns / 1e6)}: their "
+        "durations are wrong"
+    )
+    steps = timeline.intervals(kind="step")
+    filled = within(joined(timeline.times(long)), joined(steps)).sum()
+    doubt = "kernels last beyond others that follow on the same stream"
+    return note, doubt if filled >= much_ns * len(steps) else ""
+
+
+def _late_ns(timeline: Timeline, kernels: _Places) -> Ints:
     """How long each copy goes on after the wait for it has returned; below 0: it had ended.
 
     A read copies a value and waits for it. Of others that wait after a copy, only such are sure as
@@ -264,7 +286,7 @@ def _late_ns(timeline: Timeline, kernels: NDArray[np.intp]) -> Ints:
     return late
 
 
-def _mistaken_ns(timeline: Timeline, kernels: NDArray[np.intp], late_ns: int) -> int:
+def _mistaken_ns(timeline: Timeline, kernels: _Places, late_ns: int) -> int:
     """For how long, at most, gaps have a wrong cause, if the device's clock is late by so much.
 
     That is the cause of an earlier time. A gap before a kernel that had been launched long before
@@ -281,7 +303,7 @@ def _mistaken_ns(timeline: Timeline, kernels: NDArray[np.intp], late_ns: int) ->
     return int(np.minimum(end - begin, late_ns)[~is_queued].sum())
 
 
-def _overlong(timeline: Timeline, kernels: NDArray[np.intp]) -> tuple[NDArray[np.intp], int]:
+def _outlasting(timeline: Timeline, kernels: _Places) -> tuple[_Places, int]:
     """Kernels that end after a later one of their stream, and by how much at most.
 
     A stream runs one after the other. Of the kernels of one launch, as of a CUDA graph, some may
