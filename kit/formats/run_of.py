@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -32,21 +32,11 @@ def run_of(imported: Imported, file: Path) -> Run:
     timeline says so.
     Settings that the file does not tell are the defaults; mode "torch" means: not by kit's runtime.
     """
-    t = imported.timeline
+    t = replace(imported.timeline, notes=tuple(dict.fromkeys(_notes(imported))))
     steps = t.intervals(kind="step")
     times = imported.step_times_ns
     if times is None:
         times = tuple((steps[:, 1] - steps[:, 0]).tolist())
-        if times:
-            t = replace(t, notes=(*t.notes, _TRACED))
-    if (late := after_steps_fraction(t)) >= _SAID:
-        said = f"{format_percent(late)} of the kernels' time that the steps launched {_LATE}"
-        t = replace(t, notes=(*t.notes, said))
-    for device in sorted(by_device(t, "kernel").keys() - at_work(t).keys()):
-        t = replace(t, notes=(*t.notes, f"{device} {_STRAY}"))
-    if TOGETHER not in imported.environment:  # else a kernel may be joined to another one's call
-        more = (note for note in wrong_times(t).notes if note not in t.notes)
-        t = replace(t, notes=(*t.notes, *more))
     environment = {IMPORTED: imported.format, **imported.environment}
     environment.pop(EXPORTED_AS, None)  # a file that has no measured steps may say it, too
     if imported.exported_as:
@@ -78,6 +68,20 @@ def run_of(imported: Imported, file: Path) -> Run:
         conditions=_conditions(numbers),
         sorts=imported.sorts,
     )
+
+
+def _notes(imported: Imported) -> Iterator[str]:
+    """The timeline's own, and what else is to be known of its times."""
+    t = imported.timeline
+    yield from t.notes
+    if imported.step_times_ns is None and t.steps:
+        yield _TRACED
+    if (late := after_steps_fraction(t)) >= _SAID:
+        yield f"{format_percent(late)} of the kernels' time that the steps launched {_LATE}"
+    for device in sorted(by_device(t, "kernel").keys() - at_work(t).keys()):
+        yield f"{device} {_STRAY}"
+    if TOGETHER not in imported.environment:  # else a kernel may be joined to another one's call
+        yield from wrong_times(t).notes
 
 
 def _conditions(said: Mapping[str, float]) -> Conditions:

@@ -11,6 +11,7 @@ Files come from strangers: nothing in one is executed, memory is bounded
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -76,35 +77,44 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
             raise TraceFileError("kit exported it with its steps: step_by is for other traces")
         imported = _exported(events, own)
     elif events.is_known:
-        imported = _with_stalls(read_torch(events, "torch.profiler"), events)
-        member = _placed(imported.member, head, events)
-        environment = {**imported.environment, **_environment(head, events)}
-        if "device" in environment and TORCH_CPU in imported.timeline.lanes:
-            # torch's profiler waits for each GPU that it traces, whatever the program does
-            if (events.column("role") == Role.WAIT).any():
-                del environment["device"]
-            else:
-                environment["device"] += NOT_TRACED
-        imported = replace(imported, environment=environment, member=member)
+        imported = _torchs(events, head)
     else:
         raise TraceFileError(_of_strangers(events))
-    notes = [*imported.timeline.notes, *events.repaired]
+    notes = (*imported.timeline.notes, *events.repaired, *_notes(events, head, imported))
+    return replace(imported, timeline=replace(imported.timeline, notes=notes))
+
+
+def _torchs(events: Events, head: dict[str, Any]) -> Imported:
+    imported = _with_stalls(read_torch(events, "torch.profiler"), events)
+    environment = {**imported.environment, **_environment(head, events)}
+    if "device" in environment and TORCH_CPU in imported.timeline.lanes:
+        # torch's profiler waits for each GPU that it traces, whatever the program does
+        if (events.column("role") == Role.WAIT).any():
+            del environment["device"]
+        else:
+            environment["device"] += NOT_TRACED
+    member = _placed(imported.member, head, events)
+    return replace(imported, environment=environment, member=member)
+
+
+def _notes(events: Events, head: dict[str, Any], imported: Imported) -> Iterator[str]:
+    """What was amiss with the file, and what of it is not shown."""
     if "unclosed" in head:
-        notes.append("the list of events has no end: the program may have been stopped")
+        yield "the list of events has no end: the program may have been stopped"
     if "mended" in head:
-        notes.append(
+        yield (
             "the file has single backslashes, or numbers such as inf, which is no JSON: they were "
             "mended, and a name with backslashes may be wrong"
         )
     if "tail" in head:
-        notes.append("what follows the end of the trace in its file was left out")
+        yield "what follows the end of the trace in its file was left out"
     if imported.environment.get("device", "").endswith(NOT_TRACED):
-        notes.append(
+        yield (
             "the file names a GPU and has nothing of it: torch's ops may have computed, or only "
             "launched. Trace with ProfilerActivity.CUDA, too"
         )
     if others := events.other_devices:
-        notes.append(
+        yield (
             f"events of {', '.join(others)} are not read: what such a device ran, or what "
             "launched it, is missing"
         )
@@ -112,8 +122,7 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         most = ", ".join(
             f"{n:,} {cut_name(c) or 'unnamed'}" for c, n in events.left_out.most_common(5)
         )
-        notes.append(f"events that are no span of a step were left out: {most}")
-    return replace(imported, timeline=replace(imported.timeline, notes=tuple(notes)))
+        yield f"events that are no span of a step were left out: {most}"
 
 
 def _with_stalls(imported: Imported, events: Events) -> Imported:
