@@ -1,7 +1,8 @@
 // For a page that holds a timeline: draw another payload, highlight a selection, hear of a choice.
 // `models` has what `timeline_js_args` names. The sites of a selection are written as `theme.plain`
 // writes them.
-import {nothing, selectionOf} from "./data/search.js";
+import {NOTHING} from "../../base/js/listing.js";
+import {selectionOf} from "./data/search.js";
 import {readTimeline} from "./data/table.js";
 
 /** The one row of a source: `flat` of payload.py. @param {Record<string, any>} payload */
@@ -23,7 +24,7 @@ function flat(payload) {
  */
 export function drawTimeline(payload, models, before = null) {
   models.figure.title.text = payload.title;
-  highlightTimeline(models, nothing());
+  highlightTimeline(models, NOTHING);
   models.marked.data = {start: [], stop: []};
   if (models.ghost) models.ghost.data = before ? {...flat(before.payload), name: [before.name]} : {};
   models.timeline.data = flat(payload);
@@ -41,11 +42,11 @@ export function highlightTimeline(models, {nodes, sites, label = ""}) {
 /**
  * Call `tell` with each choice of the user, empty if it was undone; highlights are not told.
  * @param {Record<string, any>} models
- * @param {(selection: import("./data/search.js").Selection) => void} tell
+ * @param {(selection: import("../../base/js/listing.js").Selection) => void} tell
  */
 export function onTimelinePick(models, tell) {
   models.picked.properties.data.change.connect(() => {
     const {kind, index} = models.picked.data;
-    tell(kind[0] === "" ? nothing() : selectionOf(readTimeline(models.timeline.data), kind[0], index[0]));
+    tell(kind[0] === "" ? NOTHING : selectionOf(readTimeline(models.timeline.data), kind[0], index[0]));
   });
 }

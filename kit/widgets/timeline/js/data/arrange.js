@@ -83,12 +83,16 @@ function shownLanes(table, isHidden, {text, off}) {
   });
 }
 
+/** @param {Record<string, any>} columns @param {number} i @returns {number} the part that row `i` is of */
+function partOf(columns, i) {
+  return columns.part ? columns.part[i] : 0;
+}
+
 /** By how many pixels each thing moves, and what the lanes are called where they stand.
  * @param {import("./table.js").Table} table @param {boolean[]} isShown lanes @param {Filter} filter */
 function placed(table, isShown, {showsIdle, top}) {
   const {lanes, headings, gaps, parts} = table;
-  const own = (/** @type {any} */ columns, /** @type {number} */ i) => (columns.part ? columns.part[i] : 0);
-  const idleGroups = new Set(showsIdle ? Array.from(gaps.start, (_, i) => `${own(gaps, i)} ${gaps.device[i]}`) : []);
+  const idleGroups = new Set(showsIdle ? Array.from(gaps.start, (_, i) => `${partOf(gaps, i)} ${gaps.device[i]}`) : []);
   const found = {lanes: isShown.map(() => OFF), headings: Array.from(headings.text, () => OFF),
     labels: Array.from(lanes.label, String), idle: /** @type {IdleRow[]} */ ([]),
     tops: /** @type {number[]} */ ([]), bottoms: /** @type {number[]} */ ([])};
@@ -129,15 +133,14 @@ function placed(table, isShown, {showsIdle, top}) {
  * @param {import("./table.js").Table} table @param {number} part
  * @returns {{name: string, heading: number, lanes: number[]}[]} */
 function groupsOf({lanes, headings}, part) {
-  const own = (/** @type {any} */ columns, /** @type {number} */ i) => (columns.part ? columns.part[i] : 0);
-  const mine = Array.from(lanes.label, (_, i) => i).filter((i) => own(lanes, i) === part)
+  const mine = Array.from(lanes.label, (_, i) => i).filter((i) => partOf(lanes, i) === part)
     .sort((a, b) => lanes.top[a] - lanes.top[b]);
   /** @type {{name: string, heading: number, lanes: number[]}[]} */
   const found = [];
   for (const lane of mine) {
     const name = lanes.group[lane];
     if (found[found.length - 1]?.name !== name) {
-      const heading = Array.from(headings.text).findIndex((text, i) => own(headings, i) === part && text === name);
+      const heading = Array.from(headings.text).findIndex((text, i) => partOf(headings, i) === part && text === name);
       found.push({name, heading, lanes: []});
     }
     found[found.length - 1].lanes.push(lane);

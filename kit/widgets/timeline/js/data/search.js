@@ -1,19 +1,11 @@
 // Which spans and sync points belong to a text that is searched, or to a selection.
+import {NOTHING} from "../../../base/js/listing.js";
 import {isPlaced} from "./arrange.js";
 import {ON_DEVICE} from "./launches.js";
 
-/**
- * What the views share: nodes of the graph and lines of the program.
- * @typedef {{nodes: Set<number>, sites: Set<string>, label: string}} Selection
- *
- * Flags of keys (`lit`) and of sync points (`marks`).
- * @typedef {{lit: Uint8Array, marks: Uint8Array}} Flags
- */
-
-/** @returns {Selection} */
-export function nothing() {
-  return {nodes: new Set(), sites: new Set(), label: ""};
-}
+/** @typedef {import("../../../base/js/listing.js").Selection} Selection */
+/** Flags of keys (`lit`) and of sync points (`marks`).
+ * @typedef {{lit: Uint8Array, marks: Uint8Array}} Flags */
 
 /**
  * Flags of keys and sync points that hold every word of `text`, the spans of these keys by start,
@@ -122,7 +114,7 @@ export function selectionOf(table, kind, i) {
 /** @param {import("./table.js").Table} table @param {number} i @returns {Selection} */
 function selectionOfSync({syncs, graph}, i) {
   const site = syncs.site[i];
-  if (site === "" || syncs.part[i]) return nothing();
+  if (site === "" || syncs.part[i]) return NOTHING;
   const line = graph.sites.indexOf(site);
   const own = line < 0 ? [] : [...graph.site.keys()].filter((node) => graph.site[node] === line);
   return {nodes: new Set(own), sites: new Set([site]), label: site};
@@ -132,12 +124,12 @@ function selectionOfSync({syncs, graph}, i) {
 function selectionOfSpan(table, i) {
   const {keys, graph} = table;
   const k = table.key[i], segment = table.segmentOf(i), name = keys.name[k];
-  if (keys.part[k]) return nothing();
+  if (keys.part[k]) return NOTHING;
   const kindOf = keys.kind[k], isSegment = !ON_DEVICE.includes(kindOf) && segment >= 0;
   const text = isSegment ? graph.nodes[graph.segments.indexOf(segment)] ?? "" : keys.nodes[k];
   const ids = text.split(" ").filter(Boolean).map(Number);
   const nodes = new Set(ids.filter((/** @type {number} */ id) => id < graph.site.length));
-  if (nodes.size === 0) return nothing();
+  if (nodes.size === 0) return NOTHING;
   const lines = [...nodes].map((id) => graph.site[id]).filter((line) => line >= 0);
   const label = isSegment ? `segment ${segment}` : kindOf === "kernel" ? `kernel ${name}` : name;
   return {nodes, sites: new Set(lines.map((line) => graph.sites[line])), label};
