@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from typing import Any
 
 import traitlets
@@ -275,11 +276,15 @@ def button(text: str, tip: str, **more: Any) -> Button:
     return Button(description=text, tooltip=tip, layout=Layout(width="auto"), **more)
 
 
-def slider_grid(sliders: Sequence[Any], *, least_px: int = 220) -> GridBox:
-    """Labelled sliders, as many beside each other as have room."""
+def slider_grid(
+    sliders: Mapping[str, Any], moved: Callable[[Any], None], *, least_px: int = 220
+) -> GridBox:
+    """Sliders by their labels, as many beside each other as have room; `moved` hears of each."""
+    for slider in sliders.values():
+        slider.observe(moved, "value")
     columns = f"repeat(auto-fit, minmax({least_px}px, 1fr))"
     layout = Layout(grid_template_columns=columns, grid_gap="4px 18px", width="auto")
-    return GridBox(sliders, layout=layout)
+    return GridBox([*starmap(labelled, sliders.items())], layout=layout)
 
 
 def labelled(label: str, control: Any, tip: str = "", *, is_said: bool = True) -> Labelled:

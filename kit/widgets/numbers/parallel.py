@@ -26,7 +26,7 @@ from ipywidgets import HTML
 from kit.errors import SettingsError
 from kit.runs.gradients import Backward, Link, ParallelStep, best_buckets, predict_parallel
 from kit.text import check_number, check_whole_number, format_bytes, format_count, format_ns
-from kit.widgets.base.controls import labelled, model_slider, slider_grid
+from kit.widgets.base.controls import model_slider, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
@@ -147,19 +147,17 @@ class ParallelView(View):
         self.best = ColumnDataSource()  # a line: unlike a bokeh Span, the axis makes room for it
         self._here = Span(dimension="height", line_color=SIZE, line_alpha=0.35, line_width=6)
         self._ask()
-        controls = [
-            labelled("ops a segment, backward", self.bulk),
-            labelled("bucket", self.bucket),
-            labelled("link: latency", self.latency),
-            labelled("link: speed", self.speed),
-            labelled("devices", self.devices),
-        ]
-        grid = slider_grid(controls, least_px=180)
+        sliders = {
+            "ops a segment, backward": self.bulk,
+            "bucket": self.bucket,
+            "link: latency": self.latency,
+            "link: speed": self.speed,
+            "devices": self.devices,
+        }
+        grid = slider_grid(sliders, self._moved, least_px=180)
         drawn = (self.curve, self.lanes, self.best)
         plots = [LivePlot(plot, drawn) for plot in (self._draw_curve(), self._draw_lanes())]
         super().__init__([grid, self.text, *plots, self.error])
-        for control in (self.bulk, self.bucket, self.latency, self.speed, self.devices):
-            control.observe(self._moved, "value")
 
     def _moved(self, change: Any) -> None:
         with ErrorsIn(self.error, "many devices"):

@@ -23,7 +23,7 @@ from kit.errors import SettingsError
 from kit.ir import Segment
 from kit.ir.plan import OpStream, plan
 from kit.text import format_count, safe_html, safe_label
-from kit.widgets.base.controls import bulk_slider, labelled, slider_grid
+from kit.widgets.base.controls import bulk_slider, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
@@ -253,21 +253,19 @@ class PlanView(View):
         self.figure, self.sources = _model(payload)
         self.forward, self.backward = bulk_slider(forward), bulk_slider(backward)
         self.text, self.error = HTML(), HTML()
-        sliders = [
-            labelled("bulk size, forward", self.forward),
-            labelled("bulk size, backward and update", self.backward),
-        ]
+        sliders = {
+            "bulk size, forward": self.forward,
+            "bulk size, backward and update": self.backward,
+        }
         super().__init__(
             [
-                slider_grid(sliders),
+                slider_grid(sliders, self._moved),
                 self.text,
                 LivePlot(self.figure, self.sources.values()),
                 self.error,
             ]
         )
         self._say()
-        for slider in (self.forward, self.backward):
-            slider.observe(self._moved, "value")
 
     def _moved(self, change: Any) -> None:
         with ErrorsIn(self.error, "plan"):

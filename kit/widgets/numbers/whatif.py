@@ -27,7 +27,7 @@ from kit.text import format_ms, format_percent, safe_html, safe_label, safe_term
 from kit.trace import SyncPoint
 from kit.trace.timeline import Place
 from kit.widgets.base import tables
-from kit.widgets.base.controls import bulk_slider, labelled, model_slider, slider_grid
+from kit.widgets.base.controls import bulk_slider, model_slider, slider_grid
 from kit.widgets.base.errors import ErrorsIn
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
@@ -187,19 +187,18 @@ class WhatIfView(View):
         self.without = tuple(map(_without_box, self._syncs))
         self.figure, self.sources = timeline_model(timeline_payload(self._drawn()))
         self.text, self.error = HTML(), HTML()
-        controls = [
-            labelled("bulk size, forward", self.forward),
-            labelled("bulk size, backward and update", self.backward),
-            labelled("device speed", self.speed),
-            labelled("host speed", self.host_speed),
-        ]
-        boxes = (self.is_loading_ahead, *self.without)
-        grid = slider_grid(controls)
+        sliders = {
+            "bulk size, forward": self.forward,
+            "bulk size, backward and update": self.backward,
+            "device speed": self.speed,
+            "host speed": self.host_speed,
+        }
+        grid, boxes = slider_grid(sliders, self._moved), (self.is_loading_ahead, *self.without)
         plot = LivePlot(self.figure, [self.sources["timeline"], self.sources["ghost"]])
         super().__init__([grid, *boxes, self.text, plot, self.error])
         self._say()
-        for control in (self.forward, self.backward, self.speed, self.host_speed, *boxes):
-            control.observe(self._moved, "value")
+        for box in boxes:
+            box.observe(self._moved, "value")
 
     def _moved(self, change: Any) -> None:
         with ErrorsIn(self.error, "what if"):
