@@ -133,6 +133,8 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
     go.touch()
     with opening(width=700, height=1100) as browser:
         page = browser.page
+        told: list[bytes | str] = []  # what the page says to the kernel
+        page.on("websocket", lambda socket: socket.on("framesent", lambda x: told.append(x)))
 
         def says(start: str) -> None:
             page.wait_for_function(
@@ -201,6 +203,8 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
             "document.querySelector('.kit-history input[type=text]').value === 'steps=2&warmup=0'"
         )
         says("measured in")
+        assert any("comm_msg" in str(frame) for frame in told)
+        assert not any("spans.delta" in str(frame) for frame in told)  # no echo of a picture
 
         # what is shown as one text: the button copies it
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -75,6 +75,7 @@ def _attach_js() -> str:
 const view = cb_context.index.find_one(figure);
 if (!view || view.el.kitTimeline?.frame.root.isConnected) return;
 {page_js()}
+window.kitPage.sendNoEchoes(figure.document);
 const {{TimelinePlot}} = {script("widgets/timeline/js/plot.js")};
 const models = {{figure, timeline, picked, lit, marked, shown, reply, asked, ghost}};
 view.el.kitTimeline = new TimelinePlot(view, models);

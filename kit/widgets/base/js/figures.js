@@ -6,6 +6,20 @@ function isSame(a, b) {
     && a.value === b.value && a.field === b.field && Boolean(a.transform) === Boolean(b.transform));
 }
 
+const quiet = new WeakSet(); // documents of bokeh that send no echo
+
+/** What a figure was told is no news to the kernel, nor is what scripts set with `sync: false`. Bokeh
+ * marks both; jupyter_bokeh 4.1 would send them all the same: megabytes, of which the older may come late.
+ * @param {any} document of bokeh */
+export function sendNoEchoes(document) {
+  if (quiet.has(document)) return;
+  quiet.add(document);
+  const tell = document._trigger_on_change;
+  document._trigger_on_change = (/** @type {any} */ event) => {
+    if ((event.events ?? [event]).some((/** @type {any} */ one) => one.sync)) tell.call(document, event);
+  };
+}
+
 /** The canvases of bokeh in a page. Where the width changes while JupyterLab skips what is out of
  * sight, Chromium does not apply the new size in the shadow root of some: they stay stretched until
  * their styles are set again, which is done once they come into sight. */

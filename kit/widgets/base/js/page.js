@@ -2,7 +2,7 @@
 // with names for screen readers, keys for undo and redo. Runs in JupyterLab and in a saved report.
 import {DarkTwins, hexOf} from "./colors.js";
 import {copyLink, nameControls, undoByKeys} from "./controls.js";
-import {FigurePainter, StretchedCanvases} from "./figures.js";
+import {FigurePainter, sendNoEchoes, StretchedCanvases} from "./figures.js";
 import {keepKeys} from "./keys.js";
 import live from "./live.css";
 import css from "./page.css";
@@ -73,7 +73,7 @@ export function makePage(colors) {
   nameControls();
   paintAll();
   return {
-    isDark,
+    isDark, sendNoEchoes,
     paint: (/** @type {any} */ figure, /** @type {any} */ index) => painter.paint(figure, index),
     watch: (/** @type {Iterable<any>} */ views) => canvases.watch(views),
     twin: (/** @type {string} */ color) => (isDark() ? twins.of(color) : color),
