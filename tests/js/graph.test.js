@@ -159,6 +159,8 @@ test("a box that is gone to is seen at the scale of the graph, if its labels can
   camera.center([450, 150, 40, 20]);
   assert.ok(whole < 0.7);
   assert.equal(camera.scale(), whole);
+  camera.fit({width: 900, height: 9000}); // too high, and wide enough to be read: only its end is cut
+  assert.deepEqual([camera.scale(), camera.outOfSight({width: 900, height: 9000})], [600 / 924, ["below"]]);
   camera.fit({width: 9000, height: 300}, true);
   camera.center([450, 150, 40, 20]);
   assert.ok(Math.abs(camera.scale() - 0.72) < 1e-9);

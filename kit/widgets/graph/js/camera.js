@@ -61,7 +61,9 @@ export class Camera {
   fit(placed, whole = false) {
     const [w, h] = this.size(), width = placed.width + 24, height = placed.height + 24;
     const fitted = Math.min(w / width, h / height);
-    const scale = whole ? Math.max(SMALLEST, Math.min(MOST, fitted)) : readable(fitted);
+    // What is too high may still fit in its width: only its end is out of sight then.
+    const scale = whole ? Math.max(SMALLEST, Math.min(MOST, fitted))
+      : Math.min(readable(fitted), readable(w / width));
     const [sw, sh] = [w / scale, h / scale];
     this.look((width <= sw ? (width - sw) / 2 : 0) - 12, (height <= sh ? (height - sh) / 2 : 0) - 12, scale);
     this.isFitted = true;
