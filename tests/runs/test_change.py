@@ -51,14 +51,14 @@ times = st.lists(st.floats(0.1, 1e3), min_size=2, max_size=12)
 def steps_of(rng: Rng, count: int, noise: float, echo: float = 0.3) -> NDArray[np.float64]:
     """Step times of a quiet machine: each run has a speed of its own (1.2 %), neighbouring steps
     resemble each other, and one step in twelve is hit by something and takes longer."""
-    wave = np.empty(count)
-    level = rng.normal()
-    for i in range(count):
-        level = echo * level + math.sqrt(1 - echo**2) * rng.normal()
-        wave[i] = level
+    level, *fresh = rng.normal(size=count + 1).tolist()
+    wave = []
+    for draw in fresh:
+        level = echo * level + math.sqrt(1 - echo**2) * draw
+        wave.append(level)
     speed = 10 * math.exp(rng.normal(0, 0.012))
     hits = rng.exponential(0.3, count) * (rng.random(count) < 1 / 12)
-    return speed * np.exp(noise * wave) * (1 + hits)
+    return speed * np.exp(noise * np.array(wave)) * (1 + hits)
 
 
 def rates(count: int, noise: float, echo: float, factor: float, repeats: int = 1) -> float:

@@ -17,6 +17,8 @@ from kit.runs.spread import _median_loss
 from tests.factories import make_run
 from tests.runs.ratios import ratio_of
 
+STILL = make_run()
+
 
 def measured_at(run: Run, *seconds: int) -> list[Run]:
     """Runs like this one, which ended in these seconds."""
@@ -60,7 +62,7 @@ def test_sides_take_turns_where_they_change_as_often_as_there_are_runs(
 def rerun(rng: np.random.Generator, sd: float) -> Run:
     """A run whose speed differs by `sd` from that of others, and is steady in itself."""
     steps = 10e6 * math.exp(rng.normal(0, sd)) * np.exp(rng.normal(0, 0.01, 40))
-    return replace(make_run(), step_times_ns=tuple(map(round, steps)))
+    return replace(STILL, step_times_ns=tuple(map(round, steps)))
 
 
 @pytest.mark.parametrize(("repeats", "sd"), [(1, 0.014), (3, 0.014), (9, 0.014), (9, 0.03)])
