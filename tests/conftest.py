@@ -17,12 +17,16 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from tests.warm import RUN, SERVER
+
+if TYPE_CHECKING:
+    from tests.shared.programs import SharedPrograms
 
 os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns in every kernel
 # To build this package's grammar takes a second, and jsonschema, which nbformat loads, can do
@@ -65,6 +69,7 @@ LONG_FILES = (
 )
 # The marks of the tests whose programs XLA compiles as for a user, each one anew.
 AS_FOR_A_USER = ("gpu", "alone", "as_shipped")
+OWN_PROGRAMS = ("compiles", *AS_FOR_A_USER)  # of the tests that compile all of their programs
 # What XLA's CPU compiler is told where it need not make fast programs.
 _QUICKLY = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
 
@@ -162,6 +167,38 @@ def _little_to_look_through() -> Generator[None]:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _defaults_of_bokeh() -> None:
+    if "bokeh.core.property.descriptors" in sys.modules:
+        from tests.shared.defaults import keep_defaults  # loads bokeh
+
+        keep_defaults()
+
+
+@pytest.fixture(scope="module")
+def shared_programs() -> SharedPrograms:
+    """The programs that the tests of this file have compiled."""
+    from tests.shared.programs import SharedPrograms  # loads jax
+
+    return SharedPrograms()
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_earlier_tests(request: pytest.FixtureRequest) -> Generator[None]:
+    """A program that an earlier test of the file has compiled is not compiled again.
+
+    But for tests that are about compiling, and for those whose programs are as for a user.
+    """
+    compiler = sys.modules.get("kit.runtime.session.compiler")
+    if compiler is None or any(map(request.node.get_closest_marker, OWN_PROGRAMS)):
+        yield
+        return
+    shared = request.getfixturevalue("shared_programs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "compile_segment", shared.compile_segment)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seeds() -> None:
     """The same random numbers for each test, alone or among others; torch only if it is loaded."""
@@ -184,10 +221,10 @@ def _wants(config: pytest.Config, marker: str) -> bool:
 
 
 def _keep_programs(config: pytest.Config) -> None:
-    """Let the tests of one run, their subprocesses and the workers share what they make.
+    """Let the processes that the tests of one run start share what they compile.
 
-    Most programs are those of an earlier test: kit's cache on disk then loads them, as it does for
-    a user. What another run has compiled is no part of a test.
+    Most of their programs are those of an earlier one: kit's cache on disk then loads them, as it
+    does for a user. What another run has compiled is no part of a test.
     """
     folder = TemporaryDirectory(prefix="kit-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)

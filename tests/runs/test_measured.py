@@ -178,6 +178,7 @@ def _small(ctx: kit.Context) -> Callable[[], Any]:
     return step
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["lazy", "bulked"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_first_steps_of_a_program_say_that_they_compile(

@@ -119,6 +119,7 @@ def _cut_while_a_check_is_open(model: Any, patch: pytest.MonkeyPatch) -> None:
 FAILURES = (_wrong_index, _wrong_rule, _cut_while_a_check_is_open)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("fail", FAILURES)
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 def test_a_session_with_an_error_is_freed(
