@@ -192,7 +192,7 @@ def folders() -> str:
     lines += [f"  top -> {package}" for package in tops]
     lines += [f"  {name} -> {other}" for name, other in reduction(below)]
     # All single files in one row are too wide.
-    lines += [f"  {one} [style=invis]" for one in ("notebook -> cores", "shown -> files")]
+    lines += [f"  {one} [style=invis]" for one in ("notebook -> threads", "files -> cores")]
     return f"digraph folders {{\n{HEAD}" + "\n".join(lines) + "\n}\n"
 
 
