@@ -21,7 +21,15 @@ from weakref import finalize, ref
 import jax
 import numpy as np
 
-from kit.errors import EngineError, ExecutionError, KitError, but_of_handlers, named, words_of
+from kit.errors import (
+    Cancelled,
+    EngineError,
+    ExecutionError,
+    KitError,
+    but_of_handlers,
+    named,
+    words_of,
+)
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.checks import Checks
 from kit.runtime.compiling.disk_cache import use_disk_cache
@@ -155,6 +163,14 @@ class Executor:
             return _explained(task, error)
         what = f"a program that segment {task.index} or one before it needs failed"
         return ExecutionError(f"{what}: {_summary(error)}")
+
+    def missing(self, task: Task | None) -> BaseException:
+        """Why a task that has ended has noted neither a result nor an error."""
+        error = None if task is None else task.variable.error
+        if task is None or error is None or isinstance(error, Cancelled):
+            return Cancelled("the program was interrupted before this was computed")
+        self.engine.forgive(error)  # what failed could not be noted, for want of memory
+        return _explained(task, error.__cause__ or error)
 
     def close(self) -> None:
         """Run what is pending, then end the thread."""

@@ -10,7 +10,7 @@ from weakref import ref
 import jax
 import numpy as np
 
-from kit.errors import Cancelled, DeviceCheckError, to_raise
+from kit.errors import DeviceCheckError, to_raise
 from kit.runtime.recording.bulk import Frame, Site, Value
 from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.interrupts import INTERRUPTS
@@ -131,7 +131,7 @@ class Reads:
                     until=value.cell.task.index, before_step=self._redo.first_step
                 )
             if value.error is None and value.cell is not None and value.cell.array is None:
-                raise Cancelled("the program was interrupted before this was computed")
+                raise executor.missing(value.cell.task)
             if value.error is None:
                 try:
                     taken = take(None if value.cell is None else value.cell.array)

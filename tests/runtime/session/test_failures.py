@@ -17,6 +17,7 @@ import kit
 from kit.errors import ExecutionError
 from kit.runtime.compiling.lower import Executable
 from kit.runtime.recording.bulk import Cell, Task
+from kit.runtime.session.executor import Executor
 from kit.runtime.session.findings import Findings
 
 
@@ -121,6 +122,25 @@ def test_what_fails_only_as_a_whole_is_reported_and_has_values() -> None:
         assert (torch.erf(x) + 1).tolist() == [2.0] * 3
         assert "failed whole and ran op by op: segment 0" in session.explain()
         assert session.metrics()["segment.recovered"] == 1
+
+
+def test_where_no_memory_is_left_for_the_words_the_error_is_no_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It said "the program was interrupted", as nothing had been noted on the values."""
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with kit.Session(kit.Settings(mode="lazy")) as session:
+        for name in ("_run", "_salvage", "_poison"):
+            monkeypatch.setattr(Executor, name, fail)
+        said = r"recorded at test_failures.* failed: MemoryError"
+        with pytest.raises(ExecutionError, match=said):
+            (torch.ones(3, device="kit") + 1).tolist()
+        monkeypatch.undo()
+        session.wait_all()
+        assert (torch.ones(3, device="kit") + 1).tolist() == [2.0, 2.0, 2.0]
 
 
 def test_two_threads_that_look_at_what_probes_gave_leave_none_out() -> None:
