@@ -98,7 +98,7 @@ def start_thread(
     try:
         thread.start()
     except but_of_handlers(RuntimeError, MemoryError) as error:
-        cure = "end other threads or raise the limit (ulimit -u), and try again"
+        cure = "end other threads, free memory, or raise the limit (ulimit -u, -v)"
         if "shutdown" in str(error):
             cure = "Python is ending; join the thread that still trains before the main one ends"
         raise EngineError(f"no thread for {name!r} could be started ({error}): {cure}") from error

@@ -170,6 +170,8 @@ def error_on_cpu(
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the call itself has not been made yet
             func(*with_tensors(args, blank, "cpu"), **with_tensors(kwargs, blank, "cpu"))
+    except MemoryError:  # this says nothing of the call
+        raise
     except Exception as error:  # noqa: BLE001 - given to the caller
         return error.with_traceback(None)
     return None
