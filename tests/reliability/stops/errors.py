@@ -19,6 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from kit.errors import SweepError
 from kit.runtime.session.interrupts import INTERRUPTS
 from tests.reliability.kinds import KINDS, Steps
 from tests.reliability.stops.interrupts import hear_interrupts
@@ -124,7 +125,7 @@ def try_lines(
         except (MemoryError, KeyboardInterrupt):
             pass
         except Exception as error:  # noqa: BLE001 - it is told at the end
-            if not (is_clear(error) or _was_caused(error)):
+            if not (is_clear(error) or was_caused(error)):
                 wrong.append(_at(f"{mode}, at {where}: not clear", error))
         gc.enable()  # the line that does so was one of them; by itself it cannot fail
         gc.collect(0)  # what the step held is freed by now, or it is held by mistake
@@ -153,7 +154,10 @@ def _at(where: str, error: Exception) -> AssertionError:
     return found
 
 
-def _was_caused(error: BaseException) -> bool:
+def was_caused(error: BaseException) -> bool:
+    """Has it come of what was raised, as what the cells of a sweep have raised may have, too?"""
+    if isinstance(error, SweepError):
+        return all(map(was_caused, error.failures.values()))
     causes: list[BaseException] = []
     seen: BaseException | None = error
     while seen is not None and seen not in causes:
