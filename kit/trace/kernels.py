@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import SettingsError
-from kit.text import check_number, format_count, format_ms
+from kit.text import check_number, format_count, format_ms, format_ns
 from kit.trace.active import launches, paired
 from kit.trace.communication import way_of
 from kit.trace.devices import CPU_SENDS, TORCH_CPU
@@ -214,7 +214,7 @@ def _early(timeline: Timeline, kernels: _Places, much_ns: float) -> tuple[str, s
         return "", ""
     note = (
         f"{count:,} of {len(early):,} kernels begin before the call that launched them, by up "
-        f"to {early.max() / 1e3:.1f} us: the device's clock differs from the host's"
+        f"to {format_ns(early.max())}: the device's clock differs from the host's"
     )
     often = int(np.sort(early)[-1 - int(_RARE * len(early))])
     doubt = (
@@ -232,7 +232,7 @@ def _late(timeline: Timeline, kernels: _Places, much_ns: float) -> tuple[str, st
         return "", ""
     note = (
         f"{count:,} of {format_count(len(late), 'wait')} for a copy end before it has, by up "
-        f"to {late.max() / 1e3:.1f} us: the device's clock differs from the host's"
+        f"to {format_ns(late.max())}: the device's clock differs from the host's"
     )
     often = int(np.sort(late)[len(late) // 2])
     is_much = often > 0 and _mistaken_ns(timeline, kernels, often) >= much_ns * timeline.steps

@@ -203,7 +203,7 @@ def test_a_wait_that_ends_before_its_copy_tells_that_the_devices_clock_is_late(
                  end + late_ns - 1_000, end + late_ns, place - 1),
         ]  # fmt: skip
     found = wrong_times(Timeline.of(spans))
-    said = "10 of 10 waits for a copy end before it has, by up to 20.0 us"
+    said = "10 of 10 waits for a copy end before it has, by up to 20 µs"
     assert any(note.startswith(said) for note in found.notes) == (late_ns > 0)
     assert ("clocks" in found.doubt) == (late_ns > 0 and busy_ns == 5_000)
     other = [replace(span, name="stream") if span.kind == "wait" else span for span in spans]

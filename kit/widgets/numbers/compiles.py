@@ -88,7 +88,7 @@ def changes_html(run: Run) -> str:
         c = run.compiles[change.compile]
         note = f"{format_count(change.left_out, 'equal op')} not drawn. " if change.left_out else ""
         note += "Inputs and parameters are not drawn; point at a box for all of its arguments."
-        line = f"<b>step {c.step:,}</b>, {ms:,.0f} ms: {safe_html(c.sentence, 200)}"
+        line = f"<b>step {c.step:,}</b>, {format_ms(ms)}: {safe_html(c.sentence, 200)}"
         is_open = " open" * (ms == max(cost))
         parts.append(
             f'<details{is_open} style="margin:4px 0"><summary style="cursor:pointer;'

@@ -53,9 +53,10 @@ def test_nothing_compiled_says_so() -> None:
 
 
 def test_a_table_has_a_row_for_each_compile_and_names_the_storm() -> None:
-    html = compiles_html([note(0, "first"), *(note(i) for i in range(1, 6))])
+    slow = [replace(note(i), compile_ms=250.0) for i in range(1, 6)]
+    html = compiles_html([note(0, "first"), *slow])
     assert html.count('<tr style="border-top') == 6
-    assert "recompile storm at train.py:41" in html
+    assert "recompile storm at train.py:41: 5 compiles in 5 steps, 1.25 s, because" in html
     assert "4 → 5" in html
 
 
