@@ -14,9 +14,8 @@ from typing import Any
 
 from jax.extend import source_info_util
 
-from kit.files import in_packages
 from kit.runtime.recording.bulk import NOWHERE, Frame, Site
-from kit.runtime.recording.sites import callers, format_site, is_kits, is_users
+from kit.runtime.recording.sites import callers, format_site, installed, is_kits, is_users
 
 __all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of"]
 
@@ -48,15 +47,11 @@ def _pick(lines: Iterable[Site]) -> tuple[Site, str]:
     first: Site = NOWHERE
     for site in lines:
         if is_users(site[0]):
-            return site, "" if first == NOWHERE else _via(first)
+            inside = installed(first[0]) or first[0].replace(os.sep, "/")
+            return site, "" if first == NOWHERE else f"{inside}:{first[1]}"
         if first == NOWHERE and not is_kits(site[0]):
             first = site
     return first, ""
-
-
-def _via(site: Site) -> str:
-    """`.../site-packages/flax/linen/linear.py` -> `flax/linen/linear.py:287`."""
-    return f"{in_packages(site[0]) or site[0].replace(os.sep, '/')}:{site[1]}"
 
 
 def caller() -> Frame:

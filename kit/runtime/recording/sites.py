@@ -21,6 +21,7 @@ __all__ = [
     "callers",
     "format_site",
     "here",
+    "installed",
     "is_kits",
     "is_shipped_step",
     "is_standard",
@@ -133,6 +134,14 @@ def is_users(path: str) -> bool:
     if is_shipped_step(path):
         return True
     return not (is_standard(path) or is_kits(path) or in_packages(path))
+
+
+def installed(path: str) -> str:
+    """The path inside of the installation, "logging/__init__.py"; "" for the user's own files."""
+    if is_shipped_step(path):
+        return ""
+    inside = path.removeprefix(_STANDARD).replace(os.sep, "/") if is_standard(path) else ""
+    return in_packages(path) or inside
 
 
 def is_torchs(path: str) -> bool:

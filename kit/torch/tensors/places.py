@@ -10,21 +10,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import sysconfig
 from typing import Any
 from weakref import ref
 
 import torch
 
-from kit.files import in_packages
 from kit.runtime.recording.bulk import NOWHERE, Frame, Site
-from kit.runtime.recording.sites import is_kits, is_shipped_step, is_standard
+from kit.runtime.recording.sites import installed, is_kits, is_standard
 from kit.torch.tensors.private import private
 
 __all__ = ["ProgramPlace", "outside_torch"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_STANDARD = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib")})
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 MANY = 100_000  # forward ops whose places are remembered for their backward
 # What Python puts between two others, and where every thread begins.
@@ -153,7 +150,7 @@ def outside_torch(frame: Any) -> tuple[Site, str]:
     while frame is not None:
         name, line = frame.f_code.co_filename, frame.f_lineno
         if _is_outside(name):
-            path = _installed(name)
+            path = installed(name)
             if not path:
                 return (name, line), via
             if library is NOWHERE:
@@ -167,11 +164,3 @@ def outside_torch(frame: Any) -> tuple[Site, str]:
 def _is_outside(name: str) -> bool:
     """False for the files of torch and kit, and for what is between two others."""
     return not (name.startswith((_TORCH, "<frozen")) or is_kits(name) or name in _BETWEEN)
-
-
-def _installed(path: str) -> str:
-    """The path inside of the installation, "logging/__init__.py"; "" for the user's own files."""
-    if is_shipped_step(path):
-        return ""
-    inside = (path.removeprefix(x).replace(os.sep, "/") for x in _STANDARD if path.startswith(x))
-    return in_packages(path) or next(inside, "")

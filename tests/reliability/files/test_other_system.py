@@ -14,7 +14,7 @@ import pytest
 
 from kit.cli.scripts import script
 from kit.formats.ranks import read
-from kit.torch.tensors import places
+from kit.runtime.recording import sites
 
 ROOT = Path(__file__).parents[3]
 RULES = """
@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_removed_loses_no_result() -> None:
 def test_the_line_of_a_library_has_slashes_and_no_folder_of_an_installation(monkeypatch) -> None:
     with monkeypatch.context() as windows:
         windows.setattr(os, "sep", "\\")
-        windows.setattr(places, "_STANDARD", ("C:\\Python\\Lib\\",))
-        package = places._installed("C:\\Python\\Lib\\site-packages\\transformers\\trainer.py")
-        module = places._installed("C:\\Python\\Lib\\logging\\__init__.py")
+        windows.setattr(sites, "_STANDARD", "C:\\Python\\Lib\\")
+        package = sites.installed("C:\\Python\\Lib\\site-packages\\transformers\\trainer.py")
+        module = sites.installed("C:\\Python\\Lib\\logging\\__init__.py")
     assert (package, module) == ("transformers/trainer.py", "logging/__init__.py")

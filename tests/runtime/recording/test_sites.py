@@ -13,8 +13,16 @@ import pytest
 import torch
 
 import kit
-from kit.runtime.recording.sites import format_site, here, is_standard, is_torchs, is_users, line_of
-from kit.torch.tensors import places
+from kit.jax.places import caller
+from kit.runtime.recording.sites import (
+    format_site,
+    here,
+    installed,
+    is_standard,
+    is_torchs,
+    is_users,
+    line_of,
+)
 
 FILE = Path(__file__).name
 
@@ -24,6 +32,13 @@ def test_a_call_by_way_of_a_standard_module_has_the_users_line():
     frame = sys._getframe()
     site = called()
     assert format_site(site) == f"{FILE}:{frame.f_lineno - 1}"
+
+
+def test_a_line_of_a_standard_module_has_no_folder_of_an_installation():
+    frame = sys._getframe()
+    site, via, _ = Mock(side_effect=caller)()
+    assert format_site(site) == f"{FILE}:{frame.f_lineno - 1}"
+    assert via.startswith("unittest/mock.py:")
 
 
 def test_a_call_that_no_line_of_the_users_leads_to_has_none():
@@ -56,7 +71,7 @@ def test_installed_packages_are_no_standard_modules_though_they_lie_among_them()
 def test_the_packages_of_debians_python_and_of_colab_are_no_users_files():
     for folder in ("/usr/local/lib/python3.12/dist-packages", "/usr/lib/python3/dist-packages"):
         assert not is_users(f"{folder}/torch/nn/modules/linear.py")
-        assert places._installed(f"{folder}/torchmetrics/metric.py") == "torchmetrics/metric.py"
+        assert installed(f"{folder}/torchmetrics/metric.py") == "torchmetrics/metric.py"
     assert is_users("/home/anna/dist-packages.py")
 
 
