@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import starmap
 
 import numpy as np
 
@@ -96,9 +95,8 @@ def sync_table_html(run: Run) -> str:
     note = f"Mean over {waits.which}; idle: the device, after the wait, in the traced steps."
     note += not_shown(len(rows) - _MAX_ROWS, "place", f", together {format_number(rest)} ms a step")
     heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
-    picks = [*starmap(row_attributes, enumerate(sync_picks(run)))]
-    letters = longest_number(cells)
-    rows_html = table(heads, cells, "llrrr", widths=(43, 18, 11, 14, 14), attributes=picks,
+    letters, picks = longest_number(cells), enumerate(sync_picks(run))
+    rows_html = table(heads, cells, "llrrr", widths=(43, 18, 11, 14, 14), picks=picks,
                       least_px=(95 + 55 * letters) * (letters > 6))  # fmt: skip
     return section("Sync points", rows_html + sentence(note))
 
@@ -311,13 +309,18 @@ def not_shown(count: int, what: str, more: str = "") -> str:
 
 
 def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
-           widths: Sequence[int], has_total: bool = False,
-           attributes: Sequence[str] = (), least_px: int = 0) -> str:  # fmt: skip
-    """Rows of cells that are HTML; `attributes`: of the first rows, see `row_attributes`.
+           widths: Sequence[int], has_total: bool = False, least_px: int = 0,
+           picks: Iterable[tuple[int, Selection | None]] = ()) -> str:  # fmt: skip
+    """Rows of cells that are HTML.
 
     With rows that can be picked it is a grid: there a screen reader leaves the arrow keys to it.
     Where there is less room than `least_px` the table scrolls, and a line above says so.
+
+    Args:
+        picks: of the first rows, the number of each in its listing, and what it stands for; None:
+            it cannot be picked.
     """
+    attributes = ["" if picked is None else row_attributes(n, picked) for n, picked in picks]
     side = {"l": "left", "r": "right"}
     wrap = {"l": "break-word", "r": "normal"}  # a long name is broken, a number is not
     columns = "".join(f'<col style="width:{w}%">' for w in widths)
@@ -327,7 +330,7 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
         f'color:{MUTED}">{text}</th>'
         for text, a in zip(heads, align, strict=True)
     )
-    body, stop = "", next((n for n, picks in enumerate(attributes) if picks), -1)
+    body, stop = "", next((n for n, text in enumerate(attributes) if text), -1)
     for n, row in enumerate(rows):
         weight = "2px" if has_total and n == len(rows) - 1 else "1px"
         cells = "".join(

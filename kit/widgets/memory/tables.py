@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from itertools import starmap
 
 from kit.ir import ROLES
 from kit.ir.names import short_op
@@ -30,7 +29,6 @@ from kit.widgets.base.tables import (
     keys_html,
     not_shown,
     place_html,
-    row_attributes,
     section,
     sentence,
     swatch,
@@ -168,8 +166,7 @@ def by_op_drawn(run: Run, *, first: int = 0) -> Drawn:
                   f"<b>{_time(sum(r.device_ns for r in rows))}</b>"])  # fmt: skip
     heads = ("op", "phase", "nodes", "buffers", "written", "device")
     body = table(heads, shown, "llrrrr", widths=(36, 14, 10, 10, 15, 15), has_total=True,
-                 attributes=[*starmap(row_attributes, enumerate(picks, first))],
-                 least_px=_LEAST_PX)  # fmt: skip
+                 picks=enumerate(picks, first), least_px=_LEAST_PX)  # fmt: skip
     rest = len(rows) - MAX_ROWS
     more = f"The sum has {format_count(rest, 'more op')}. " if rest > 0 else ""
     note = (
@@ -319,6 +316,5 @@ def _holders(run: Run, report: MemoryReport) -> Drawn:
     held = sum(h.bytes for h in rest)
     note = not_shown(len(rest), "smaller value", f", {format_bytes(held)} of the peak")
     made = table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",
-                 widths=(30, 27, 19, 12, 12), least_px=540,
-                 attributes=[*starmap(row_attributes, enumerate(picks))])  # fmt: skip
+                 widths=(30, 27, 19, 12, 12), picks=enumerate(picks), least_px=540)  # fmt: skip
     return made + sentence(note), picks

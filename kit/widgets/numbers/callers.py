@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import starmap
-
 from kit.runs.device.callers import (
     CallerRow,
     best_view,
@@ -22,7 +20,6 @@ from kit.widgets.base.tables import (
     bar_html,
     not_shown,
     place_html,
-    row_attributes,
     section,
     sentence,
     table,
@@ -83,9 +80,9 @@ def _table(run: Run, by: str, limit: int, picks: list[Selection]) -> str:
     _, each = per_step(run.timeline)
     is_begin = by == "line" and not has_lines(run)
     heads = (_WORDS[by] + " where its function begins" * is_begin, f"ms{each}", *_HEADS)
-    attributes = list(starmap(row_attributes, enumerate(mine, len(picks))))
+    numbered = enumerate(mine, len(picks))
+    made = table(heads, cells, "lrrrrr", widths=_WIDTHS, picks=numbered, least_px=620)
     picks += mine
-    made = table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes, least_px=620)
     rest = sentence(not_shown(len(rows) - len(shown), "row"))
     return f'<div style="margin-bottom:12px">{made}{rest}</div>'
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from itertools import starmap
 
 from kit.runs.analysis.kernels import KernelCost, kernel_table
 from kit.runs.run import Run
@@ -23,7 +22,6 @@ from kit.widgets.base.tables import (
     folded,
     not_shown,
     place_html,
-    row_attributes,
     section,
     sentence,
     table,
@@ -81,8 +79,7 @@ def kernels_drawn(run: Run, ceilings: Ceilings | None = None) -> tuple[str, list
     picks = [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows[:MAX_ROWS]]
     align = "ll" + "r" * (len(widths) - 2)
     body = table(heads[: len(widths)], cells, align, widths=widths, has_total=True,
-                 attributes=[*starmap(row_attributes, enumerate(picks))],
-                 least_px=_LEAST_PX)  # fmt: skip
+                 picks=enumerate(picks), least_px=_LEAST_PX)  # fmt: skip
     return section("Kernels", body + sentence(note)), picks
 
 

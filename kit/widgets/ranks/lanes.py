@@ -13,10 +13,11 @@ from kit.trace.intervals import Ints, joined
 from kit.trace.ranks.one import NAMES, RankTrace, coarse
 from kit.trace.ranks.ranks import Ranks
 from kit.trace.ranks.tables import RankRow
-from kit.widgets.base.tables import LINE, MUTED, TRACK, keys_html, tab_stop
+from kit.widgets.base.selection import Selection
+from kit.widgets.base.tables import LINE, MUTED, TRACK, keys_html, row_attributes, tab_stop
 from kit.widgets.base.theme import COLORS
 
-__all__ = ["KEYS", "lanes_html", "placed"]
+__all__ = ["KEYS", "lanes_html", "of_rank", "placed"]
 
 WIDTH = 1_000  # units of the picture, which is as wide as the page
 MAX_PIECES = 100_000  # of all rows together
@@ -44,13 +45,18 @@ def placed(ranks: Ranks) -> str:
     return "on one clock" if ranks.has_clock else "each from its first step"
 
 
-def lanes_html(ranks: Ranks, attributes: list[str]) -> str:
-    """The rows of all ranks; `attributes`: of each rank's label, see `row_attributes`."""
+def of_rank(rank: int) -> Selection:
+    """What is picked by picking a rank."""
+    return Selection(sites=frozenset({f"rank {rank}"}), label=f"rank {rank}")
+
+
+def lanes_html(ranks: Ranks) -> str:
+    """The rows of all ranks, the first of a listing."""
     picture = _Picture(ranks)
     rows = "".join(
         f'<div role="row" '
         f'style="display:grid;grid-template-columns:88px minmax(0,1fr);align-items:start">'
-        f'<div role="rowheader" {tab_stop(i == 0)} {attributes[i]} '
+        f'<div role="rowheader" {tab_stop(i == 0)} {row_attributes(i, of_rank(trace.rank))} '
         f'style="padding:3px 4px;white-space:nowrap">rank {trace.rank}</div>'
         f'<div role="gridcell"><details>'
         f'<summary style="display:block;cursor:pointer" title="open its lanes">'

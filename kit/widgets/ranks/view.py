@@ -24,33 +24,27 @@ from kit.trace.ranks.ranks import (
 )
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import NOTHING, Selection
-from kit.widgets.base.tables import not_shown, row_attributes, section, sentence, table
-from kit.widgets.ranks.lanes import lanes_html, placed
+from kit.widgets.base.tables import not_shown, section, sentence, table
+from kit.widgets.ranks.lanes import lanes_html, of_rank, placed
 
-__all__ = ["RanksView", "of_rank", "ranks_drawn"]
-
-
-def of_rank(rank: int) -> Selection:
-    """What is picked by picking a rank."""
-    return Selection(sites=frozenset({f"rank {rank}"}), label=f"rank {rank}")
+__all__ = ["RanksView", "ranks_drawn"]
 
 
 def ranks_drawn(ranks: Ranks) -> tuple[str, list[Selection]]:
     """The page's HTML, and what each of its rows stands for."""
-    rows = _Rows()
-    lanes = [rows.add(trace.rank) for trace in ranks.traces]
+    picks = [of_rank(trace.rank) for trace in ranks.traces]
     parts = [
         f'<p style="margin:0 0 8px;font-size:15px"><b>{safe_html(ranks.said, 600)}</b></p>',
         "".join(sentence(safe_html(problem, 400)) for problem in ranks.problems),
-        section(f"Ranks, {placed(ranks)}", lanes_html(ranks, lanes) + sentence(_HINT)),
-        _ranks(ranks, rows),
-        _steps(ranks, rows),
-        _collectives(ranks, rows),
-        _copies(ranks, rows),
+        section(f"Ranks, {placed(ranks)}", lanes_html(ranks) + sentence(_HINT)),
+        _ranks(ranks, picks),
+        _steps(ranks, picks),
+        _collectives(ranks, picks),
+        _copies(ranks, picks),
     ]
     rest = ranks.notes[len(ranks.problems) :]
     parts += [sentence(safe_html(note, 400)) for note in rest]
-    return "".join(parts), rows.picks
+    return "".join(parts), picks
 
 
 _HINT = (
@@ -59,22 +53,10 @@ _HINT = (
 )
 
 
-class _Rows:
-    """The rows that can be picked, numbered through the page."""
-
-    def __init__(self) -> None:
-        self.picks: list[Selection] = []
-
-    def add(self, rank: int) -> str:
-        """The attributes of a row that stands for a rank; below 0 for none."""
-        self.picks.append(of_rank(rank) if rank >= 0 else NOTHING)
-        return row_attributes(len(self.picks) - 1, self.picks[-1]) if rank >= 0 else ""
-
-
-def _ranks(ranks: Ranks, rows: _Rows) -> str:
-    picks = [rows.add(row.rank) for row in ranks.ranks]
+def _ranks(ranks: Ranks, picks: list[Selection]) -> str:
+    named = [row.rank for row in ranks.ranks]
     widths = (5, 7, 8, 9, 9, 7, 7, 15, 8, 7, 18)
-    made = _table(RANK_COLUMNS, ranks.ranks, widths, picks, least_px=840)
+    made = _table(RANK_COLUMNS, ranks.ranks, widths, named, picks, least_px=840)
     note = (
         "Means of the steps in ms: compute, exposed communication, memory and idle add up to the "
         "step. Waited: others had not come to the collective yet. The clock is what is added to "
@@ -83,12 +65,12 @@ def _ranks(ranks: Ranks, rows: _Rows) -> str:
     return section("Ranks", made + sentence(note))
 
 
-def _steps(ranks: Ranks, rows: _Rows) -> str:
+def _steps(ranks: Ranks, picks: list[Selection]) -> str:
     if not ranks.steps:
         return ""
     few = ranks.steps[:MAX_ROWS]
-    picks = [rows.add(row.slowest) for row in few]
-    made = _table(STEP_COLUMNS, few, (16, 10, 17, 13, 20, 24), picks, least_px=480)
+    named = [row.slowest for row in few]
+    made = _table(STEP_COLUMNS, few, (16, 10, 17, 13, 20, 24), named, picks, least_px=480)
     note = (
         "A rank's own time is its step without what it only waited for others. Where the next rank "
         "is closer than the clocks are known, none is named."
@@ -97,13 +79,13 @@ def _steps(ranks: Ranks, rows: _Rows) -> str:
     return section("Which rank was the slowest", made + sentence(note))
 
 
-def _collectives(ranks: Ranks, rows: _Rows) -> str:
+def _collectives(ranks: Ranks, picks: list[Selection]) -> str:
     if not ranks.collectives:
         return section("Collectives", sentence("No collective is in the traces of two ranks."))
     few = costliest(ranks.collectives)[:MAX_ROWS]
-    picks = [rows.add(row.last) for row in few]
+    named = [row.last for row in few]
     widths = (13, 13, 15, 12, 17, 12, 9, 9)
-    made = _table(COLLECTIVE_COLUMNS, few, widths, picks, least_px=640)
+    made = _table(COLLECTIVE_COLUMNS, few, widths, named, picks, least_px=640)
     note = (
         "Those that cost most. After the one before: what all would gain, were the last as early "
         "as that one. After the first: the longest that one has waited."
@@ -112,12 +94,12 @@ def _collectives(ranks: Ranks, rows: _Rows) -> str:
     return section("Who came last to a collective", made + sentence(note))
 
 
-def _copies(ranks: Ranks, rows: _Rows) -> str:
+def _copies(ranks: Ranks, picks: list[Selection]) -> str:
     if not ranks.copies:
         return ""
     few = ranks.copies[:MAX_ROWS]
-    picks = [rows.add(row.rank) for row in few]
-    made = _table(COPY_COLUMNS, few, (10, 30, 15, 15, 15, 15), picks, least_px=520)
+    named = [row.rank for row in few]
+    made = _table(COPY_COLUMNS, few, (10, 30, 15, 15, 15, 15), named, picks, least_px=520)
     note = "All bytes over the time of all copies."
     note += not_shown(len(ranks.copies) - MAX_ROWS, "kind")
     return section("Copies", made + sentence(note))
@@ -127,17 +109,27 @@ def _table(
     columns: Sequence[Column[Any]],
     rows: Sequence[Any],
     widths: Sequence[int],
-    attributes: Sequence[str],
+    named: Sequence[int],
+    picks: list[Selection],
     *,
     least_px: int,
 ) -> str:
+    """The rows; what each stands for is added to `picks`.
+
+    Args:
+        named: the rank that each row names; below 0: none.
+    """
     cells = [
         [f'<div style="overflow-wrap:anywhere">{safe_html(c.cell(row))}</div>' for c in columns]
         for row in rows
     ]
     align = "".join("r" if column.is_number else "l" for column in columns)
     heads = [column.head for column in columns]
-    return table(heads, cells, align, widths=widths, attributes=attributes, least_px=least_px)
+    mine = [of_rank(rank) if rank >= 0 else None for rank in named]
+    numbered = enumerate(mine, len(picks))
+    made = table(heads, cells, align, widths=widths, picks=numbered, least_px=least_px)
+    picks += [pick or NOTHING for pick in mine]
+    return made
 
 
 class RanksView(Listing):

@@ -20,6 +20,7 @@ from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.devices import TORCH_CPU
 from kit.widgets.base.cards import headline_html
 from kit.widgets.base.change import BETTER, WORSE
+from kit.widgets.base.selection import Selection
 from kit.widgets.base.tables import (
     breakdown_html,
     failure_html,
@@ -331,12 +332,10 @@ def test_a_spread_is_not_said_from_a_number_to_itself(times_ms: tuple[float, ...
 @pytest.mark.parametrize("least_px", [0, 400])
 def test_tab_stops_at_one_row_of_a_table_that_is_a_grid_and_not_at_its_box(least_px: int):
     rows = [["a", "1"]] * 4
-    made = table(["op", "ms"], rows, "lr", widths=(80, 20), attributes=["", "data-row=7", "",
-                 "data-row=9"], least_px=least_px)  # fmt: skip
-    assert re.findall(r'tabindex="(-?\d)" (\S+?)>', made) == [
-        ("0", "data-row=7"),
-        ("-1", "data-row=9"),
-    ]
+    line = Selection(sites=frozenset({"train.py:1"}))
+    picks = enumerate([None, line, None, line], 6)
+    made = table(["op", "ms"], rows, "lr", widths=(80, 20), picks=picks, least_px=least_px)
+    assert re.findall(r'tabindex="(-?\d)" data-row="(\d)"', made) == [("0", "7"), ("-1", "9")]
     assert made.count("tabindex") == 2
     assert made.count('<table role="grid"') == 1
     plain = table(["op", "ms"], rows, "lr", widths=(80, 20), least_px=least_px)

@@ -17,8 +17,8 @@ from kit.trace.imported import Member
 from kit.trace.ranks.one import coarse, rank_trace
 from kit.trace.ranks.ranks import Ranks
 from kit.widgets.base.selection import NOTHING
-from kit.widgets.ranks.lanes import COLOR, lanes_html
-from kit.widgets.ranks.view import of_rank, ranks_drawn
+from kit.widgets.ranks.lanes import COLOR, lanes_html, of_rank
+from kit.widgets.ranks.view import ranks_drawn
 from kit.workloads.made_ranks import Job, write_ranks
 
 
@@ -31,7 +31,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
 
 
 def test_ranks_whose_clocks_differ_by_seconds_are_drawn_on_one(ranks: Ranks):
-    drawn = lanes_html(ranks, [""] * 3).split("<details>")[1:]
+    drawn = lanes_html(ranks).split("<details>")[1:]
     waited = [_bars(row.split("</summary>")[0], COLOR["waited"]) for row in drawn]
     ends = [np.array(bars)[:, 1] for bars in waited[:2]]
     np.testing.assert_allclose(ends[0], ends[1], atol=0.5)  # of 1,000: all wait for rank 2
@@ -52,14 +52,14 @@ def test_rows_without_a_common_clock_say_where_they_begin(ranks: Ranks):
     assert "each from its own trace,\neach from its first step." in none
     assert "clock not known" not in none.split("Ranks, each from")[1].split("<h")[0]
     one = without(1)
-    rows = lanes_html(one, [""] * 3).split("<details>")[1:]
+    rows = lanes_html(one).split("<details>")[1:]
     said = ["clock not known: begins with the others" in row for row in rows]
     assert said == [not row.clock.is_known for row in one.ranks] == [False, True, False]
     assert "Ranks, on one clock" in ranks_html(one)
 
 
 def test_a_row_opens_to_the_lanes_of_its_rank(ranks: Ranks):
-    drawn = lanes_html(ranks, [""] * 3)
+    drawn = lanes_html(ranks)
     assert drawn.count("<details>") == 3
     for rank in range(3):
         assert f"device/{rank} stream 7" in drawn
