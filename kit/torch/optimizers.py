@@ -1,5 +1,7 @@
 """Optimizers of a torch program: who follows their steps, and which of these make state.
 
+Who follows them hears of a loader's batches, too: an evaluation steps no optimizer.
+
 Torch goes through its tables of hooks in each thread that steps, and the program's step fails where
 a hook comes or goes meanwhile. So the kit puts in one before and one after a step, once a process,
 and never takes them out. No hook tells of a step that a `GradScaler` skips, so its `step` does.
@@ -39,6 +41,9 @@ class OptimizerWatch:
 
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """A step has ended, or a scaler has skipped it; not called where it raises."""
+
+    def before_batch(self) -> None:
+        """On device kit: one of torch's loaders is asked for its next batch."""
 
     def leave_behind(self) -> None:
         """This is a forked child of the process whose steps are followed."""
@@ -81,6 +86,19 @@ class OptimizerSteps:
         """Call this watch no more, but perhaps for a step that begins or ends now."""
         self._watches.pop(id(watch), None)
         self._of_begins.pop(id(watch), None)
+
+    def with_batches(self) -> None:
+        """Tell of each batch, too; once a process."""
+        kind = private("torch.utils.data.dataloader._BaseDataLoaderIter")
+        bring = kind.__next__
+
+        @functools.wraps(bring)
+        def bringing(iterator: Any) -> Any:
+            for watch in list(self._watches.values()):
+                watch.before_batch()
+            return bring(iterator)
+
+        kind.__next__ = bringing
 
     def _begun(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._of_begins:

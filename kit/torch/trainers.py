@@ -1,8 +1,9 @@
 """Libraries that own the training loop, and how they come to device kit.
 
 transformers' Trainer and accelerate ask an environment variable for their device; Lightning takes a
-strategy. Where such a library steps its optimizer, a step of the session ends. A session warns when
-an optimizer trains on the CPU inside it, whoever drives it.
+strategy. Where such a library steps its optimizer, a step of the session ends, and where it asks
+for the batch after one that it has evaluated. A session warns when an optimizer trains on the CPU
+inside it, whoever drives it.
 """
 
 from __future__ import annotations
@@ -174,6 +175,8 @@ class LibrarySteps:
         self._ended: tuple[int, int] | None = None
         self._leader: Callable[[], Any] = lambda: None  # the optimizer that ends them
         self._others: WeakSet[Any] = WeakSet()  # that were stepped since
+        self._is_watched = False
+        self.evaluated = 0  # steps that ended with a batch of a watched loop's own evaluation
 
     @classmethod
     def of(cls, session: Session) -> LibrarySteps:
@@ -195,10 +198,27 @@ class LibrarySteps:
             session.mark_step()
         self._ended = session.step, session.streams.ops_recorded()
 
+    def watch(self) -> None:
+        """From now on a loop of the program's own is a library's: its steps end by themselves."""
+        self._is_watched = True
+
+    def after_evaluated(self, session: Session) -> None:
+        """A loader is asked for a batch, and that before it was computed without gradients.
+
+        Many such batches that nothing reads would become one program.
+        """
+        if session.stepper.has_run or current_session() is not session:
+            return
+        if _is_of_library(sys._getframe(1)):
+            self.end_step(session)
+        elif self._is_watched:
+            self.evaluated += 1
+            session.mark_step()
+
     def after_optimizer(self, optimizer: Any, session: Session) -> None:
         """In a hook of torch's: an optimizer has stepped."""
         is_apart = session.stepper.has_run or _is_all_on_cpu(optimizer)  # `run_step` ends its own
-        if is_apart or not _is_of_library():
+        if is_apart or not _is_of_library(step_around()):
             return
         if self._leader() in (None, optimizer) or optimizer in self._others:
             self._leader = ref(optimizer)
@@ -211,9 +231,9 @@ class LibrarySteps:
 _STEPS: WeakKeyDictionary[Session, LibrarySteps] = WeakKeyDictionary()
 
 
-def _is_of_library() -> bool:
-    """Does a library's own code call the step of the optimizer whose hook this is?"""
-    packages = map(_package, callers(step_around()))
+def _is_of_library(frame: FrameType | None) -> bool:
+    """Does a library's own code call the step of an optimizer, or the loader, in this frame?"""
+    packages = map(_package, callers(frame))
     return next((x for x in packages if x not in ("torch", "kit")), "") in _CURES
 
 

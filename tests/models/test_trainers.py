@@ -212,6 +212,30 @@ def test_each_batch_that_lightning_evaluates_is_a_step_on_the_device(tmp_path: P
             assert session.step == before + 5
 
 
+@pytest.mark.parametrize("name", ["accelerate", "Fabric"])
+def test_a_batch_that_a_library_gives_for_an_evaluation_is_a_step_on_the_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All batches were one program, where nothing of them was read."""
+    from lightning.fabric import Fabric
+
+    monkeypatch.setenv(VARIABLE, "kit")
+    with kit.Session(kit.Settings(mode="lazy")) as session:
+        net, loader = Net(), DataLoader(rows(), batch_size=2)
+        if name == "accelerate":
+            model, loader = Accelerator().prepare(net, loader)
+        else:
+            fabric = Fabric(strategy=kit.lightning_strategy("lightning.fabric"))
+            model, loader = fabric.setup_module(net), fabric.setup_dataloaders(loader)
+        losses = []
+        with torch.no_grad():
+            for batch in loader:
+                losses.append(model(**batch)["loss"])
+        assert session.step >= STEPS - 1
+        assert session.metrics()["compile.count"] <= 3
+        assert all(loss.item() > 0 for loss in losses)
+
+
 def test_an_optimizer_that_a_library_steps_beside_another_ends_no_step(tmp_path: Path) -> None:
     import lightning
 

@@ -41,8 +41,10 @@ class StepMarks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        has_ended = session in self._newest or LibrarySteps.of(session).has_ended(session)
-        self._step = None if has_ended else session.step
+        self._others = LibrarySteps.of(session)
+        self._others.watch()
+        has_ended = session in self._newest or self._others.has_ended(session)
+        self._step = None if has_ended else self._now
         self._newest[session] = ref(self)
 
     @property
@@ -53,9 +55,14 @@ class StepMarks:
     def end_step(self) -> None:
         """A step of the loop has ended."""
         is_here = current_session() is self._session  # and not one inside, with steps of its own
-        if is_here and self.is_needed and self._session.step == self._step:
+        if is_here and self.is_needed and self._now == self._step:
             self._session.mark_step()
-        self._step = self._session.step
+        self._step = self._now
+
+    @property
+    def _now(self) -> int:
+        """The session's step, without those that its own evaluations have ended."""
+        return self._session.step - self._others.evaluated
 
 
 class KitRecorder:

@@ -37,6 +37,7 @@ class ProgramPlace:
     def __init__(self) -> None:
         self.scope = ""
         self._stack: list[tuple[Any, str]] = []
+        self._networks: set[bool] = set()  # since the last batch: ran with gradients, or without
         # by ids, which others have once the modules are gone: parent, child, its name in there
         self._names: dict[tuple[int, int], tuple[ref[Any], ref[Any], str]] = {}
         self.phase = "forward"
@@ -51,11 +52,18 @@ class ProgramPlace:
     def mark_step(self) -> None:
         """A new step begins forward."""
         self.relocate()
+        self._networks.clear()
         self.phase = "forward" if self.task == -1 else "backward"
         self._made_before, self._made = self._made, {}
         if self._stack or self.scope:  # an exception left a module without telling us
             self._stack.clear()
             self.scope = ""
+
+    def next_batch(self) -> bool:
+        """A loader is asked for a batch: has that before it been evaluated, without gradients?"""
+        has_evaluated = self._networks == {False} and not self._stack
+        self._networks.clear()
+        return has_evaluated
 
     def follow(self) -> str:
         """The phase of now."""
@@ -113,6 +121,8 @@ class ProgramPlace:
         if _graph_task_id() == -1:
             self.task, self.phase = -1, "forward"
         parent = self._stack[-1] if self._stack else None
+        if parent is None:
+            self._networks.add(torch.is_grad_enabled())
         name = self._name(parent, module)
         self.scope = f"{parent[1]}.{name}" if parent else name
         self._stack.append((module, self.scope))

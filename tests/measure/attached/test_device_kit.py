@@ -111,6 +111,24 @@ def test_the_loops_steps_are_the_sessions_once_each_and_after_the_recording_too(
     assert watch.run.losses == pytest.approx(loop.losses[1:3])
 
 
+def test_a_batch_that_the_loop_evaluates_unread_is_a_step_and_ends_none_of_the_loops() -> None:
+    """All batches of an evaluation were one program."""
+    batches = torch.utils.data.DataLoader(torch.randn(12, 8), batch_size=4)
+    with kit.Session(kit.Settings(mode="lazy")) as session, kit.watch(steps=2, skip=0) as watch:
+        loop = Loop("kit")
+        total = torch.zeros((), device="kit")
+        for _ in range(9):
+            loop.train(1)
+            loop.net(torch.ones(4, 8, device="kit")).sum().backward()  # and not stepped any more
+            loop.optimizer.zero_grad()
+            with torch.no_grad():
+                for batch in batches:
+                    total += loop.net(batch.to("kit")).square().mean()
+        assert session.step == 9 * (1 + 3)
+    assert watch.ended.startswith("complete")
+    assert len(watch.run.graphs) == 1
+
+
 @pytest.mark.parametrize("device", ["kit", "cpu"])
 def test_a_step_that_a_scaler_skips_ends_one_of_the_loop(device: str) -> None:
     """Two rounds of the loop were one step, with two reads and twice the time."""
