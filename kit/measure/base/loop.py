@@ -65,7 +65,8 @@ class Timed:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know of the times, for the timeline."""
-        said = used_up_text(self.ready.counts[-len(self.times) - 1 :], self.times)
+        begin, end = max(self.warmup - 1, 0), self.warmup + len(self.times)
+        said = used_up_text(self.ready.counts[begin:end], self.times)  # later ones lead in
         return (said,) if said else ()
 
     @property

@@ -45,6 +45,7 @@ class ReadyBatches:
         self._found: list[weakref.ref[Any]] = []
         self._children: frozenset[int | None] = frozenset()  # at the last look
         self._most = math.inf  # batches with which traced steps may begin
+        self._usual = 0  # steps under the profiler that had no more, the last ones in a row
         self.counts: list[int] = []  # at the ends of steps; all 0 without workers
 
     def note(self) -> int:
@@ -89,10 +90,12 @@ class ReadyBatches:
         """After so many steps under the profiler: may traced ones begin, and what is to be known.
 
         They may once no more batches are ready than in the measured steps, or after `MOST_LEAD_IN`.
+        A worker may have made the next batch half while the profiler began: one step takes that.
         """
         is_usual = self.note() < self._most
-        is_last = number >= MOST_LEAD_IN
-        return is_usual or is_last, "" if is_usual or not is_last else _MORE_READY
+        self._usual = self._usual + 1 if is_usual else 0
+        is_led_in, is_last = self._usual > bool(self._found), number >= MOST_LEAD_IN
+        return is_led_in or is_last, "" if is_usual or not is_last else _MORE_READY
 
 
 def used_up_text(counts: Sequence[int], times_ns: Sequence[int]) -> str:

@@ -58,6 +58,7 @@ class Slow:
     def __exit__(self, *error: object) -> None:
         for _ in range(10 * READY):  # the worker ends once it waits for no item
             self._let()
+        self._batches = iter(())  # else a test after it would find the loader
 
     def bring(self, count: int) -> None:
         there = self.ready.note()
@@ -112,6 +113,21 @@ def test_traced_steps_wait_until_no_more_is_ready_than_in_the_measured_ones() ->
             count += 1
     assert count >= 2 * 3 + 4
     assert not [note for note in watch.run.timeline.notes if "still had" in note]
+
+
+def test_the_batch_that_was_made_while_the_profiler_began_is_no_traced_steps() -> None:
+    """Of three steps that wait for a worker, the first would wait for what was left of one."""
+    with Slow() as loop:
+        for _ in range(2 * READY):
+            loop.step()
+        loop.ready.end_measured(4)
+        assert loop.ready.led_in(0) == (False, "")
+        loop.step()
+        assert loop.ready.led_in(1) == (True, "")
+    alone = ReadyBatches()
+    alone.note()
+    alone.end_measured(1)
+    assert alone.led_in(0) == (True, "")
 
 
 def test_the_sentence_says_what_a_step_may_take_if_that_is_known() -> None:
