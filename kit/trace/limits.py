@@ -12,14 +12,16 @@ from dataclasses import dataclass
 
 from kit.errors import TimelineError
 from kit.text import format_percent
+from kit.trace.devices import TORCH_CPU
 from kit.trace.gaps import CAUSES, idle_of
 from kit.trace.kinds import CATEGORY_ROWS, LIMITS
 from kit.trace.metrics import breakdown_ns
 from kit.trace.timeline import Timeline
 
-__all__ = ["BUSY", "Limit", "limit_shares", "limited_by"]
+__all__ = ["BUSY", "Limit", "is_filled", "limit_shares", "limited_by"]
 
 BUSY = 0.85  # a device that is busy for this part of the step is what limits it
+_MOST = 0.5  # or for more than this, where it can have no work while the host does anything else
 _UNTRACED = ("no step was traced", "torch computed ")  # notes that say why there is no breakdown
 
 _LIMIT_OF = {row.name: row.limit for row in CATEGORY_ROWS}
@@ -72,11 +74,23 @@ def limit_shares(
     return {name: length / whole for name, length in charged.items()}
 
 
+def is_filled(timeline: Timeline, busy: float) -> bool:
+    """Does a device that is busy for this part of the steps limit them?
+
+    From `BUSY` on: what it lacks, work that is issued earlier could give it. On a CPU torch
+    computes in the call itself, so nothing can be hidden under its ops, nor they under anything:
+    there it is what takes more than all else together.
+    """
+    kernels, on_cpu = (timeline.where(kind="kernel", lane=lane) for lane in (None, TORCH_CPU))
+    is_in_calls = on_cpu.any() and on_cpu.sum() == kernels.sum()
+    return busy > _MOST if is_in_calls else busy >= BUSY
+
+
 def limited_by(timeline: Timeline, shares: Mapping[str, float] | None = None) -> Limit:
     """What the steps spend their time on: the device, or else what keeps it waiting most.
 
-    The device, if it is busy for at least `BUSY` of the time. Otherwise the largest of the other
-    shares of `limit_shares`: the cause of most of its idle time.
+    The device, if it fills the steps (`is_filled`). Otherwise the largest of the other shares of
+    `limit_shares`: the cause of most of its idle time.
 
     Args:
         shares: those of `limit_shares`, if they are known already.
@@ -85,7 +99,7 @@ def limited_by(timeline: Timeline, shares: Mapping[str, float] | None = None) ->
         TimelineError: no step was traced.
     """
     shares = limit_shares(timeline) if shares is None else shares
-    if shares["device"] >= BUSY:
+    if is_filled(timeline, shares["device"]):
         return Limit("device", shares["device"])
     what = max(LIMITS[1:], key=lambda name: shares[name])
     return Limit(what, shares[what])

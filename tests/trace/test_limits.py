@@ -19,6 +19,7 @@ from kit.trace import (
     limit_shares,
     limited_by,
 )
+from kit.trace.devices import TORCH_CPU
 from kit.trace.gaps import CAUSES
 from kit.trace.limits import BUSY
 
@@ -84,6 +85,17 @@ def test_what_another_device_works_at_is_work_of_the_devices() -> None:
     )
     assert str(limited_by(t)) == "device-bound (90% of the step)"
     assert limit_shares(t)["input"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("busy", "what"), [(0.52, "device"), (0.5, "recording")])
+def test_where_nothing_can_run_beside_it_a_device_limits_what_it_takes_most_of(
+    busy: float, what: str
+) -> None:
+    """Native torch on a CPU: each op computes in its call, and no Python can be hidden under it."""
+    ops = Span(TORCH_CPU, "aten::mm", "kernel", 0, round(busy * END))
+    spans = [STEP, ops, host("record", 0, END)]
+    assert limited_by(Timeline.of(spans)).what == what
+    assert limited_by(Timeline.of([*spans, kernel(0, 10)])).what == "recording"  # a GPU, too
 
 
 _KINDS = st.sampled_from(["record", "input", "dispatch", "compile", "wait", "ahead"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from kit.trace.devices import is_runtimes, is_transfer
 from kit.trace.imported import ONLY_CALLS
 from kit.trace.intervals import Mask, joined, within, without
 from kit.trace.kinds import ON_DEVICE
-from kit.trace.limits import BUSY
+from kit.trace.limits import BUSY, is_filled
 from kit.trace.metrics import says_host, waits_of
 
 __all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits", "why_waits_unknown"]
@@ -198,6 +198,12 @@ LIMIT_ROWS = {
         f"{_OUTSIDE}; a trace with CPU and device activities shows more",
     ),
 }
+_OF_TORCH = {  # the same in a native run of torch, which records nothing
+    "recording": replace(
+        LIMIT_ROWS["recording"],
+        said="The device waits for Python, and for torch's own work around its ops",
+    )
+}
 
 
 def verdict(run: Run) -> Verdict | None:
@@ -212,7 +218,7 @@ def verdict(run: Run) -> Verdict | None:
     if limit.doubt:
         return Verdict(limit, _WITHHELD, (), _next_of(run))
     advice = run.advice()
-    row = (_OF_JIT if is_of_jit(run) else LIMIT_ROWS).get(limit.what, LIMIT_ROWS[limit.what])
+    row = _row_of(run, limit)
     step_ms = run.traced_ms
     said = _of_device(run, limit) if limit.what == "device" else row.said
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"
@@ -241,6 +247,11 @@ def verdict(run: Run) -> Verdict | None:
     step = f"if it computes: {step}" if is_untold else step
     step = (first and LATER) or (copies and _COPIES) or step
     return Verdict(limit, said, advice, "" if limit.what in answered else step)
+
+
+def _row_of(run: Run, limit: Limit) -> LimitRow:
+    own = _OF_JIT if is_of_jit(run) else _OF_TORCH if is_native(run) else {}
+    return own.get(limit.what, LIMIT_ROWS[limit.what])
 
 
 def _of_unequal(run: Run, advice: Sequence[Advice]) -> str:
@@ -400,7 +411,7 @@ def _launches_one(call: str) -> bool:
 def _of_device(run: Run, limit: Limit) -> str:
     """What is left to save, and whether the devices share the work evenly."""
     said = LIMIT_ROWS["device"].said
-    if run.limit_shares["device"] < BUSY:
+    if not is_filled(run.timeline, run.limit_shares["device"]):
         return (
             f"{said}, where nothing is traced: the profiler makes the host slower, not the "
             "kernels, so in the traced steps, of which the tables are, the device waits for it"
@@ -409,7 +420,7 @@ def _of_device(run: Run, limit: Limit) -> str:
     steps = run.timeline.steps
     idle = sum(row.total_ms for row in run.idle)
     each = 1 - idle / (devices * steps * run.traced_ms)
-    if each < BUSY:  # of one device it is the limit's share
+    if devices > 1 and each < BUSY:  # of one device it is the limit's share
         return (
             f"Mostly some device works, but each of the {devices} for "
             f"{format_percent(each)} of the time: they wait for each other"

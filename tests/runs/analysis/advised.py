@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 import kit
-from kit.trace import Span, Timeline
+from kit.runs.analysis.verdict import Verdict, verdict
+from kit.trace import Span, SyncPoint, Timeline
 
 LAZY = kit.Settings(mode="lazy", steps=4, warmup=3, batch_size=16)
 
@@ -56,8 +58,21 @@ def synthetic(spans: Sequence[Span], settings: kit.Settings = LAZY, **fields: An
     return kit.Run(settings, (1.0,), (10 * MS,), timeline, **fields)
 
 
-def busy(start: float, stop: float) -> Span:
-    return Span("device/0", "k", "kernel", int(start * MS), int(stop * MS))
+def one_step(spans: Sequence[Span], syncs: Sequence[SyncPoint] = (), **changes: Any) -> kit.Run:
+    """One traced step of 10 ms, under the default settings but for `changes`."""
+    settings = kit.Settings(**{"mode": "lazy", **changes})
+    made = synthetic(spans, settings, sync_points=tuple(syncs))
+    return replace(made, timeline=replace(made.timeline, syncs=tuple(syncs)))
+
+
+def verdict_of(run: kit.Run) -> Verdict:
+    found = verdict(run)
+    assert found is not None
+    return found
+
+
+def busy(start: float, stop: float, device: int = 0) -> Span:
+    return Span(f"device/{device}", "k", "kernel", int(start * MS), int(stop * MS))
 
 
 def host(kind: str, start: float, stop: float, name: str = "forward") -> Span:

@@ -13,9 +13,12 @@ import pytest
 import torch
 
 import kit
+from kit.runs.analysis import advice
 from kit.runs.analysis.advice import RULES
-from kit.trace import Span, Timeline
+from kit.runs.analysis.cures import Advice, sync_cure
+from kit.trace import Span, SyncPoint, SyncRow, Timeline
 from kit.workloads.masked_lm import Size, bert_of
+from tests.factories import make_run
 from tests.runs.analysis.advised import LAZY, MS, busy, host, rules, run_of, synthetic
 
 # What a small step may be told where other programs take the processor from it for a while.
@@ -175,3 +178,22 @@ def test_a_line_of_an_odd_traced_step_promises_no_more_than_the_measured_ones_sh
     assert seldom.site == "valid.py:2"
     assert said in seldom.text
     assert seldom.ms == pytest.approx(most_ms, nan_ok=True)
+
+
+def test_only_waits_that_are_told_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cure goes through all waits: one for each place of a job's 8,000 took 18 s."""
+    asked: list[str] = []
+
+    def cure_of(row: SyncRow, run: kit.Run) -> Advice:
+        asked.append(row.site)
+        return sync_cure(row, run)
+
+    monkeypatch.setattr(advice, "sync_cure", cure_of)
+    made = make_run(syncs=0)
+    begin, end = made.timeline.intervals(kind="step")[0].tolist()
+    short = [SyncPoint(begin + i, 1, "item", f"a.py:{i}") for i in range(200)]
+    syncs = (*short, SyncPoint(begin + 300, (end - begin) // 2, "item", "a.py:900"))
+    timeline = replace(made.timeline, syncs=syncs)
+    made = replace(made, timeline=timeline, sync_points=100 * syncs)  # of 200 measured steps
+    found = [told.site for told in made.advice() if told.site]
+    assert found == asked == ["a.py:900"]

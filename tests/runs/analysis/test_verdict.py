@@ -6,10 +6,8 @@ import html
 import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +19,13 @@ from kit.cli.demo import _advice
 from kit.reports.markdown import report_markdown
 from kit.runs.analysis.advice import ADVICE_RULES, limits_of
 from kit.runs.analysis.summary import summary
-from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
+from kit.runs.analysis.verdict import LIMIT_ROWS, verdict
 from kit.runs.conditions import KNOWN, OF_OTHERS, Conditions
 from kit.runs.loss_scaling import HOST_CHECK
 from kit.runs.run import EXPORTED_AS
 from kit.runs.settings import Settings
 from kit.text import format_ms
-from kit.trace import LIMITS, Span, SyncPoint, Timeline
-from kit.trace.communication import kind_on_device
+from kit.trace import LIMITS, SyncPoint, Timeline
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import waits_of
 from kit.widgets.base.cards import headline_html
@@ -37,31 +34,9 @@ from kit.widgets.numbers.advice import advice_html
 from kit.workloads import recorded
 from kit.workloads.recorded import RECORDINGS
 from tests.factories import make_run
+from tests.runs.analysis.advised import MS, busy, host, one_step
 from tests.runs.analysis.advised import run_of as measured
-
-MS = 1_000_000
-
-
-def run_of(spans: Sequence[Span], syncs: Sequence[SyncPoint] = (), **changes: Any) -> kit.Run:
-    """One traced step of 10 ms."""
-    step = Span("host/main", "step 0", "step", 0, 10 * MS)
-    settings = kit.Settings(**{"mode": "lazy", **changes})
-    timeline = Timeline.of([step, *spans], syncs)
-    return kit.Run(settings, (1.0,), (10 * MS,), timeline, sync_points=tuple(syncs))
-
-
-def busy(start: float, stop: float, device: int = 0) -> Span:
-    return Span(f"device/{device}", "k", "kernel", int(start * MS), int(stop * MS))
-
-
-def host(kind: str, start: float, stop: float) -> Span:
-    return Span("host/main", "forward", kind, int(start * MS), int(stop * MS))
-
-
-def of(run: kit.Run) -> Verdict:
-    found = verdict(run)
-    assert found is not None
-    return found
+from tests.runs.analysis.advised import verdict_of as of
 
 
 def test_each_limit_has_a_row() -> None:
@@ -89,7 +64,7 @@ def test_own_code_is_cured_by_what_ran_the_step_also_in_its_exported_trace(
     environment: dict[str, str], mode: str, what: str, where: str
 ) -> None:
     """All that torch computes in native steps has other names, on CPU tensors beside a GPU, too."""
-    run = run_of([busy(0, 4), host("own", 4, 10)], mode=mode)
+    run = one_step([busy(0, 4), host("own", 4, 10)], mode=mode)
     timeline = replace(run.timeline, origin="profiled")
     made = replace(run, timeline=timeline, environment=environment)
     opened = replace(
@@ -111,25 +86,15 @@ def test_where_recording_lasts_nothing_is_claimed_that_only_looks_could_have_see
     origin: str,
 ) -> None:
     """A trace, and steps that were not on Linux, were told that only short Python is not seen."""
-    run = run_of([busy(0, 4), host("record", 4, 10)], mode="torch")
+    run = one_step([busy(0, 4), host("record", 4, 10)], mode="torch")
     said = of(replace(run, timeline=replace(run.timeline, origin=origin))).next_step
     assert said.startswith("if it computes: ") == (origin == "imported")
     assert said.endswith("(here that is seen in native steps on Linux only, from 1 ms on)")
 
 
-def test_a_busy_device_with_something_to_save_is_not_told_that_only_less_work_helps() -> None:
-    found = of(run_of([busy(0, 9), host("input", 9, 10)]))
-    assert [a.rule for a in found.advice] == ["input"]
-    assert found.said == (
-        "The device has work for most of the step: 1 ms a step could be saved beside it, and more "
-        "by less work only"
-    )
-    assert of(run_of([busy(0, 10)])).said.endswith("only less work or a faster device would help")
-
-
 @pytest.mark.parametrize("mode", ["lazy", "torch"])
 def test_a_limit_without_advice_has_a_next_step_wherever_it_is_shown(mode: str) -> None:
-    run = run_of([busy(0, 4), host("dispatch", 0, 10)], mode=mode)
+    run = one_step([busy(0, 4), host("dispatch", 0, 10)], mode=mode)
     found = of(run)
     assert (found.limit.what, found.advice) == ("dispatch", ())
     assert found.next_step.startswith("give each launch more to do")
@@ -142,12 +107,15 @@ def test_a_limit_without_advice_has_a_next_step_wherever_it_is_shown(mode: str) 
 @pytest.mark.parametrize("kind", ["dispatch", "wait"])
 def test_a_device_that_was_given_work_and_not_seen_gets_no_verdict(kind: str) -> None:
     given = [host("record", 0, 9), host(kind, 1, 2)]
-    unseen, seen = run_of(given, mode="torch"), run_of([*given, busy(1, 2)], mode="torch")
-    assert (of(unseen).limit.doubt, of(unseen).advice) == ("what the device did was not seen", ())
+    unseen, seen = one_step(given, mode="torch"), one_step([*given, busy(1, 2)], mode="torch")
+    assert (of(unseen).limit.doubt, of(unseen).advice) == (
+        "what the device did was not seen",
+        (),
+    )
     assert "trace with the device's activities" in summary(unseen)
     assert "-bound" not in summary(unseen) + unseen.to_markdown() + advice_html(unseen)
     assert "-bound" in summary(seen)
-    assert not of(run_of([host("record", 0, 9)], mode="torch")).limit.doubt  # nothing was given
+    assert not of(one_step([host("record", 0, 9)], mode="torch")).limit.doubt  # nothing was given
 
 
 @pytest.fixture
@@ -165,7 +133,7 @@ def unseen() -> kit.Run:
 
 def test_a_loop_of_several_threads_is_not_told_to_let_the_machine_rest() -> None:
     """It was told to measure again when nothing else uses the device, which changes nothing."""
-    of_threads = replace(run_of([busy(0, 4)]), environment={OF_OTHERS: "9"})
+    of_threads = replace(one_step([busy(0, 4)]), environment={OF_OTHERS: "9"})
     for conditions in (Conditions(), Conditions(cores=2, others=1)):
         found = of(replace(of_threads, conditions=conditions))
         assert found.next_step.startswith("have one thread make all of the loop's steps")
@@ -216,12 +184,12 @@ def test_a_trace_in_which_torch_computed_nothing_is_told_so(
 
 
 def test_a_limit_with_advice_says_the_step_once() -> None:
-    found = of(run_of([busy(0, 4), host("record", 0, 10)]))
+    found = of(one_step([busy(0, 4), host("record", 0, 10)]))
     assert ([a.rule for a in found.advice], found.next_step) == (["recording"], "")
 
 
 def test_a_host_whose_collector_goes_through_all_objects_each_step_is_told_so() -> None:
-    run = run_of([host("record", 0, 9), busy(9, 10)])
+    run = one_step([host("record", 0, 9), busy(9, 10)])
     steps = len(run.step_times_ns)
     for full, is_said in ((steps, True), (steps - 1, False), (math.nan, False)):
         made = replace(run, conditions=Conditions(full_collections=full))
@@ -236,16 +204,16 @@ def test_a_host_whose_collector_goes_through_all_objects_each_step_is_told_so() 
 
 def test_long_waits_that_cost_little_are_said_to_be_no_loss() -> None:
     wait = SyncPoint(0, 9 * MS, "item", "train.py:7")
-    small = run_of([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], [wait])
+    small = one_step([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], [wait])
     assert "The host waits 9 ms in the mean untraced step: waiting is no loss" in of(small).said
     assert "what follows is, 5% of the traced step" in of(small).said
-    large = run_of([busy(0, 5), host("wait", 0, 5)], [SyncPoint(0, 5 * MS, "item", "train.py:7")])
+    large = one_step([busy(0, 5), host("wait", 0, 5)], [SyncPoint(0, 5 * MS, "item", "train.py:7")])
     assert "no loss" not in of(large).said
 
 
 def test_cards_and_verdict_tell_the_waits_of_the_same_steps() -> None:
     traced = SyncPoint(0, 9 * MS, "item", "train.py:7")
-    run = run_of([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], [traced])
+    run = one_step([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], [traced])
     run = replace(run, sync_points=(replace(traced, wait_ns=7 * MS),))
     assert waits_of(run).each_ms == run.headline().sync_wait_ms == 7
     assert "waits 7 ms in the mean untraced step" in of(run).said
@@ -261,18 +229,18 @@ def test_cards_and_verdict_tell_the_waits_of_the_same_steps() -> None:
 def test_waits_of_several_threads_at_a_time_are_said_to_add_up() -> None:
     """In an export of two ranks the host waited 857 ms of a step of 969, in words."""
     both = [SyncPoint(at * MS, 9 * MS, "item", "train.py:7") for at in (0, 1)]
-    run = run_of([busy(0, 9.5), host("wait", 0, 9), host("wait", 1, 10), busy(9.6, 10)], both)
+    run = one_step([busy(0, 9.5), host("wait", 0, 9), host("wait", 1, 10), busy(9.6, 10)], both)
     said = "(waits of several threads at a time add up)"
     assert f"waits 18 ms in the mean untraced step {said}: waiting is no loss" in of(run).said
     assert f"sync wait 18 ms in the mean step {said}," in summary(run)
     assert f"mean of 1 untraced step {said}<" in headline_html(run)
-    one = run_of([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], both[:1])
+    one = one_step([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], both[:1])
     assert said not in summary(one) + headline_html(one)
 
 
 def test_a_saving_that_is_longer_than_the_cards_step_says_which_step_it_is_of() -> None:
     """Five of six steps took 2 ms and one 90 ms: "up to 10 ms" stood beside a step of 2 ms."""
-    run = run_of([host("input", 0, 8), busy(8, 10)])
+    run = one_step([host("input", 0, 8), busy(8, 10)])
     few = replace(run, step_times_ns=(2 * MS,) * 5 + (90 * MS,))
     assert of(few).advice[0].saving
     assert '"Up to" is of the mean measured step, 16.7 ms' in of(few).said
@@ -296,88 +264,6 @@ def test_a_native_run_tells_the_waits_of_all_its_traced_steps_and_of_no_others()
         assert "Mean over 2 traced steps." in run.to_markdown()
 
 
-def test_a_device_that_mostly_copies_is_told_to_copy_less_and_beside_compute() -> None:
-    """95 % of the kernels' time in an export of an FSDP job were copies from the host."""
-    copy = replace(busy(0, 8), name="Memcpy HtoD (Pageable -> Device)")
-    said = "For 7 ms of the traced step it only copies from or to the host"
-    found = of(run_of([copy, busy(7, 10)]))
-    assert found.limit.what == "device"
-    assert said in found.said
-    assert "pinned memory" in found.next_step
-    for few in (replace(copy, stop_ns=MS), replace(copy, name="Memcpy DtoD")):
-        other = of(run_of([few, busy(1, 10)]))
-        assert "only copies" not in other.said
-        assert "pinned" not in other.next_step
-
-
-def test_a_device_that_waits_for_python_in_its_program_is_told_so() -> None:
-    """A callback that slept in each step was work of the device, to be made smaller."""
-    call = replace(busy(0, 8), name="io_callback.1", kind=kind_on_device("io_callback.1"))
-    run = run_of([call, busy(7, 10)])
-    found = of(run)
-    assert str(found.limit) == "callback-bound (70% of the step)"
-    assert "call them less often" in found.next_step
-    assert run.headline().device_busy_fraction == 0.3
-    assert [(row.cause, row.total_ms) for row in run.idle] == [("host callback", 7)]
-    rows = {row.category: row.exposed_ms for row in run.breakdown() if row.exposed_ms}
-    assert rows == {"device busy": 3, "host callback": 7}
-    assert [row.kernel.charged_ms for row in kit.kernel_table(run)] == [7, 3]
-
-
-def test_a_device_that_only_calls_python_is_idle_for_that_cause() -> None:
-    """Without a kernel nothing was known of it: neither busy time, nor why it was idle."""
-    run = run_of([replace(busy(0, 8), name="io_callback.1", kind="callback")])
-    assert str(of(run).limit) == "callback-bound (80% of the step)"
-    assert run.headline().device_busy_fraction == 0
-    assert {row.cause: row.total_ms for row in run.idle} == {"host callback": 8, "unknown": 2}
-
-
-def launched(name: str, lengths: Sequence[float], kernels: str = "abcdef") -> kit.Run:
-    """A call that launches each ms, of so many ms, and its kernel of 0.01 ms."""
-    spans = []
-    for at, (length, kernel) in enumerate(zip(lengths, kernels, strict=False)):
-        call = replace(host("dispatch", at, at + length), name=name)
-        run = replace(busy(at + length, at + length + 0.01), name=kernel)
-        spans += [replace(span, segment=-2 - at) for span in (call, run)]
-    return run_of(spans, mode="torch")
-
-
-def test_few_long_launches_are_not_told_to_launch_less() -> None:
-    """The first launch of each kernel loads its code: the advice was a larger batch."""
-    found = of(launched("cudaLaunchKernel", [0.01, 0.01, 5]))
-    assert found.limit.what == "dispatch"
-    assert found.said.endswith(
-        "Of 3 calls that launch kernels the longest took 5 ms, the others 20 µs, as where the "
-        "first launch of a kernel loads its code"
-    )
-    assert found.next_step.startswith("trace later steps")
-
-
-@pytest.mark.parametrize(
-    ("name", "lengths", "kernels"),
-    [
-        ("cudaLaunchKernel", [1.5] * 6, "abcdef"),
-        ("cudaLaunchKernel", [0.01, 2] * 4, "abababab"),  # as by a lock in each step
-        ("cudaGraphLaunch", [0.01, 0.01, 5], "abc"),
-        ("jit_f", [0.1, 5], "ab"),
-    ],
-)
-def test_launches_that_are_all_long_or_are_so_each_time_are(
-    name: str, lengths: list[float], kernels: str
-) -> None:
-    found = of(launched(name, lengths, kernels))
-    assert "the first launch" not in found.said
-    assert found.next_step.startswith("give each launch more to do")
-
-
-def test_devices_that_take_turns_are_not_told_that_there_is_too_much_work() -> None:
-    found = of(run_of([busy(0, 5), busy(5, 10, device=1)]))
-    assert found.limit.what == "device"
-    assert "each of the 2 for 50% of the time: they wait for each other" in found.said
-    gap = of(run_of([busy(0, 4), busy(4, 9, device=1)]))  # for a tenth of the step none works
-    assert gap.said.startswith("Mostly some device works, but each of the 2 for 45% of the time")
-
-
 def test_without_a_traced_step_there_is_no_verdict() -> None:
     assert verdict(kit.Run(kit.Settings(), (), (), Timeline.of([]))) is None
 
@@ -395,7 +281,7 @@ def test_there_is_always_something_to_do_and_nothing_contradicts_it(
 ) -> None:
     made = [busy(a, a + n) if kind == "kernel" else host(kind, a, a + n) for kind, a, n in spans]
     syncs = [SyncPoint(a * MS, n * MS, "item", "train.py:7") for a, n in waits]
-    found = of(run_of(made, syncs, mode=mode))
+    found = of(one_step(made, syncs, mode=mode))
     answered = {limit for a in found.advice for limit in limits_of(a)}
     assert bool(found.next_step) != (found.limit.what in answered)
     if "only less work" in found.said:
@@ -437,14 +323,3 @@ MODE_OF = {"native": "torch", "device kit": "lazy", "disturbed": "lazy"}
 def _letters(text: str) -> str:
     """Its letters and figures, without markup."""
     return re.sub(r"[^a-z0-9]", "", html.unescape(re.sub(r"<[^>]*>", "", text)).lower())
-
-
-def test_a_device_that_pauses_for_an_unknown_reason_is_not_said_to_do_so_for_most_of_the_step():
-    """A trace of a GPU alone: busy for 65% of its step."""
-    kernels = [Span("device/0", f"k{i}", "kernel", i * MS, i * MS + 650_000) for i in range(10)]
-    step = Span("host/main", "step", "step", 0, 10 * MS)
-    run = replace(make_run(), timeline=Timeline.of([step, *kernels], (), "imported"))
-    found = verdict(replace(run, graphs=(), segments=(), sync_points=(), metrics={}))
-    assert found is not None
-    assert (found.limit.what, round(found.limit.share, 2)) == ("unknown", 0.35)
-    assert found.said.startswith("What the device waits for is not known")
