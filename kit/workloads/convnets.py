@@ -134,6 +134,62 @@ def _pooled(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.AvgPool2d(3, 1, 1), _unit(inputs, outputs, 1))
 
 
+_Width = Callable[[int], int]  # what a published width becomes in a smaller network
+_ROW, _COLUMN = ((1, 7), (0, 3)), ((7, 1), (3, 0))  # kernel and padding
+
+
+def _block_a(n: int, w: _Width, pooled: int) -> Branches:
+    """5x5, and two 3x3."""
+    return Branches(
+        _way(n, (w(64), 1)),
+        _way(n, (w(48), 1), (w(64), 5, 2)),
+        _way(n, (w(64), 1), (w(96), 3, 1), (w(96), 3, 1)),
+        _pooled(n, pooled),
+    )
+
+
+def _block_b(n: int, w: _Width) -> Branches:
+    """To half the size, after the A blocks."""
+    return Branches(
+        _way(n, (w(384), 3, 0, 2)),
+        _way(n, (w(64), 1), (w(96), 3, 1), (w(96), 3, 0, 2)),
+        nn.MaxPool2d(3, 2),
+    )
+
+
+def _block_c(n: int, w: _Width, c: int) -> Branches:
+    """7x7 as 1x7 and 7x1."""
+    return Branches(
+        _way(n, (w(192), 1)),
+        _way(n, (c, 1), (c, *_ROW), (w(192), *_COLUMN)),
+        _way(n, (c, 1), (c, *_COLUMN), (c, *_ROW), (c, *_COLUMN), (w(192), *_ROW)),
+        _pooled(n, w(192)),
+    )
+
+
+def _block_d(n: int, w: _Width) -> Branches:
+    """To half the size, after the C blocks."""
+    return Branches(
+        _way(n, (w(192), 1), (w(320), 3, 0, 2)),
+        _way(n, (w(192), 1), (w(192), *_ROW), (w(192), *_COLUMN), (w(192), 3, 0, 2)),
+        nn.MaxPool2d(3, 2),
+    )
+
+
+def _block_e(n: int, w: _Width) -> Branches:
+    """3x3 as 1x3 beside 3x1."""
+    d = w(384)
+    split, again = (
+        Branches(_way(d, (d, (1, 3), (0, 1))), _way(d, (d, (3, 1), (1, 0)))) for _ in range(2)
+    )
+    return Branches(
+        _way(n, (w(320), 1)),
+        nn.Sequential(_way(n, (d, 1)), split),
+        nn.Sequential(_way(n, (w(448), 1), (d, 3, 1)), again),
+        _pooled(n, w(192)),
+    )
+
+
 class Auxiliary(nn.Module):
     """Inception's second head: a classifier of what leaves the C blocks."""
 
@@ -166,58 +222,21 @@ class Inception3(nn.Module):
         blocks: list[nn.Module] = []
         n = w(192)
         many_a, many_c, many_e = size.blocks
-        for pool in (32, 64, 64)[:many_a]:  # A: 5x5 and two 3x3
-            blocks.append(
-                Branches(
-                    _way(n, (w(64), 1)),
-                    _way(n, (w(48), 1), (w(64), 5, 2)),
-                    _way(n, (w(64), 1), (w(96), 3, 1), (w(96), 3, 1)),
-                    _pooled(n, w(pool)),
-                )
-            )
+        for pool in (32, 64, 64)[:many_a]:
+            blocks.append(_block_a(n, w, w(pool)))
             n = 2 * w(64) + w(96) + w(pool)
-        blocks.append(
-            Branches(  # B: to half the size
-                _way(n, (w(384), 3, 0, 2)),
-                _way(n, (w(64), 1), (w(96), 3, 1), (w(96), 3, 0, 2)),
-                nn.MaxPool2d(3, 2),
-            )
-        )
+        blocks.append(_block_b(n, w))
         n += w(384) + w(96)
-        row, column = ((1, 7), (0, 3)), ((7, 1), (3, 0))
-        for c in (w(128), w(160), w(160), w(192))[:many_c]:  # C: 7x7 as 1x7 and 7x1
-            blocks.append(
-                Branches(
-                    _way(n, (w(192), 1)),
-                    _way(n, (c, 1), (c, *row), (w(192), *column)),
-                    _way(n, (c, 1), (c, *column), (c, *row), (c, *column), (w(192), *row)),
-                    _pooled(n, w(192)),
-                )
-            )
+        for middle in (128, 160, 160, 192)[:many_c]:
+            blocks.append(_block_c(n, w, w(middle)))
             n = 4 * w(192)
         self.auxiliary_at = len(blocks) - 1
         self.auxiliary = Auxiliary(n, w(128), w(768), size.classes) if size.auxiliary else None
-        blocks.append(
-            Branches(  # D: to half the size
-                _way(n, (w(192), 1), (w(320), 3, 0, 2)),
-                _way(n, (w(192), 1), (w(192), *row), (w(192), *column), (w(192), 3, 0, 2)),
-                nn.MaxPool2d(3, 2),
-            )
-        )
+        blocks.append(_block_d(n, w))
         n += w(320) + w(192)
-        for _ in range(many_e):  # E: 3x3 as 1x3 beside 3x1
-            d = w(384)
-            split = Branches(_way(d, (d, (1, 3), (0, 1))), _way(d, (d, (3, 1), (1, 0))))
-            again = Branches(_way(d, (d, (1, 3), (0, 1))), _way(d, (d, (3, 1), (1, 0))))
-            blocks.append(
-                Branches(
-                    _way(n, (w(320), 1)),
-                    nn.Sequential(_way(n, (d, 1)), split),
-                    nn.Sequential(_way(n, (w(448), 1), (d, 3, 1)), again),
-                    _pooled(n, w(192)),
-                )
-            )
-            n = w(320) + 4 * d + w(192)
+        for _ in range(many_e):
+            blocks.append(_block_e(n, w))
+            n = w(320) + 4 * w(384) + w(192)
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(n, size.classes)
         for module in self.modules():
