@@ -149,38 +149,17 @@ class Look:
             if self.count > _THINGS:
                 break
             way = _way_of(kind) if is_near else _INTO
-            if way != _INTO and not (way in (_BOTH, _THING) and STATE in name):  # that is made anew
-                seen.append((name, _hold(thing)))
-                if way != _THING:
-                    self.stops.append((name, thing))
-                if way == _SETTINGS:
-                    seen.append((name, repr(thing) if kind in LOCKS else _settings(thing)))
-                if way in (_TO, _SETTINGS):
-                    continue
+            if way != _INTO and self._stops_at(name, thing, way):
+                continue
             if kind in (FunctionType, MethodType) and thing in self._without:
                 continue
-            if kind is FunctionType and is_users(thing.__code__.co_filename):
-                self.functions.append(thing)
-            if not is_near and issubclass(kind, type) and is_of_users(thing):
-                self.by_libraries |= called_by_libraries(thing)
-            try:
-                if is_near and kind is GeneratorType and not is_kits(thing.gi_code.co_filename):
-                    raise Unseen
-                content, parts = parts_of(thing)
-            except but_of_handlers(Exception) as error:  # code of the program's, as of a __reduce__
-                raises = "" if type(error) is Unseen else f" raises {type(error).__name__}"
-                what = f"{name.partition(STATE)[0]} ({module_of(kind)}.{kind.__qualname__}{raises})"
-                self.unseen = self.unseen or what
+            if not is_near:
+                self._note_code(thing)
+            if (inside := self._inside(name, thing)) is None:
                 continue
+            content, parts = inside
             seen.append((name, content))
-            if is_of_kit(kind) and hasattr(kind, "__array__"):
-                self.arrays += [(name, thing)] * (not is_near)
-            elif not is_near and issubclass(kind, _BOXES) and type(content) is not Items:
-                self.boxes.append((name, thing))
-            elif type(content) is Items:
-                self.count += len(content) // _PLAIN_A_THING
-            elif is_near and hasattr(kind, "__array__"):
-                self.count += thing.nbytes // BYTES_A_THING
+            self._note_content(name, thing, content)
             if way == _BOTH:  # its attributes are read by their names
                 parts = [part for part in parts if part[0][:1] != "." or part[0] == STATE]
             if is_near:
@@ -188,6 +167,50 @@ class Look:
             things += [(_joined(name, part), inner) for part, inner in parts]
         if self.count > _THINGS:
             self.unseen = self.unseen or f"more than {_THINGS:,} things, as many as {name} has"
+
+    def _stops_at(self, name: str, thing: Any, way: int) -> bool:
+        """Note which thing it is. A near look goes into few of those."""
+        if way in (_BOTH, _THING) and STATE in name:  # that is made anew
+            return False
+        self._seen.append((name, _hold(thing)))
+        if way != _THING:
+            self.stops.append((name, thing))
+        if way == _SETTINGS:
+            settings = repr(thing) if type(thing) in LOCKS else _settings(thing)
+            self._seen.append((name, settings))
+        return way in (_TO, _SETTINGS)
+
+    def _inside(self, name: str, thing: Any) -> tuple[Any, list[Part]] | None:
+        """What `parts_of` gives; None, and it is noted as unseen, where that is not to be known."""
+        kind = type(thing)
+        try:
+            if self._is_near and kind is GeneratorType and not is_kits(thing.gi_code.co_filename):
+                raise Unseen
+            return parts_of(thing)
+        except but_of_handlers(Exception) as error:  # code of the program's, as of a __reduce__
+            raises = "" if type(error) is Unseen else f" raises {type(error).__name__}"
+            what = f"{name.partition(STATE)[0]} ({module_of(kind)}.{kind.__qualname__}{raises})"
+            self.unseen = self.unseen or what
+            return None
+
+    def _note_code(self, thing: Any) -> None:
+        """Of the user's: a function, and what libraries call of a class."""
+        if type(thing) is FunctionType and is_users(thing.__code__.co_filename):
+            self.functions.append(thing)
+        if issubclass(type(thing), type) and is_of_users(thing):
+            self.by_libraries |= called_by_libraries(thing)
+
+    def _note_content(self, name: str, thing: Any, content: Any) -> None:
+        """Arrays and containers, or what it costs to compare this."""
+        kind = type(thing)
+        if is_of_kit(kind) and hasattr(kind, "__array__"):
+            self.arrays += [(name, thing)] * (not self._is_near)
+        elif not self._is_near and issubclass(kind, _BOXES) and type(content) is not Items:
+            self.boxes.append((name, thing))
+        elif type(content) is Items:
+            self.count += len(content) // _PLAIN_A_THING
+        elif self._is_near and hasattr(kind, "__array__"):
+            self.count += thing.nbytes // BYTES_A_THING
 
     def _note_name(self, name: str, thing: Any) -> None:
         """Of a path, and of a function: they may have several."""
