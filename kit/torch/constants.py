@@ -37,6 +37,7 @@ _HOOKS = attrgetter(
 )
 _STEP_HOOKS = attrgetter("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _THING: Callable[[ref[Any]], Any] = ref.__call__
+_Attribute = tuple[int, str, Any]  # the place of its module, its name, its value
 
 
 def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
@@ -68,8 +69,14 @@ def of_module(module: nn.Module) -> Watched:
     if scripted := next(filter(is_scripted, parts), None):
         name = scripted.original_name
         return Watched(_none, _none, f"the step has a scripted {name}, whose numbers are in C++")
-    known, weights = [*map(ref, parts)], [*map(ref, trained)]
     attributes = [(i, *one) for i, part in enumerate(parts) for one in vars(part).items()]
+    return Watched(_constants(parts, trained, attributes), _bound(parts, trained, attributes))
+
+
+def _constants(
+    parts: list[nn.Module], trained: list[nn.Parameter], attributes: list[_Attribute]
+) -> Callable[[], Any]:
+    known, weights = [*map(ref, parts)], [*map(ref, trained)]
     choices = [
         (i, name)
         for i, name, value in attributes
@@ -81,7 +88,6 @@ def of_module(module: nn.Module) -> Watched:
     single = [one for one in attributes if isinstance(one[2], _SINGLE)]
     havers, had = [i for i, _, _ in single], [name for _, name, _ in single]
     things = [_none if value is None else ref(value) for *_, value in single]
-    held = [(i, name) for i, name, value in attributes if isinstance(value, torch.Tensor)]
     kinds = list({type(m): None for m in parts})
 
     def look() -> Any:
@@ -107,6 +113,15 @@ def of_module(module: nn.Module) -> Watched:
             *[gradient is None for gradient in map(_GRADIENT, parameters)],
         ]
 
+    return look
+
+
+def _bound(
+    parts: list[nn.Module], trained: list[nn.Parameter], attributes: list[_Attribute]
+) -> Callable[[], Any]:
+    known, weights = [*map(ref, parts)], [*map(ref, trained)]
+    held = [(i, name) for i, name, value in attributes if isinstance(value, torch.Tensor)]
+
     def bound() -> Any:
         if (modules := [*map(_THING, known)])[0] is None:
             return None
@@ -118,7 +133,7 @@ def of_module(module: nn.Module) -> Watched:
             *[id(p.grad) for p in map(_THING, weights) if p is not None],
         ]
 
-    return Watched(look, bound)
+    return bound
 
 
 def _none() -> None:
