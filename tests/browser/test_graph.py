@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,27 @@ def test_a_page_whose_kernel_has_no_dot_lays_the_graph_out_itself(
     assert scene["shapes"] != as_json({"shapes": grid})["shapes"]
     check_placed(scene, place(scene, keys(scene)))
     assert (offline.outside, offline.errors()) == ([], [])
+
+
+# How many lines a graph's title has, and how many pixels of it have no room.
+CUT_TITLE = """() => {
+  const {title} = graph.models.figure;
+  const view = Bokeh.index.find_one(graph.models.figure).views.find_one(title);
+  return [title.text.split("\\n").length, view.get_size().height - view.layout.bbox.height];
+}"""
+
+
+def test_a_title_that_is_broken_as_its_page_gets_narrower_is_not_cut(
+    offline: Browser, tmp_path: Path
+):
+    page, run = offline.page, replace(run_of(bert(12)), name="a training step with a name")
+    page.set_viewport_size({"width": 580, "height": 900})
+    open_graph(offline, tmp_path / "graph.html", run)
+    for width, lines in ((580, 1), (390, 2), (580, 1)):
+        page.set_viewport_size({"width": width, "height": 900})
+        until(offline, f"graph.models.figure.title.text.split('\\n').length === {lines}")
+        page.wait_for_timeout(500)  # nothing else comes
+        assert page.evaluate(CUT_TITLE) == [lines, 0]
 
 
 def test_thousands_of_open_boxes_are_drawn_as_far_as_they_can_be_seen(

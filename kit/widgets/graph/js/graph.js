@@ -149,10 +149,18 @@ export class KitGraph {
     const width = models.figure.outer_width; // 0 until it is laid out
     const isNarrow = width > 0 && width < NARROW_PX;
     const isLong = isNarrow && scene.title.length * BOLD > width;
-    models.figure.title.setv({text: isLong ? scene.title.replace(" - ", "\n") : scene.title}, {sync: false});
-    models.note.setv({text: isNarrow ? notes.replaceAll(BETWEEN, "\n") : notes}, {sync: false});
+    this.write(models.figure.title, isLong ? scene.title.replace(" - ", "\n") : scene.title);
+    this.write(models.note, isNarrow ? notes.replaceAll(BETWEEN, "\n") : notes);
     const isCut = drawn.length === MOST_BOXES && placed.rects.size > MOST_BOXES;
     this.bar?.say(picture, isCut ? this.nearCount(placed) - MOST_BOXES : 0);
+  }
+
+  /** Write above the figure. Bokeh makes the letters a moment later, and then does not ask how high
+   * they are. @param {any} title @param {string} text */
+  write(title, text) {
+    if (title.text === text) return;
+    title.setv({text}, {sync: false});
+    requestAnimationFrame(() => { for (const view of Bokeh.index.find(this.models.figure)) view.invalidate_layout(); });
   }
 
   /** @param {import("./place.js").Placed} placed */
