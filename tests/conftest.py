@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.warm import RUN, SERVER
 
@@ -45,7 +47,6 @@ LONG_FILES = (
     "tests/workloads/test_convnets.py",
     "tests/torch/fuzz/test_programs.py",
     "tests/measure/test_experiment.py",
-    "tests/browser/test_saved.py",
     "tests/runtime/compiling/test_disk_cache.py",
     "tests/models/test_transformers.py",
     "tests/torch/scaling/test_modes.py",
@@ -59,7 +60,6 @@ LONG_FILES = (
     "tests/runtime/profiling/test_heap.py",
     "tests/measure/test_endings.py",
     "tests/models/test_trainers.py",
-    "tests/browser/test_report.py",
     "tests/torch/parallel/test_data_parallel.py",
     "tests/reliability/files/test_other_system.py",
     "tests/torch/ops/test_collectives.py",
@@ -67,6 +67,7 @@ LONG_FILES = (
     "tests/reliability/test_growth.py",
     "tests/reliability/stops/test_forks.py",
 )
+BROWSER = "tests/browser/"
 # The marks of the tests whose programs XLA compiles as for a user, each one anew.
 AS_FOR_A_USER = ("gpu", "alone", "as_shipped")
 OWN_PROGRAMS = ("compiles", *AS_FOR_A_USER)  # of the tests that compile all of their programs
@@ -116,6 +117,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gpu]
     if hasattr(config, "workerinput"):
         items.sort(key=partial(_place, Counter(item.path for item in items)))
+
+
+class _ByFile(LoadFileScheduling):
+    """A worker has all tests of a file, or of the browser: these share JupyterLab and Chromium."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return BROWSER if file.startswith(BROWSER) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ByFile | None:
+    """The order of `--dist loadfile`."""
+    return _ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

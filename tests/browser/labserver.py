@@ -1,7 +1,7 @@
 """A private JupyterLab on 127.0.0.1, and a Chromium that can reach nothing else.
 
 Every Jupyter directory is a throw-away one, so no configuration, workspace or dialog of the person
-who runs the tests can change them. Requests to other hosts are aborted and written down.
+who runs the tests can change them. Chromium finds no other host; who is asked is written down.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser as Process
-from playwright.sync_api import ConsoleMessage, Error, Locator, Page, Route, sync_playwright
+from playwright.sync_api import ConsoleMessage, Error, Locator, Page, Request, sync_playwright
 
 from kit.runtime.profiling.heap import ONE_HEAP
 
@@ -47,6 +47,7 @@ CHROMIUM_ARGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no other host can be reached
 )
 LOCAL = ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "file:", "about:")
 NEWS = "@jupyterlab/apputils-extension:announcements"  # its toast would cover the plots
@@ -121,7 +122,7 @@ class Browser:
     """One page, what it asked of other hosts, and what it said on the console."""
 
     page: Page
-    outside: list[str] = field(default_factory=list)  # URLs that were refused
+    outside: list[str] = field(default_factory=list)  # URLs of other hosts, which it cannot find
     console: list[str] = field(default_factory=list)  # "error: ...", "warning: ...", "log: ..."
 
     @contextlib.contextmanager
@@ -269,12 +270,9 @@ def open_page(
     context.set_offline(offline)
     browser = Browser(context.new_page())
 
-    def guard(route: Route) -> None:
-        if route.request.url.startswith(LOCAL):
-            route.continue_()
-        else:
-            browser.outside.append(route.request.url)
-            route.abort()
+    def keep_outside(request: Request) -> None:
+        if not request.url.startswith(LOCAL):
+            browser.outside.append(request.url)
 
     def keep_message(message: ConsoleMessage) -> None:
         browser.console.append(f"{message.type}: {message.text} ({message.location['url']})")
@@ -282,7 +280,7 @@ def open_page(
     def keep_exception(error: Error) -> None:
         browser.console.append(f"pageerror: {error}")
 
-    context.route("**/*", guard)
+    context.on("request", keep_outside)
     browser.page.on("console", keep_message)
     browser.page.on("pageerror", keep_exception)
     try:
@@ -324,7 +322,8 @@ def _private_environment(base: Path) -> dict[str, str]:
         place.mkdir(parents=True, exist_ok=True)
     labconfig = base / "config" / "labconfig"
     labconfig.mkdir(exist_ok=True)
-    (labconfig / "page_config.json").write_text(json.dumps({"disabledExtensions": {NEWS: True}}))
+    page = {"disabledExtensions": {NEWS: True}, "buildCheck": False}  # which asks node and npm
+    (labconfig / "page_config.json").write_text(json.dumps(page))
     here = Path(__file__).parents[2]
     return {
         **os.environ,

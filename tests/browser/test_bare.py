@@ -37,7 +37,7 @@ from tests.factories import make_run
 from tests.widgets.numbers.test_parallel import LINK, STEP
 from tests.widgets.numbers.test_tradeoff import row
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 RUN = make_run()
 PUBLISHED = Path(__file__).parents[1] / "data" / "published" / "h100_bert.json.gz"
 TRIED = [row(), row("as given", is_start=True, step_ms=6.0)]

@@ -7,7 +7,7 @@ import pytest
 from kit.widgets.base.scripts import script
 from tests.browser.labserver import Browser
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 # What the explorer's row of buttons is in the page; `answer` stands for the kernel.
 PAGE = """<div class="kit-history"><button class="kit-copy-link">Copy link</button>

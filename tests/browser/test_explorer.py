@@ -16,7 +16,7 @@ from tests.browser.labserver import Lab, Opener
 from tests.browser.test_smoke import write_notebook
 from tests.waiting import until
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 # A step that ends when the file `go` is there: so the test sees what is shown before.
 CELL = """

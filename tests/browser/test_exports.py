@@ -11,8 +11,9 @@ from nbconvert import HTMLExporter
 from traitlets.config import Config
 
 from tests.browser.labserver import CANVASES, Browser
+from tests.warm import warm_kernel
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 CELLS = (
     "import kit\nfrom tests.factories import make_run\nrun = make_run()",
@@ -24,7 +25,10 @@ CELLS = (
 )
 
 
-def test_an_executed_notebook_converted_to_html_shows_its_views(offline: Browser, tmp_path: Path):
+def test_an_executed_notebook_converted_to_html_shows_its_views(
+    offline: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JUPYTER_PATH", warm_kernel(tmp_path))
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in CELLS])
     # JupyterLab keeps no widget state in a file, either, unless it is told to
     NotebookClient(notebook, timeout=120, store_widget_state=False).execute()

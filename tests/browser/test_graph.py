@@ -25,7 +25,7 @@ from tests.browser.labserver import Browser, Lab
 from tests.factories import make_run
 from tests.widgets.graph.scenes import AVAL, bert, check_placed, keys, run_of, scene_of
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 # Of a graph that was drawn anew the newest drawing.
 SETUP = """() => {

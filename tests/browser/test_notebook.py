@@ -20,7 +20,7 @@ from tests.browser.labserver import Browser, Lab, Opener
 from tests.browser.test_saved import exported, frames
 from tests.smaller import with_smaller_bert
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 VIEWS = 5  # with figures, in the first notebook
 OF_THE_EXPLORER = 3  # its place among them
@@ -32,6 +32,11 @@ from pathlib import Path
 for made in [made for made in Out.values() if hasattr(made, "page")]:
     Path(f"{type(made).__name__}.html").write_text(made.page())
 kit.report([*globals().get("runs", {}).values()] or run, path="report.html")
+"""
+# While its explorer is idle one neighbouring setting is compiled, not sixteen.
+ONE_AHEAD = """
+from kit.widgets.explorer import ahead
+ahead.MOST = 1
 """
 UNRUN = """() => window.jupyterapp.shell.currentWidget.context.model.toJSON().cells
   .filter(c => c.cell_type === 'code' && !c.execution_count).map(c => c.source)"""
@@ -122,15 +127,16 @@ def until_saved(lab: Lab, browser: Browser, opening: Opener, book: Path, words: 
     for _ in range(30):
         browser.page.wait_for_timeout(1000 * (REST_S + 1))
         lab.save(browser)
-        with opening(offline=True) as offline:
-            offline.page.goto(exported(book).as_uri())
-            if words in frames(offline, VIEWS)[OF_THE_EXPLORER]:
-                return str(offline.page.locator("body").inner_text())
+        if all(line in book.read_text(encoding="utf-8") for line in words.splitlines()):
+            with opening(offline=True) as offline:
+                offline.page.goto(exported(book).as_uri())
+                if words in frames(offline, VIEWS)[OF_THE_EXPLORER]:
+                    return str(offline.page.locator("body").inner_text())
     raise AssertionError(f"the saved notebook does not show {words!r}")
 
 
 def test_the_first_notebooks_explorer_answers_to_a_slider(lab: Lab, opening: Opener):
-    with running(lab, opening, LIVE[0]) as (browser, folder):
+    with running(lab, opening, LIVE[0], ONE_AHEAD) as (browser, folder):
         browser.page.locator(".kit-explorer").scroll_into_view_if_needed()
         browser.wait_for_canvases(1)
         before = until_measured(browser)

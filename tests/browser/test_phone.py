@@ -20,7 +20,7 @@ from tests.browser.test_smoke import write_notebook
 from tests.browser.timeline.page import PLOT
 from tests.factories import make_run, native_run
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 WIDTH = 420
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"

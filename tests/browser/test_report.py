@@ -19,7 +19,7 @@ from tests.browser.labserver import Browser
 from tests.browser.timeline.test_view import PLOT, state
 from tests.factories import make_run, one_span_run
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 COVERED = """() => {  // pixels of the page at which something lies over the controls
   const controls = document.getElementById("controls"), covered = [];

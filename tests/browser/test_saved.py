@@ -13,7 +13,7 @@ from kit.widgets.base.stored import REST_S
 from tests.browser.labserver import Browser, Lab, Opener
 from tests.browser.test_smoke import write_notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 # Removes the outputs of the first cell: the one that keeps BokehJS.
 CLEAR_FIRST = """() => {

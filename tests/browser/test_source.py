@@ -21,7 +21,7 @@ from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
 from tests.factories import make_run
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 LISTING_JS = script("widgets/base/js/listing.js")
 PAGE = """<!doctype html><meta charset="utf-8"><main>{listing}</main><script>

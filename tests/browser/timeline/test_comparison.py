@@ -12,7 +12,7 @@ from kit.trace import Span, Timeline
 from tests.browser.labserver import Browser
 from tests.factories import make_run
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 FIGURE = "Bokeh.documents.flatMap((d) => d.roots()).find((root) => root.name === 'comparison')"
 # Of the texts that are shown, pairs that lie over each other: in one row, by their pixels.

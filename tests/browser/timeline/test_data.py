@@ -24,7 +24,7 @@ from tests.browser.timeline.page import (
     state,
 )
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 # One bar of a row, or a pixel's share of those too narrow: as the script says, and counted by hand.
 LEVELS = """([data, a, b, width]) => {
   const table = readTimeline(data), dust = dustOf(width);

@@ -23,7 +23,7 @@ from tests.browser.timeline.page import (
 from tests.factories import make_run
 from tests.widgets.timeline.test_columns import BAD
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 PAGE_JS = f"Object.assign(window, {script('widgets/timeline/js/page.js')});"
 ACTIVE = "kitPlot.frame.root.getRootNode().activeElement"
 

@@ -1,0 +1,1 @@
+"""Tests in a real page: one process has them all, with one JupyterLab and one Chromium."""
