@@ -102,6 +102,18 @@ def test_html_is_text_and_nothing_else_between_tags_and_in_attributes(text: str)
     safe.encode("utf-8")
 
 
+@given(st.text())
+def test_safe_html_never_opens_a_tag_and_can_always_be_encoded(text: str):
+    safe = safe_html(text)
+    assert not set("<>\"'") & set(safe)
+    assert safe.encode("utf-8") is not None
+
+
+def test_safe_html_keeps_both_ends_of_a_long_name():
+    assert safe_html("abcdefghij", 7) == "abc…hij"
+    assert safe_html("abcdefg", 7) == "abcdefg"
+
+
 def test_in_html_a_number_stands_behind_a_name_that_is_read_from_the_right():
     """By the rules of Unicode a number behind such letters would stand before them."""
     assert safe_html("רשת.py:149 waits") == "רשת\u200e.py:149 waits"

@@ -22,13 +22,6 @@ from kit.runs.run import Run
 from kit.widgets.base.cards import headline_html
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.listing import Drawn, Listing
-from kit.widgets.base.tables import (
-    breakdown_html,
-    run_notes_html,
-    sync_picks,
-    sync_table_html,
-    unlowered_html,
-)
 from kit.widgets.graph.view import GraphView, graph_js_args, graph_model, graph_payload
 from kit.widgets.memory.tables import memory_drawn
 from kit.widgets.numbers.advice import AdviceView, advice_html
@@ -39,6 +32,8 @@ from kit.widgets.numbers.headline import HeadlineView
 from kit.widgets.numbers.kernels import folded_kernels
 from kit.widgets.numbers.segments import folded_segments_html
 from kit.widgets.numbers.source import source_drawn, source_html
+from kit.widgets.numbers.step import breakdown_html, run_notes_html
+from kit.widgets.numbers.syncs import sync_picks, sync_table_html, unlowered_html
 from kit.widgets.timeline.view import (
     TimelineView,
     timeline_js_args,

@@ -13,7 +13,7 @@ from kit.errors import TraceFileError
 from kit.formats.host_events import HostEvent, with_waits
 from kit.formats.python_lines import places
 from kit.runs.analysis.summary import summary
-from kit.widgets.base.tables import sync_table_html
+from kit.widgets.numbers.syncs import sync_table_html
 from tests.formats.test_xplane import _names as names_of
 from tests.formats.test_xplane import field, opened, space
 

@@ -18,7 +18,7 @@ from kit.reports.markdown import report_markdown
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.trace.metrics import says_host
-from kit.widgets.base.tables import sync_table_html
+from kit.widgets.numbers.syncs import sync_table_html
 from tests.factories import HOSTILE
 from tests.formats.made_profiles import CPU, chakra, rocprof, rocprofv3, trace_viewer
 

@@ -29,7 +29,7 @@ from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.trace import Span, Timeline
-from kit.widgets.base.tables import sync_table_html
+from kit.widgets.numbers.syncs import sync_table_html
 from kit.workloads import jax_mlp
 from tests.jax.models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
 from tests.warm import warm_python

@@ -28,13 +28,14 @@ from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.trace import count_devices
 from kit.widgets.base.cards import headline_html
-from kit.widgets.base.tables import breakdown_html, sync_table_html
 from kit.widgets.compare.data import comparison_rows
 from kit.widgets.compare.view import comparison_markdown
 from kit.widgets.numbers.advice import advice_html
 from kit.widgets.numbers.gaps import gaps_html
 from kit.widgets.numbers.kernels import kernels_drawn
 from kit.widgets.numbers.source import source_html
+from kit.widgets.numbers.step import breakdown_html
+from kit.widgets.numbers.syncs import sync_table_html
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.formats.chrome.traces import cuda_trace
 from tests.reports.test_html import blocks, index_of

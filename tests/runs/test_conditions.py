@@ -21,9 +21,9 @@ from kit.runs.analysis.verdict import verdict
 from kit.runs.change import step_difference
 from kit.runs.conditions import DISTURBED, KNOWN, UNKNOWN_CONDITIONS, Conditions, doubt
 from kit.widgets.base.cards import headline_html
-from kit.widgets.base.tables import run_notes_html
 from kit.widgets.numbers.advice import AGAIN, AdviceView, advice_html
 from kit.widgets.numbers.headline import changed_html
+from kit.widgets.numbers.step import run_notes_html
 from tests.factories import make_run
 from tests.runs.test_file import load_changed
 

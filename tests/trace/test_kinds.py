@@ -19,7 +19,7 @@ from kit.runs.settings import Settings
 from kit.widgets.base.theme import COLORS, LABELS, kind_color
 from kit.widgets.timeline.payload import timeline_payload
 from kit.runs.analysis.summary import summary
-from kit.widgets.base.tables import breakdown_html
+from kit.widgets.numbers.step import breakdown_html
 
 spans = [Span("host/main", "step 0", "step", 0, 100), Span("device/0", "k", "kernel", 0, 40),
          Span("device/0", "rest", "nap", 40, 70)]

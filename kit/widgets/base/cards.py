@@ -16,8 +16,8 @@ from kit.runs.labels import has_other_samples
 from kit.runs.run import Run
 from kit.text import capital, format_ms, format_number, format_percent, safe_html
 from kit.trace.metrics import waits_of
-from kit.widgets.base.change import MUTED, WORSE, change_html
-from kit.widgets.base.tables import FONT, INK, LINE, PANEL, sentence
+from kit.widgets.base.change import change_html
+from kit.widgets.base.tables import FONT, INK, LINE, MUTED, PANEL, WORSE, sentence
 
 __all__ = ["headline_changes", "headline_html", "note_box"]
 

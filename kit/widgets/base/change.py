@@ -7,12 +7,10 @@ from collections.abc import Callable
 
 from kit.runs.change import Difference
 from kit.text import format_number, format_percent, is_nothing, safe_html
+from kit.widgets.base.tables import BETTER, MUTED, WORSE
 
-__all__ = ["BETTER", "MUTED", "WORSE", "change_html"]
+__all__ = ["change_html"]
 
-# As text on white and on the panels of light themes; js/page.css has those of dark ones.
-BETTER, WORSE = "var(--kit-better, #1a7f4b)", "var(--kit-worse, #c23c1e)"
-MUTED = "var(--jp-ui-font-color2, #5b6773)"
 _MANY = 10.0  # beyond, "12 x" reads better than "+1,100%"
 
 

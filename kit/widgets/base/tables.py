@@ -1,68 +1,59 @@
-"""A run's numbers as HTML tables: step breakdown, sync points, what to know about the run.
+"""What views as HTML are made of: tables, sections, sentences, bars; their colours and fonts.
 
-Pure functions of a `Run`, shared by the live explorer and the report. Styles are inline, and
-colours are JupyterLab's variables with fallbacks, so the same text reads well in a light and in a
-dark notebook and in a plain page. Text from programs and traces goes through `safe_html`.
+Shared by the live explorer and the report. Styles are inline, and colours are JupyterLab's
+variables with fallbacks, so the same text reads well in a light and in a dark notebook and in a
+plain page. Text from programs and traces goes through `safe_html`.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
-from kit.errors import words_of
-from kit.runs.analysis.cures import sync_cure
-from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
-from kit.runs.bulk_sizes import size_text
-from kit.runs.change import traced_text
-from kit.runs.labels import VALUES, device_of, is_of_strangers
 from kit.runs.run import Run
-from kit.text import (
-    capital,
-    format_count,
-    format_ms,
-    format_number,
-    format_percent,
-    format_share,
-    safe_html,
-)
-from kit.trace import SyncRow
-from kit.trace.kinds import CATEGORY_ROWS
-from kit.trace.metrics import waits_of
-from kit.widgets.base.change import BETTER as BETTER
-from kit.widgets.base.change import MUTED as MUTED
-from kit.widgets.base.change import WORSE as WORSE
-from kit.widgets.base.selection import Links, Selection, ranges_text
-from kit.widgets.base.theme import COLORS, FAINT, KEPT
+from kit.text import capital, format_count, format_number, safe_html
+from kit.widgets.base.selection import Selection, ranges_text
+from kit.widgets.base.theme import KEPT
 
 __all__ = [
+    "BETTER",
+    "FONT",
+    "INK",
+    "LINE",
+    "MONO",
+    "MUTED",
+    "PANEL",
+    "TRACK",
+    "WORSE",
     "amount",
-    "breakdown_html",
+    "bar_html",
     "code",
     "doubt_html",
-    "failure_html",
+    "folded",
     "keys_html",
+    "longest_number",
+    "not_shown",
     "place_html",
     "row_attributes",
-    "run_notes_html",
     "said_html",
     "scrolling",
-    "sync_picks",
-    "sync_table_html",
+    "section",
+    "sentence",
+    "swatch",
     "tab_stop",
+    "table",
     "unbroken",
-    "unlowered_html",
 ]
 
 INK = "var(--jp-ui-font-color1, #1f2933)"
+MUTED = "var(--jp-ui-font-color2, #5b6773)"
 PANEL = "var(--jp-layout-color0, #ffffff)"
 LINE = "var(--jp-border-color2, #dfe3e8)"
 TRACK = "var(--jp-layout-color2, #eef1f4)"
 FONT = "var(--jp-ui-font-family, Inter, 'Helvetica Neue', Helvetica, Arial, sans-serif)"
 MONO = "var(--jp-code-font-family, 'DejaVu Sans Mono', Menlo, Consolas, monospace)"
+# As text on white and on the panels of light themes; js/page.css has those of dark ones.
+BETTER, WORSE = "var(--kit-better, #1a7f4b)", "var(--kit-worse, #c23c1e)"
 
 _CAPTION = "<!--caption-->"  # in a table; `section` puts its title there
 _UNSEEN = (
@@ -71,129 +62,6 @@ _UNSEEN = (
 )
 _COUNTS = re.compile(r"\d[\d,.]* [a-z]+,?")
 _ENDS = re.compile(r"(?<=/)|(?<=[^/]{9})(?=:[0-9])")
-_MAX_ROWS = 12
-_COLOR_OF = {row.name: row.color for row in CATEGORY_ROWS}
-
-
-def sync_table_html(run: Run) -> str:
-    """Where the host waited, what that cost the device, and what would remove it."""
-    waits = waits_of(run)
-    if not run.knows_waits:
-        return section("Sync points", sentence(f"Unknown: {why_waits_unknown(run)}."))
-    if not waits.steps:
-        return section("Sync points", sentence("No step was measured."))
-    if not waits.syncs:
-        text = f"No sync points in {waits.which}: {why_no_waits(run)}."
-        return section("Sync points", sentence(text))
-    rows = run.sync_rows
-    most = max(rows[0].wait_ms_per_step, 1e-12)
-    is_sure = not run.withheld  # else no advice is given, and a cure is one
-    cells = [
-        _sync_cells(row, run, row.wait_ms_per_step / most, is_sure) for row in rows[:_MAX_ROWS]
-    ]
-    rest = sum(r.wait_ms_per_step for r in rows[_MAX_ROWS:])
-    note = f"Mean over {waits.which}; idle: the device, after the wait, in the traced steps."
-    note += not_shown(len(rows) - _MAX_ROWS, "place", f", together {format_number(rest)} ms a step")
-    heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
-    letters, picks = longest_number(cells), enumerate(sync_picks(run))
-    rows_html = table(heads, cells, "llrrr", widths=(43, 18, 11, 14, 14), picks=picks,
-                      least_px=(95 + 55 * letters) * (letters > 6))  # fmt: skip
-    return section("Sync points", rows_html + sentence(note))
-
-
-def _sync_cells(row: SyncRow, run: Run, share: float, is_sure: bool) -> list[str]:
-    """One row of the table; `share` is the length of its bar. Cures need a run without a doubt."""
-    via = f'<div style="color:{MUTED}">through {place_html(row.via)}</div>' if row.via else ""
-    site = place_html(row.site) if row.site else f'<span style="color:{MUTED}">unknown line</span>'
-    cure = "".join(
-        f'<div style="color:{MUTED}">try {safe_html(name)}=<wbr>{safe_html(repr(value))}</div>'
-        for name, value in (sync_cure(row, run).change.items() if is_sure else ())
-    )
-    return [
-        code(f"{site}{via}{cure}"),
-        f'<div style="overflow-wrap:anywhere">{safe_html(row.cause, 60)}</div>',
-        format_number(row.count_per_step),
-        format_number(row.wait_ms_per_step) + bar_html(share, COLORS["wait"]),
-        format_number(row.idle_ms_per_step),
-    ]
-
-
-def sync_picks(run: Run) -> list[Selection]:
-    """What each row of `sync_table_html` stands for: a line, and the nodes that it recorded."""
-    return [*map(Links(run).of_site, (row.site for row in run.sync_rows[:_MAX_ROWS]))]
-
-
-def breakdown_html(run: Run) -> str:
-    """Where the mean traced step went; the `charged` column adds up to the step."""
-    rows = run.breakdown()
-    if not rows:
-        return section("Step breakdown", sentence("No step was traced."))
-    most = max(max(r.share for r in rows), 1e-12)
-    cells = []
-    for r in rows:
-        color = COLORS.get(_COLOR_OF.get(r.category, ""), FAINT)
-        cells.append(
-            [
-                f'<span style="white-space:nowrap">{swatch(color)}{safe_html(r.category)}</span>',
-                format_number(r.total_ms),
-                format_number(r.exposed_ms),
-                format_share(r.share) + bar_html(r.share / most, color),
-            ]
-        )
-    total = [
-        "<b>step</b>",
-        "",
-        f"<b>{format_number(sum(r.exposed_ms for r in rows))}</b>",
-        f"<b>{format_share(sum(r.share for r in rows))}</b>",
-    ]
-    note = (
-        "Means of the traced steps; each instant is charged once, to the device if it is busy. "
-        "&quot;In all&quot; counts what is hidden under another activity, too."
-    )
-    rows_html = table(["activity", "in all ms", "charged ms", "share"], [*cells, total], "lrrr",
-                   widths=(44, 17, 19, 20), has_total=True, least_px=350)  # fmt: skip
-    return section("Step breakdown", rows_html + sentence(note))
-
-
-def unlowered_html(run: Run) -> str:
-    """Ops that had no rule and ran on the host, with their line; "" if there is none."""
-    if not run.unlowered:
-        return ""
-    found = sorted(run.unlowered.items(), key=lambda x: (-x[1], x[0]))
-    cells = [[code(place_html(place)), f"{count:,}"] for place, count in found[:_MAX_ROWS]]
-    note = "Each waits for the device and copies to the host and back: give it a rule."
-    note += not_shown(len(found) - _MAX_ROWS, "op")
-    rows_html = table(["op and line", "times"], cells, "lr", widths=(82, 18))
-    return section("Ops that ran on the host", rows_html + sentence(note))
-
-
-def run_notes_html(run: Run) -> str:
-    """What the numbers rest on: settings, machine, versions, cost of tracing, timeline notes."""
-    s = run.settings
-    forward, backward = map(size_text, (s.bulk_forward, s.bulk_backward))
-    bulk = unbroken(f", bulk {forward} forward, {backward} backward")
-    lines = [
-        f"<b>{safe_html(run.name or 'unnamed step', 80)}</b>, mode {safe_html(s.mode)}"
-        f"{bulk if s.mode == 'bulked' else ''}"
-    ]
-    if not is_of_strangers(run):
-        lines[0] += f", batch {s.batch_size}, loss scaling {safe_html(s.loss_scaling)}"
-        lines[0] += f", {safe_html(s.dtype)}"
-    if run.environment:
-        pairs = [(k, device_of(run) if k == "device" else v) for k, v in run.environment.items()]
-        pairs = [(k, v) for k, v in pairs if k != VALUES]  # digests, which tell nobody anything
-        lines.append(" · ".join(f"{safe_html(k, 40)} {safe_html(v, 80)}" for k, v in pairs[:16]))
-    lines.append(_tracing(run))
-    if s.mode == "torch" and run.timeline.origin == "profiled":
-        lines.append("mode torch records no ops: there is no graph, and recording has no lines")
-    if said := str(run.conditions):
-        lines.append(f"while it was measured: {safe_html(said, 300)}")
-    lines += [safe_html(note, 300) for note in run.timeline.notes]
-    body = "".join(f'<div style="margin:1px 0">{line}</div>' for line in lines)
-    return (
-        f'<div style="font:12px/1.5 {FONT};color:{MUTED};border-top:1px solid {LINE};'
-        f'padding-top:8px;overflow-wrap:anywhere">{body}</div>'
-    )
 
 
 def doubt_html(run: Run) -> str:
@@ -204,59 +72,6 @@ def doubt_html(run: Run) -> str:
     why = run.doubt
     said = f"<b>{safe_html(capital(why), 300)}.</b> The numbers may be off."
     return f'<div role="note" style="margin-bottom:6px">{sentence(said)}</div>' if why else ""
-
-
-def failure_html(error: BaseException, trace: str = "") -> str:
-    """An exception in a box: what it says and where first, the traceback folded away."""
-    name = type(error).__name__
-    first, _, rest = words_of(error).strip().partition("\n")
-    notes = [str(note) for note in getattr(error, "__notes__", ())]
-    said = "; ".join(note.removeprefix("kit: ") for note in notes if note.startswith("kit: "))
-    where = f'<div style="color:{MUTED}">{safe_html(said, 600)}</div>' if said else ""
-    detail = (
-        f'<div style="white-space:pre-wrap;font:12px/1.45 {MONO};margin-top:4px">'
-        f"{safe_html(rest, 2000)}</div>"
-        if rest
-        else ""
-    )
-    folded = (
-        f'<details style="margin-top:6px"><summary style="cursor:pointer">traceback</summary>'
-        f'<pre style="font:11px/1.4 {MONO};max-height:320px;overflow:auto;margin:6px 0 0">'
-        f"{safe_html(trace, 20_000)}</pre></details>"
-        if trace
-        else ""
-    )
-    return (
-        f'<div role="alert" style="font:13px/1.5 {FONT};color:{INK};background:{PANEL};'
-        f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"
-        f'padding:8px 12px;overflow-wrap:anywhere"><b style="color:{WORSE}">{safe_html(name)}</b> '
-        f"{safe_html(first, 600)}{detail}{where}{folded}</div>"
-    )
-
-
-def _tracing(run: Run) -> str:
-    steps = run.timeline.intervals(kind="step")
-    if not len(steps) or not run.step_times_ns:
-        return f"timeline: {safe_html(run.timeline.origin)}; no traced step to compare with"
-    lengths = steps[:, 1] - steps[:, 0]
-    traced = float(np.median(lengths)) / 1e6
-    if tuple(lengths.tolist()) == run.step_times_ns:
-        origin = safe_html(run.timeline.origin)
-        return f"timeline: {origin}; a traced step took {format_ms(traced)}, no other is known"
-    if traced_text(run):  # the cards say both times
-        return f"timeline: {safe_html(run.timeline.origin)}{_coverage(run)}"
-    change = (traced / run.step_ms - 1) if run.step_ms else math.nan
-    return (
-        f"timeline: {safe_html(run.timeline.origin)}; a traced step took {format_ms(traced)}, "
-        f"an untraced one {format_ms(run.step_ms)} ({format_percent(change, signed=True)})"
-        f"{_coverage(run)}"
-    )
-
-
-def _coverage(run: Run) -> str:
-    """How much of the kernels' time is known by op; nothing where none was named after one."""
-    known = format_percent(run.known_fraction, "")
-    return f"; {known} of the kernels&#x27; time is known by op and line" if known else ""
 
 
 def section(title: str, body: str) -> str:
@@ -279,6 +94,7 @@ def folded(line: str, body: str) -> str:
 
 
 def sentence(text: str) -> str:
+    """Quiet text in its own lines; "" of none."""
     style = f"font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px;overflow-wrap:anywhere"
     return f'<div style="{style}">{text}</div>' if text else ""
 

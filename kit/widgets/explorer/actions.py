@@ -8,13 +8,13 @@ from typing import Any
 
 from ipywidgets import HTML, FloatProgress, HBox, Layout
 
-from kit.errors import but_of_handlers
+from kit.errors import but_of_handlers, words_of
 from kit.text import safe_html
 from kit.widgets.base.controls import button
-from kit.widgets.base.tables import FONT, MUTED, failure_html
+from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, WORSE
 from kit.widgets.numbers.advice import AGAIN
 
-__all__ = ["ActionBar", "FailureBox", "status_html"]
+__all__ = ["ActionBar", "FailureBox", "failure_html", "status_html"]
 
 
 class ActionBar(HBox):
@@ -111,3 +111,31 @@ class FailureBox(HTML):
 def status_html(text: str) -> str:
     """A line of quiet text."""
     return f'<div style="font:12px/1.4 {FONT};color:{MUTED}">{safe_html(text, 1000)}</div>'
+
+
+def failure_html(error: BaseException, trace: str = "") -> str:
+    """An exception in a box: what it says and where first, the traceback folded away."""
+    name = type(error).__name__
+    first, _, rest = words_of(error).strip().partition("\n")
+    notes = [str(note) for note in getattr(error, "__notes__", ())]
+    said = "; ".join(note.removeprefix("kit: ") for note in notes if note.startswith("kit: "))
+    where = f'<div style="color:{MUTED}">{safe_html(said, 600)}</div>' if said else ""
+    detail = (
+        f'<div style="white-space:pre-wrap;font:12px/1.45 {MONO};margin-top:4px">'
+        f"{safe_html(rest, 2000)}</div>"
+        if rest
+        else ""
+    )
+    folded = (
+        f'<details style="margin-top:6px"><summary style="cursor:pointer">traceback</summary>'
+        f'<pre style="font:11px/1.4 {MONO};max-height:320px;overflow:auto;margin:6px 0 0">'
+        f"{safe_html(trace, 20_000)}</pre></details>"
+        if trace
+        else ""
+    )
+    return (
+        f'<div role="alert" style="font:13px/1.5 {FONT};color:{INK};background:{PANEL};'
+        f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"
+        f'padding:8px 12px;overflow-wrap:anywhere"><b style="color:{WORSE}">{safe_html(name)}</b> '
+        f"{safe_html(first, 600)}{detail}{where}{folded}</div>"
+    )

@@ -28,7 +28,8 @@ from kit.measure.attached.recording import Recording
 from kit.measure.base.loop import TRACED_STEPS
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
-from kit.widgets.base.tables import run_notes_html, sync_table_html
+from kit.widgets.numbers.step import run_notes_html
+from kit.widgets.numbers.syncs import sync_table_html
 from tests.measure.attached import loops
 from tests.measure.attached.loops import Loop, python_calls
 from tests.reliability.stops.errors import lines_of, run_with

@@ -25,7 +25,7 @@ from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace import Timeline, breakdown_ns
-from kit.widgets.base.tables import sync_table_html
+from kit.widgets.numbers.syncs import sync_table_html
 from kit.workloads import bert, mlp
 from kit.workloads.text import IGNORE, MaskedText
 

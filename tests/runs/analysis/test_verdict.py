@@ -29,8 +29,8 @@ from kit.trace import LIMITS, SyncPoint, Timeline
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import waits_of
 from kit.widgets.base.cards import headline_html
-from kit.widgets.base.tables import sync_table_html
 from kit.widgets.numbers.advice import advice_html
+from kit.widgets.numbers.syncs import sync_table_html
 from kit.workloads import recorded
 from kit.workloads.recorded import RECORDINGS
 from tests.factories import make_run

@@ -9,7 +9,7 @@ import pytest
 from kit.runs.run import Run
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import NOTHING, Links, Selection
-from kit.widgets.base.tables import row_attributes, sync_picks
+from kit.widgets.base.tables import row_attributes
 from kit.widgets.explorer.linked import (
     SelectionBar,
     link_selections,
@@ -18,6 +18,7 @@ from kit.widgets.explorer.linked import (
 from kit.widgets.memory.tables import memory_drawn
 from kit.widgets.numbers.kernels import KernelView, kernels_drawn
 from kit.widgets.numbers.source import SourceView
+from kit.widgets.numbers.syncs import sync_picks
 from kit.widgets.views import VIEWS
 from tests.factories import HOSTILE, make_run
 

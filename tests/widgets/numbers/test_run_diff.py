@@ -11,7 +11,7 @@ from kit.runs.analysis.rows import NodeChange
 from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.widgets.base.change import BETTER, WORSE
+from kit.widgets.base.tables import BETTER, WORSE
 from kit.widgets.numbers.run_diff import MAX_ROWS, RunDiffView, run_diff_html
 from tests.factories import empty_run, make_run, one_span_run
 
