@@ -31,18 +31,8 @@ if TYPE_CHECKING:
     from kit.widgets.compare.view import Comparison
     from kit.widgets.explorer.view import Explorer as ExplorerWidget
 
-__all__ = [
-    "Explorer",
-    "Session",
-    "autotune",
-    "bulk",
-    "compare",
-    "plan",
-    "report",
-    "run",
-    "set_bulk_size",
-    "sweep",
-]
+__all__ = ["DEFAULT_SWEEP", "Explorer", "Session", "autotune", "bulk", "compare", "plan", "report",
+           "run", "set_bulk_size", "sweep"]  # fmt: skip
 
 Progress = Callable[[str, float], None]
 # The last name varies fastest: the loss scalings, which the report compares, take turns.

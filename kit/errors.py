@@ -39,6 +39,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 __all__ = [
+    "RAISED_AT",
     "BadIndexError",
     "BadMatrixError",
     "BadNumberError",
@@ -61,6 +62,16 @@ __all__ = [
     "TimelineError",
     "TraceFileError",
     "UnsupportedOp",
+    "but_of_handlers",
+    "call_handler",
+    "given_to",
+    "is_of_handler",
+    "named",
+    "named_in_a_line",
+    "note",
+    "suppressed",
+    "to_raise",
+    "words_of",
 ]
 
 E = TypeVar("E", bound=BaseException)

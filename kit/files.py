@@ -19,11 +19,13 @@ from kit.errors import SettingsError, is_of_handler, suppressed
 
 __all__ = [
     "as_path",
+    "check_folder",
     "check_plain",
     "check_target",
     "encoding_of",
     "in_packages",
     "is_no_users",
+    "keep_places",
     "open_plain",
     "sweep",
     "write_whole",

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 __all__ = [
     "MOST_WHOLE",
+    "UNKNOWN",
     "WHOLE",
     "capital",
     "check_number",

@@ -271,6 +271,28 @@ def test_the_table_itself_points_down():
     assert circles({folder: set(below) for folder, below in BELOW.items()}) == []
 
 
+def test_what_other_files_import_of_a_file_is_in_its_list():
+    trees = {file: ast.parse(path.read_text(encoding="utf-8")) for file, path in FILES.items()}
+    listed = {file: _listed(trees[file]) for file in trees if not file.endswith("__init__")}
+    missing = {
+        f"{target}: {alias.name}"
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (target := _file_of(node.module or "")) in listed
+        for alias in node.names
+        if alias.name not in listed[target]
+    }
+    assert sorted(missing) == []
+
+
+def _listed(tree: ast.Module) -> set[str]:
+    """What `__all__` of a file names."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
 @pytest.mark.parametrize("top", [KIT, KIT.parent / "tests"], ids=["kit", "tests"])
 def test_no_folder_is_crowded(top: Path):
     crowded = {

@@ -17,8 +17,17 @@ from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED, UNLIMITED_WORD, check_bulk_size, size_text
 from kit.text import MOST_WHOLE, check_whole_number, markdown_table
 
-__all__ = ["Knob", "OwnKnob", "Widget", "check_by_name", "knobs_in", "knobs_of", "setting",
-           "settings_table"]  # fmt: skip
+__all__ = [
+    "MOST_VALUES",
+    "Knob",
+    "OwnKnob",
+    "Widget",
+    "check_by_name",
+    "knobs_in",
+    "knobs_of",
+    "setting",
+    "settings_table",
+]
 
 Widget = Literal["", "box", "buttons", "menu", "slider"]
 Value = bool | int | str | float

@@ -15,12 +15,14 @@ from kit.runs.steady import ENOUGH_S, LEAST_STEPS, MOST_STEPS
 from kit.runs.text_form import no_such_setting, read_text, write_text
 
 __all__ = [
+    "BULK_STOPS",
     "CHECK_INDICES",
     "CHECK_NUMBERS",
     "DEVICES",
     "DTYPES",
     "ENOUGH",
     "GPUS",
+    "KIT_MODES",
     "MODES",
     "SEGMENT_MODES",
     "STEP_MODES",

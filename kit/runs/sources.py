@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from types import CodeType
 from typing import Any
 
-__all__ = ["MAX_SOURCE_BYTES", "Snippet", "code_by_site", "snippets_of"]
+__all__ = ["MAX_LINE", "MAX_SOURCE_BYTES", "Snippet", "code_by_site", "snippets_of"]
 
 MAX_SOURCE_BYTES = 64 << 10  # of one run, all snippets together
 AROUND = 2  # lines kept before and after a line that is named

@@ -14,8 +14,21 @@ from kit.trace.intervals import Ints, Mask, Numbers
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["LOADER", "Active", "Gaps", "Kernels", "Pieces", "by_segment", "grouped", "hull",
-           "launches", "named", "paired", "steps_of"]  # fmt: skip
+__all__ = [
+    "LOADER",
+    "NONE",
+    "Active",
+    "Gaps",
+    "Kernels",
+    "Pieces",
+    "by_segment",
+    "grouped",
+    "hull",
+    "launches",
+    "named",
+    "paired",
+    "steps_of",
+]
 
 LOADER = "host/loader"  # its work is ahead of the step, which does not wait for it
 NONE = -1

@@ -43,8 +43,8 @@ from kit.trace.intervals import Ints, Mask, Numbers, distinct
 from kit.trace.syncs import after_waits, waits
 from kit.trace.timeline import Timeline
 
-__all__ = ["CAUSES", "GAP_CAUSES", "NOT_BEGUN", "Gap", "GapCause", "Idle", "IdleRow", "idle_gaps",
-           "idle_of", "idle_table"]  # fmt: skip
+__all__ = ["CAUSES", "ELSEWHERE", "GAP_CAUSES", "NOT_BEGUN", "OWN", "Gap", "GapCause", "Idle",
+           "IdleRow", "idle_gaps", "idle_of", "idle_table"]  # fmt: skip
 
 ELSEWHERE, OWN, NOT_BEGUN = "host waits elsewhere", "own code", "not begun"
 _AT_LINES = (ELSEWHERE, OWN)  # their spans are named after their line, or a driver's call

@@ -15,8 +15,10 @@ from kit.trace.intervals import Ints, common, without
 from kit.trace.timeline import Place, SyncPoint, Timeline
 
 __all__ = [
+    "RANGE",
     "READ_OR_READY",
     "UNMARKED",
+    "WHOLE",
     "SyncRow",
     "after_waits",
     "from_first",

@@ -22,9 +22,16 @@ from kit.files import in_packages
 from kit.text import WHOLE, safe_terminal
 
 __all__ = [
-    "ScriptError", "check_script", "error_text", "is_of_script", "knows_kit", "load_step",
-    "load_workload", "near",
-]  # fmt: skip
+    "ScriptError",
+    "check_script",
+    "error_text",
+    "has_step",
+    "is_of_script",
+    "knows_kit",
+    "load_step",
+    "load_workload",
+    "near",
+]
 
 _NAME = "kit_script"  # the name of a script whose own is taken, or none of a module
 _KIT = str(Path(__file__).resolve().parents[2]) + os.sep

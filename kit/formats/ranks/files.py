@@ -10,7 +10,14 @@ from pathlib import Path
 from kit.errors import TraceFileError
 from kit.files import as_path
 
-__all__ = ["MAX_RANKS", "is_folder_of_ranks", "perhaps_hosts", "rank_files", "rank_in_name"]
+__all__ = [
+    "MAX_RANKS",
+    "AnyPath",
+    "is_folder_of_ranks",
+    "perhaps_hosts",
+    "rank_files",
+    "rank_in_name",
+]
 
 MAX_RANKS = 4_096  # files that are read in one go
 _SUFFIXES = (".json", ".json.gz", ".kitrun", ".sqlite", ".xplane.pb")
@@ -23,10 +30,10 @@ _PERHAPS = tuple(re.compile(word + _NUMBER, re.IGNORECASE) for word in ("worker"
 _SAVED = re.compile(rf"(?:^|[\s_.-]){_RANK.pattern}(_\d+)?\.kitrun$", re.IGNORECASE)
 _OF_FOLDER = re.compile(rf"{_RANK.pattern}$", re.IGNORECASE)
 
-Path_ = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
 
 
-def rank_files(paths: Path_ | Iterable[Path_]) -> list[Path]:
+def rank_files(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
     """The files of a folder, or those that are given, each once, in the order of their names.
 
     Raises:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from kit.cores import usable_cores
 from kit.errors import KitError, TraceFileError
-from kit.formats.ranks.files import Path_, perhaps_hosts, rank_files, rank_in_name
+from kit.formats.ranks.files import AnyPath, perhaps_hosts, rank_files, rank_in_name
 from kit.formats.ranks.member import read_rank
 from kit.text import check_whole_number, format_count, format_ns
 from kit.trace.ranks.one import RankTrace
@@ -34,7 +34,7 @@ MAX_LISTED = 12  # ranks in a sentence
 
 
 def open_ranks(
-    paths: Path_ | Iterable[Path_], *, step_by: str = "", workers: int | None = None
+    paths: AnyPath | Iterable[AnyPath], *, step_by: str = "", workers: int | None = None
 ) -> Ranks:
     """The ranks of one job, each from its own trace, compared on one clock.
 
@@ -65,7 +65,7 @@ def open_ranks(
 
 
 def ranks_of(
-    paths: Path_ | Iterable[Path_], files: Sequence[Path], found: Sequence[RankTrace | str],
+    paths: AnyPath | Iterable[AnyPath], files: Sequence[Path], found: Sequence[RankTrace | str],
     step_by: str,
 ) -> Ranks:  # fmt: skip
     """The ranks compared, given what was read of each file, or in words why nothing was."""
@@ -271,7 +271,7 @@ def _listed(ranks: Sequence[int], last: str = " and ") -> str:
     return last.join(filter(None, (", ".join(map(str, ranks[:-1])), str(ranks[-1]))))
 
 
-def _name(paths: Path_ | Iterable[Path_], files: Sequence[Path]) -> str:
+def _name(paths: AnyPath | Iterable[AnyPath], files: Sequence[Path]) -> str:
     if isinstance(paths, str | os.PathLike):
         return Path(paths).resolve().name or os.fspath(paths)
     try:

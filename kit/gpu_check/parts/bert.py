@@ -11,7 +11,7 @@ from kit.runs.loss_scaling import DEFERRED, HOST_CHECK, NONE, ON_DEVICE, STATIC
 from kit.runs.settings import Settings
 from kit.workloads.masked_lm import Size, bert_of
 
-__all__ = ["run"]
+__all__ = ["TINY", "run"]
 
 TITLE = "BERT"
 KEPT = (8, 64)  # the batch sizes whose run is saved: the result files are at most eight

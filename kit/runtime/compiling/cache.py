@@ -23,7 +23,7 @@ from kit.runtime.recording.bulk import Op
 from kit.runtime.rules.table import Rules
 from kit.text import format_count
 
-__all__ = ["Compiling", "ExecutableCache"]
+__all__ = ["MAX_PROGRAMS", "Compiling", "ExecutableCache"]
 
 # Of small programs; of larger ones so many as the process has memory maps for (maps.py). A loop
 # whose shapes change would get there.

@@ -29,6 +29,7 @@ __all__ = [
     "Cut",
     "Frame",
     "Op",
+    "Origin",
     "Seen",
     "Site",
     "Task",

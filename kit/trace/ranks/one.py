@@ -19,7 +19,7 @@ from kit.trace.imported import Member
 from kit.trace.intervals import Ints, within, without
 from kit.trace.timeline import COLUMNS, Timeline
 
-__all__ = ["Lane", "Parts", "RankTrace", "coarse", "rank_trace"]
+__all__ = ["NAMES", "Lane", "Parts", "RankTrace", "coarse", "rank_trace"]
 
 MAX_PIECES = 2_000  # of one kind on one lane: more than a screen has pixels
 MAX_LANES = 12  # of one rank

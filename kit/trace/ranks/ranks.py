@@ -31,8 +31,16 @@ from kit.trace.ranks.tables import (
     compare_ranks,
 )
 
-__all__ = ["COLLECTIVE_COLUMNS", "COPY_COLUMNS", "RANK_COLUMNS", "STEP_COLUMNS", "Ranks",
-           "clock_text", "costliest"]  # fmt: skip
+__all__ = [
+    "COLLECTIVE_COLUMNS",
+    "COPY_COLUMNS",
+    "MAX_ROWS",
+    "RANK_COLUMNS",
+    "STEP_COLUMNS",
+    "Ranks",
+    "clock_text",
+    "costliest",
+]
 
 MAX_ROWS = 12
 _CELL = 200  # letters

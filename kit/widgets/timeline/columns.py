@@ -37,6 +37,7 @@ __all__ = [
     "lane_columns",
     "narrow",
     "path_columns",
+    "pin_columns",
     "span_columns",
     "step_columns",
     "sync_columns",
