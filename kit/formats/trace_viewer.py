@@ -18,9 +18,9 @@ from kit.formats.xplane import planes_imported
 from kit.text import format_count
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name, is_number, naming
 
-__all__ = ["MAX_KEPT", "read_trace_viewer"]
+__all__ = ["read_trace_viewer"]
 
-MAX_KEPT = 2_000_000  # events; XLA writes a million, the largest
+_MAX_KEPT = 2_000_000  # events; XLA writes a million, the largest
 _FULL = 1_000_000
 _MAX_LINES = 100_000
 _MAX_US = 1e15  # 30 years
@@ -124,8 +124,8 @@ class _Tracks:
             return
         self.count += 1
         self.negative += length < 0
-        if self.count > MAX_KEPT:
-            raise TraceFileError(f"it holds more than {MAX_KEPT:,} events: profile fewer steps")
+        if self.count > _MAX_KEPT:
+            raise TraceFileError(f"it holds more than {_MAX_KEPT:,} events: profile fewer steps")
         track = _track(event)
         if track not in self._events and len(self._events) >= _MAX_LINES:
             raise TraceFileError(f"it has more than {_MAX_LINES:,} threads: it is damaged")

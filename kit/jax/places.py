@@ -17,7 +17,7 @@ from jax.extend import source_info_util
 from kit.runtime.recording.bulk import NOWHERE, Frame, Site
 from kit.runtime.recording.sites import callers, format_site, installed, is_kits, is_users
 
-__all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of"]
+__all__ = ["caller", "frame_of", "here", "names_of", "phases_of"]
 
 _LINE = re.compile(r"^(.+?):(\d+)(?::\d+)? \(.*\)$")
 _TRANSFORMATION = re.compile(r"[a-zA-Z_]+\(|\)")
@@ -29,7 +29,7 @@ def frame_of(source: Any, outer: Frame, names: str) -> Frame:
     site, via = _pick(_lines(source))
     if site == NOWHERE or (not is_users(site[0]) and outer[0] != NOWHERE):
         site, via = outer[0], outer[1]
-    return site, via, scope_of(names)
+    return site, via, _scope_of(names)
 
 
 def _lines(source: Any) -> list[Site]:
@@ -71,7 +71,7 @@ def names_of(source: Any, outer: str) -> str:
     return "/".join(filter(None, (outer, str(source.name_stack))))
 
 
-def scope_of(names: str) -> str:
+def _scope_of(names: str) -> str:
     """`transpose(jvp(Net))/up` -> `Net.up`."""
     parts = (_TRANSFORMATION.sub("", part) for part in names.split("/"))
     return ".".join(part for part in parts if part)

@@ -27,7 +27,7 @@ from kit.runtime.recording.template import HOLE
 from kit.runtime.rules.jax import OneEquation, Static
 from kit.runtime.session.session import Session
 
-__all__ = ["Bound", "Equation", "Program", "is_without_numbers", "key_kind", "numbers_aval"]
+__all__ = ["Bound", "Equation", "Program", "is_without_numbers"]
 
 _PLACING = ("sharding_constraint", "device_put")  # say where arrays are: here is one device
 
@@ -147,7 +147,7 @@ class _Flattener:
         """A place, or a literal that is small enough to be a part of the program."""
         if not isinstance(v, core.Literal):
             return known[v]
-        is_small = np.ndim(v.val) == 0 and key_kind(v.aval) is None
+        is_small = np.ndim(v.val) == 0 and _key_kind(v.aval) is None
         return v if is_small else self._constant(v.val)
 
     def _place(self, atom: Any) -> int:
@@ -181,7 +181,7 @@ class _Flattener:
         avals = [v.aval for v in equation.invars]
         for aval in [*avals, *(v.aval for v in equation.outvars)]:
             _check(equation, aval, frame)
-        keys = tuple(key_kind(aval) for aval in avals)
+        keys = tuple(_key_kind(aval) for aval in avals)
         reads = tuple(a for a in atoms if not isinstance(a, core.Literal))
         fills = tuple(range(self.places, self.places + len(equation.outvars)))
         self.places += len(fills)
@@ -190,11 +190,11 @@ class _Flattener:
                 f"jax.{equation.primitive.name}",
                 _template(equation, atoms, keys),
                 tuple(
-                    numbers_aval(v)
+                    _numbers_aval(v)
                     for v, a in zip(avals, atoms, strict=True)
                     if not isinstance(a, core.Literal)
                 ),
-                tuple(numbers_aval(v.aval) for v in equation.outvars),
+                tuple(_numbers_aval(v.aval) for v in equation.outvars),
                 reads,
                 fills,
                 frame,
@@ -231,7 +231,7 @@ class _Flattener:
         program.equations.reverse()
 
 
-def key_kind(aval: Any) -> str | None:
+def _key_kind(aval: Any) -> str | None:
     """The name of a random key's implementation; None for an array of numbers."""
     if not jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return None
@@ -245,9 +245,9 @@ def key_kind(aval: Any) -> str | None:
     return found[0]
 
 
-def numbers_aval(aval: Any) -> Aval:
+def _numbers_aval(aval: Any) -> Aval:
     """The type that an array has in the stream: a key is the integers that it is made of."""
-    if key_kind(aval) is None:
+    if _key_kind(aval) is None:
         return Aval(tuple(aval.shape), str(aval.dtype))
     data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     return Aval(tuple(data.shape), str(data.dtype))

@@ -18,11 +18,11 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad
 
-__all__ = ["INLINED", "body_of", "context_of", "literal", "primitive_text", "shown", "text_of"]
+__all__ = ["body_of", "context_of", "literal", "primitive_text", "shown", "text_of"]
 
 # Calls whose value is that of the jaxpr inside: what else they carry is for transformations, and
 # those are over when the jaxpr is there.
-INLINED = frozenset(
+_INLINED = frozenset(
     {
         "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call",
         "custom_vjp_call_jaxpr", "jit", "pjit", "remat", "remat2",
@@ -36,7 +36,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 def body_of(equation: Any) -> tuple[Any, tuple[Any, ...]] | None:
     """The jaxpr that a call runs, and its constants; None if the equation is no such call."""
-    if equation.primitive.name not in INLINED:
+    if equation.primitive.name not in _INLINED:
         return None
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         body = equation.params.get(name)

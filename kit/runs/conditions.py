@@ -28,7 +28,6 @@ __all__ = [
     "UNKNOWN_CONDITIONS",
     "Conditions",
     "Unseen",
-    "conditions_text",
     "doubt",
     "in_cores",
     "is_throttled",
@@ -106,7 +105,7 @@ class Conditions:
         return tuple(None if math.isnan(number) else number for number in numbers)
 
     def __str__(self) -> str:
-        return conditions_text(self)
+        return _conditions_text(self)
 
 
 UNKNOWN_CONDITIONS = Conditions()  # of an old file, or of somebody's trace
@@ -218,7 +217,7 @@ def is_throttled(conditions: Conditions) -> bool:
     return conditions.throttled > DISTURBED
 
 
-def conditions_text(conditions: Conditions) -> str:
+def _conditions_text(conditions: Conditions) -> str:
     """What is known, in one line; "" if nothing is."""
     c = conditions
     parts = [

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "ENOUGH_FREEDOM", "SURE", "TURNS", "LogTimes", "Rerun", "Side", "interval", "known",
-    "mean_margin", "middle_of", "student",
+    "mean_margin", "middle_of",
 ]  # fmt: skip
 
 SURE = 1.96  # standard deviations of a 95 % interval
@@ -147,7 +147,7 @@ class LogTimes:
         """The 95 % interval of the times' median; or the one in which a single rerun's lies."""
         side = self.side
         error = math.hypot(side.error, side.one_run) if of_rerun else side.error
-        half = student(side.freedom, SURE) * error
+        half = _student(side.freedom, SURE) * error
         return math.exp(side.middle - half), math.exp(side.middle + half)
 
 
@@ -194,7 +194,7 @@ def interval(old: Side, new: Side, sure: float = SURE) -> tuple[float, float]:
     if not whole:
         return (new.middle - old.middle,) * 2
     freedom = _freedom([(side.error**2, side.freedom) for side in (old, new)])
-    half = student(freedom, sure) * math.sqrt(whole)
+    half = _student(freedom, sure) * math.sqrt(whole)
     middle = new.middle - old.middle
     return middle - half, middle + half
 
@@ -205,7 +205,7 @@ def mean_margin(*sides: Sequence[float] | Values, sure: float = SURE) -> float:
     if len(found) < len(sides) or any(len(side) < 2 for side in found):
         return 0.0
     parts = [_mean_error(side) for side in found]
-    return student(_freedom(parts), sure) * math.sqrt(sum(variance for variance, _ in parts))
+    return _student(_freedom(parts), sure) * math.sqrt(sum(variance for variance, _ in parts))
 
 
 @_once
@@ -229,7 +229,7 @@ def _freedom(parts: Sequence[tuple[float, float]]) -> float:
     return whole**2 / each if each else math.inf
 
 
-def student(freedom: float, z: float) -> float:
+def _student(freedom: float, z: float) -> float:
     """Student's t where the normal distribution has `z`, by the expansion of Cornish and Fisher.
 
     Source: Abramowitz and Stegun, 26.7.5; for 95 % it is 3 % off at 2 degrees of freedom.

@@ -21,12 +21,12 @@ from kit.trace.intervals import Ints, Mask, distinct, joined
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["AT_ONCE_NS", "ENGINE", "LONG_NS", "NEARLY", "Host", "blocked", "busy_callers",
+__all__ = ["AT_ONCE_NS", "ENGINE", "LONG_NS", "Host", "blocked", "busy_callers",
            "idle_in", "is_update", "phases", "waits_for_copy"]  # fmt: skip
 
 PART = 0.1  # of all launches: so much makes a thread a part of the host
 DEEP = 256  # launches on their way: CUDA's queue takes about 1,000
-NEARLY = 0.9  # of the most that were on their way; of a wait
+_NEARLY = 0.9  # of the most that were on their way; of a wait
 LONG_NS = 20_000  # a launch that does not wait takes 5 to 10 us
 AT_ONCE_NS = 10_000  # from a copy to the call after it that waits: 2 us in published traces
 ENGINE = "autograd::engine::evaluate_function"  # begins the name of each function of autograd's
@@ -114,7 +114,7 @@ def idle_in(calls: Ints, work: Ints) -> Ints:
     begin, end = calls.T
     at = np.searchsorted(busy[:, 0], end) - 1
     last = busy[at.clip(0), 1] - AT_ONCE_NS if len(busy) else begin
-    waits = (at >= 0) & (last - begin >= LONG_NS) & (end - begin >= NEARLY * (last - begin))
+    waits = (at >= 0) & (last - begin >= LONG_NS) & (end - begin >= _NEARLY * (last - begin))
     done: Ints = np.where(waits, np.minimum(last, end), begin)
     return done
 
@@ -225,7 +225,7 @@ def blocked(timeline: Timeline) -> Mask:
         start, stop = timeline.times(call).T
         begun, gone = np.arange(len(call)), np.searchsorted(np.sort(done_ns), start, "right")
         on_way = (begun - gone).clip(0)  # when the call began
-        is_full = on_way >= max(NEARLY * int(on_way.max()), DEEP)
+        is_full = on_way >= max(_NEARLY * int(on_way.max()), DEEP)
         is_last = (on_way > 0) & (done_ns <= stop)
         found[call] = (is_full | is_last) & (stop - start >= LONG_NS)
     return found

@@ -16,7 +16,6 @@ from kit.trace.timeline import Timeline
 
 __all__ = [
     "HTA_CAUSES",
-    "HTA_DELAY_NS",
     "HtaLaunches",
     "hta_idle",
     "hta_launches",
@@ -27,7 +26,7 @@ __all__ = [
 
 HTA_CAUSES = ("host wait", "kernel wait", "other")
 # HTA's default is 30; it says nanoseconds, but its times are microseconds.
-HTA_DELAY_NS = 30_000
+_HTA_DELAY_NS = 30_000
 _SENT = re.compile(r"nccl|hip|hccl|.*ncclKernel")  # names of kernels that communicate
 _CALLS = re.compile(r"cudaLaunchKernel(ExC)?$|cudaMem(cpy|set)Async$")
 _QUEUED = re.compile(
@@ -40,7 +39,7 @@ _NOT_COMPUTED = re.compile(
 )
 
 
-def hta_idle(timeline: Timeline, delay_ns: int = HTA_DELAY_NS) -> dict[str, dict[str, int]]:
+def hta_idle(timeline: Timeline, delay_ns: int = _HTA_DELAY_NS) -> dict[str, dict[str, int]]:
     """Idle time of each device lane by HTA's rule: lane -> `HTA_CAUSES` -> nanoseconds.
 
     The gap before a kernel is "host wait" if the kernel was launched after the kernel before it had
@@ -66,7 +65,7 @@ def hta_idle(timeline: Timeline, delay_ns: int = HTA_DELAY_NS) -> dict[str, dict
     return found
 
 
-def hta_places(gaps: Gaps, launched: Ints, delay_ns: int = HTA_DELAY_NS) -> Ints:
+def hta_places(gaps: Gaps, launched: Ints, delay_ns: int = _HTA_DELAY_NS) -> Ints:
     """The place in `HTA_CAUSES` of each gap, given when the kernel after it was launched."""
     is_short = gaps.stop - gaps.start < delay_ns
     return np.where(launched > gaps.start, 0, np.where(is_short & (gaps.after >= 0), 1, 2))

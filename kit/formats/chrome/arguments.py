@@ -18,7 +18,7 @@ from kit.formats.chrome.frames import Stacks
 from kit.ir import Aval
 from kit.trace.imported import NOT_AN_ARRAY, cut_name
 
-__all__ = ["NO_ARGUMENTS", "SAYING", "Arguments", "OpArguments", "joined", "parts"]
+__all__ = ["SAYING", "Arguments", "OpArguments", "joined", "parts"]
 
 # With none of these an op's arguments say nothing: `Arguments` need not be asked.
 SAYING = frozenset({"Input Dims", "Module Hierarchy", "Call stack"})
@@ -49,7 +49,7 @@ class OpArguments:
     hierarchy: tuple[str, ...] = ()  # modules, where TorchScript names them
 
 
-NO_ARGUMENTS = OpArguments()
+_NO_ARGUMENTS = OpArguments()
 
 
 class Arguments:
@@ -62,7 +62,7 @@ class Arguments:
         self._stacks = Stacks()
 
     def __getitem__(self, number: int) -> OpArguments:
-        return self._kept[number] if number >= 0 else NO_ARGUMENTS
+        return self._kept[number] if number >= 0 else _NO_ARGUMENTS
 
     def number(self, name: str, args: Mapping[str, Any]) -> int:
         """The number of what an op's arguments say; -1 if that is nothing, or too much."""

@@ -26,9 +26,9 @@ from kit.errors import TraceFileError
 from kit.files import encoding_of, open_plain
 from kit.formats.chrome.names import mended_json
 
-__all__ = ["BEGINS", "MAX_EVENTS", "MAX_TEXT_BYTES", "read_events", "read_parts"]
+__all__ = ["BEGINS", "MAX_EVENTS", "read_events", "read_parts"]
 
-MAX_TEXT_BYTES = 4 << 30  # unpacked
+_MAX_TEXT_BYTES = 4 << 30  # unpacked
 MAX_RATIO = 300  # gzip packs real traces 10 to 40 times, at most; zeros 1000 times
 MAX_EVENTS = 10_000_000
 # One event, or one value beside the events; unpacked, each character may take 24 bytes of memory.
@@ -388,8 +388,8 @@ class _Window:
             self._decoder = codecs.getincrementaldecoder(encoding_of(data[:2]))("replace")
         self._read += len(data)
         self.is_whole = not data
-        if self._read > MAX_TEXT_BYTES:
-            raise TraceFileError(f"it is longer than {MAX_TEXT_BYTES:,} bytes: trace fewer steps")
+        if self._read > _MAX_TEXT_BYTES:
+            raise TraceFileError(f"it is longer than {_MAX_TEXT_BYTES:,} bytes: trace fewer steps")
         if self._read > _FREE_BYTES and self._read > MAX_RATIO * self._size:
             raise TraceFileError(
                 f"it unpacks to more than {MAX_RATIO} times its size, as no trace does: it was "

@@ -18,11 +18,11 @@ from kit.torch.optimizers import step_around
 if TYPE_CHECKING:
     from kit.runtime.session.session import Session
 
-__all__ = ["MANY", "Leader", "device_of", "index_of", "is_captured", "is_inner",
-           "notes_of_left_out", "parameters_of", "session_around"]  # fmt: skip
+__all__ = ["Leader", "device_of", "index_of", "is_captured", "is_inner",
+           "notes_of_left_out", "session_around"]  # fmt: skip
 
 
-MANY = 3  # optimizers, one after the other: the loop makes new ones all the time
+_MANY = 3  # optimizers, one after the other: the loop makes new ones all the time
 
 
 class Leader:
@@ -46,7 +46,7 @@ class Leader:
 
     def take(self, optimizer: Any) -> None:
         """A step of the loop ends with a step of this one, and so will the next."""
-        first = next(parameters_of(optimizer), None)
+        first = next(_parameters_of(optimizer), None)
         if self.optimizer() is not optimizer:
             self._count += first is not self._first()
             self.optimizer = weakref.ref(optimizer)
@@ -57,7 +57,7 @@ class Leader:
 
     def steps_first(self, optimizer: Any) -> bool:
         """Does it step the parameters that ended a step last, as the leader or in its place?"""
-        is_first = next(parameters_of(optimizer), None) is self._first()
+        is_first = next(_parameters_of(optimizer), None) is self._first()
         return is_first and self.optimizer() in (optimizer, None)
 
     def ends_step(self, optimizer: Any) -> bool:
@@ -66,7 +66,7 @@ class Leader:
             return True
         if self.optimizer() is not optimizer:
             return False
-        first = id(next(parameters_of(optimizer), None))
+        first = id(next(_parameters_of(optimizer), None))
         is_again = first in self._groups
         self._groups.add(first)
         return is_again
@@ -87,7 +87,7 @@ class Leader:
             self._others[id(optimizer)] = 0
             since = self._count
         self._others[id(optimizer)] += 1
-        return self._others[id(optimizer)] > most or self._count - since >= MANY
+        return self._others[id(optimizer)] > most or self._count - since >= _MANY
 
     def goes_on(self, optimizer: Any) -> bool:
         """Does its step end one of the loop after a recording? One that stays is followed."""
@@ -110,7 +110,7 @@ def notes_of_left_out(left_out: Sequence[int]) -> list[str]:
         "step() of an optimizer that the loop has replaced"
     )
     again = ", and so on: call watch.step() where a step of the loop ends"
-    return [said + again * (len(left_out) >= MANY)]
+    return [said + again * (len(left_out) >= _MANY)]
 
 
 def _none() -> None:
@@ -146,10 +146,12 @@ def _holds_cuda_memory() -> bool:
 
 def index_of(optimizer: Any) -> int | None:
     """Of the GPU that has its first parameters; None where none has."""
-    return next((p.device.index for p in parameters_of(optimizer) if p.device.type == "cuda"), None)
+    return next(
+        (p.device.index for p in _parameters_of(optimizer) if p.device.type == "cuda"), None
+    )
 
 
-def parameters_of(optimizer: Any) -> Iterator[Any]:
+def _parameters_of(optimizer: Any) -> Iterator[Any]:
     """Those of all groups, in order."""
     for group in getattr(optimizer, "param_groups", ()):
         yield from group["params"]
@@ -166,7 +168,7 @@ def session_around() -> Session | None:
 
 def device_of(optimizer: Any) -> str:
     """Where the loop trains: by its optimizer's parameters, or else by what is in use."""
-    kinds = {p.device.type for p in parameters_of(optimizer)}
+    kinds = {p.device.type for p in _parameters_of(optimizer)}
     in_use = [name for name in ("kit", "cuda") if name in kinds]
     if not kinds and session_around() is not None:
         return "kit"

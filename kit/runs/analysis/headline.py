@@ -35,7 +35,6 @@ from kit.trace.timeline import Place
 
 __all__ = [
     "HEADLINE_WORDS",
-    "RERUN_POINTS",
     "Headlines",
     "busy_of",
     "doubt_of_waits",
@@ -52,7 +51,7 @@ HEADLINE_WORDS = {  # what each field of `Headline` is called wherever it is sho
     "sync_wait_ms": "sync wait",
     "syncs_per_step": "sync points",
 }
-RERUN_POINTS = 0.03  # what a fraction of one differs by between reruns (standard deviation)
+_RERUN_POINTS = 0.03  # what a fraction of one differs by between reruns (standard deviation)
 _BLUR_POINTS = 0.10
 _REGULAR = 1.5  # times the shortest: the longest pause between reads at every n-th step
 _FRACTIONS: dict[str, Callable[[Headline], float]] = {
@@ -200,7 +199,7 @@ class Headlines:
         """From the traced steps taken together; how sure, from each of them alone."""
         a, b = (_FRACTIONS[name](self._all[i]) for i in (old, new))
         parts = self._parts[name]
-        half = shift_of([parts[old]], [parts[new]], rerun=RERUN_POINTS).spread
+        half = shift_of([parts[old]], [parts[new]], rerun=_RERUN_POINTS).spread
         return Difference(a, b, b - a - half, b - a + half, is_ratio=False, blur=_BLUR_POINTS)
 
 

@@ -13,9 +13,9 @@ from kit.errors import TimelineError
 from kit.runs.labels import has_other_samples, samples_of
 from kit.runs.run import Run
 
-__all__ = ["LEAST_LOST", "best_of", "lost_ms", "story_of"]
+__all__ = ["best_of", "lost_ms", "story_of"]
 
-LEAST_LOST = 0.01  # of the step: waits that cost less are no story
+_LEAST_LOST = 0.01  # of the step: waits that cost less are no story
 
 
 def lost_ms(run: Run) -> float:
@@ -33,7 +33,7 @@ def story_of(runs: Sequence[Run]) -> int | None:
     Runs that were disturbed are asked only where there are no others.
     """
     lost = {i: lost_ms(runs[i]) for i in _calm(runs)}
-    told = [i for i, ms in lost.items() if ms > LEAST_LOST * runs[i].step_ms]
+    told = [i for i, ms in lost.items() if ms > _LEAST_LOST * runs[i].step_ms]
     return max(told, key=lambda i: lost[i]) if told else None
 
 

@@ -17,7 +17,7 @@ from kit.ir import Aval
 from kit.runs.device.flops import COUNTED
 from kit.trace.imported import NOT_AN_ARRAY, Caller
 
-__all__ = ["UNKNOWN_COST", "CallCost", "call_cost"]
+__all__ = ["CallCost", "call_cost"]
 
 Shape = tuple[int, ...]
 
@@ -35,14 +35,14 @@ class CallCost:
     bytes_written: float = math.nan
 
 
-UNKNOWN_COST = CallCost()
+_UNKNOWN_COST = CallCost()
 
 
 def call_cost(caller: Caller) -> CallCost:
     """What one call of the caller's op computes and moves."""
     name = caller.op.removeprefix("aten::")
     if name == caller.op or not caller.inputs:
-        return UNKNOWN_COST
+        return _UNKNOWN_COST
     try:
         if name in _PRODUCTS:
             formula, at, result = _PRODUCTS[name]
@@ -55,7 +55,7 @@ def call_cost(caller: Caller) -> CallCost:
             return _attention(caller, _ATTENTIONS[name])
         return _elementwise(caller, name)
     except (IndexError, ValueError, ZeroDivisionError, KeyError):
-        return UNKNOWN_COST  # not the op that its name says, or fewer arguments
+        return _UNKNOWN_COST  # not the op that its name says, or fewer arguments
 
 
 def _shapes(caller: Caller, first: int, count: int) -> list[Shape]:
@@ -77,7 +77,7 @@ def _product(
     left, right = _shapes(caller, at, 2)
     out = result(left, right)
     if min(len(left), len(right)) == 0:
-        return UNKNOWN_COST
+        return _UNKNOWN_COST
     before = [aval.shape for aval in caller.inputs[:at]]
     flops = count([*before, left, right], [out], {})
     if caller.op == "aten::_scaled_mm":  # the dtype of its result is an argument of its own
@@ -148,7 +148,7 @@ _CONVOLUTIONS = MappingProxyType(
 def _convolution(caller: Caller, at: _Places) -> CallCost:
     x, weight = _shapes(caller, 0, 2)
     if len(x) != len(weight) or len(x) < 3:
-        return UNKNOWN_COST
+        return _UNKNOWN_COST
     is_transposed = at.is_transposed or (
         at.transposed >= 0 and caller.others[at.transposed] == "True"
     )
@@ -164,7 +164,7 @@ def _convolution(caller: Caller, at: _Places) -> CallCost:
         for size, p, d, k, s in zip(x[2:], padding, dilation, kernel, stride, strict=True)
     )
     if min(out) < 0:
-        return UNKNOWN_COST
+        return _UNKNOWN_COST
     shape = (x[0], weight[0], *out)
     written = Aval(shape, caller.inputs[0].dtype).size_bytes
     return CallCost(count([x, weight], [shape], {}), _bytes(caller.inputs), written)
@@ -176,7 +176,7 @@ def _convolution_backward(caller: Caller) -> CallCost:
     mask = re.findall(r"True|False", caller.others[10])
     made = [shape for shape, word in zip((x, weight), mask, strict=False) if word == "True"]
     if len(mask) != 3 or caller.others[7] not in ("True", "False"):
-        return UNKNOWN_COST
+        return _UNKNOWN_COST
     flops = COUNTED["aten.convolution_backward"](
         [grad, x, weight], made, {"arg7": caller.others[7]}
     )
@@ -226,13 +226,13 @@ _ATTENTIONS = MappingProxyType(
 def _attention(caller: Caller, at: _Queries) -> CallCost:
     q, k, v = _shapes(caller, at.at, 3)
     if any(len(shape) != 4 for shape in (q, k, v)):
-        return UNKNOWN_COST
+        return _UNKNOWN_COST
     if 0 <= at.lengths < len(caller.inputs) and caller.inputs[at.lengths] != NOT_AN_ARRAY:
-        return UNKNOWN_COST
+        return _UNKNOWN_COST
     if at.is_heads_last:
         q, k, v = ((b, h, n, e) for b, n, h, e in (q, k, v))
     if not (q[0] == k[0] == v[0] and q[3] == k[3] and k[1:3] == v[1:3]):
-        return UNKNOWN_COST
+        return _UNKNOWN_COST
     name = "aten._scaled_dot_product_fused_attention_overrideable"
     arrays = caller.inputs[at.at : at.at + 3]
     read = _bytes(arrays)
@@ -263,7 +263,7 @@ def _elementwise(caller: Caller, name: str) -> CallCost:
     arrays = tuple(aval for aval in caller.inputs if aval != NOT_AN_ARRAY)
     first = caller.inputs[0]
     if not arrays or first == NOT_AN_ARRAY:
-        return UNKNOWN_COST
+        return _UNKNOWN_COST
     if name in _FILLS:
         return CallCost(math.nan, 0, first.size_bytes)
     if name == "copy_":
@@ -271,7 +271,7 @@ def _elementwise(caller: Caller, name: str) -> CallCost:
     if name in _NORMS or (name.endswith("_") and name[:-1] in _ALIKE):
         return CallCost(math.nan, _bytes(arrays), first.size_bytes)
     if name not in _ALIKE:
-        return UNKNOWN_COST
+        return _UNKNOWN_COST
     sized = [aval for aval in arrays if aval.shape] or arrays  # a number does not widen an array
     widest = max(sized, key=lambda aval: Aval((), aval.dtype).size_bytes)
     shape = _together([aval.shape for aval in arrays])

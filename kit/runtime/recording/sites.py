@@ -23,7 +23,6 @@ __all__ = [
     "here",
     "installed",
     "is_kits",
-    "is_shipped_step",
     "is_standard",
     "is_torchs",
     "is_users",
@@ -131,14 +130,14 @@ def is_users(path: str) -> bool:
 
     The shipped steps count as the user's code, wherever kit is installed.
     """
-    if is_shipped_step(path):
+    if _is_shipped_step(path):
         return True
     return not (is_standard(path) or is_kits(path) or in_packages(path))
 
 
 def installed(path: str) -> str:
     """The path inside of the installation, "logging/__init__.py"; "" for the user's own files."""
-    if is_shipped_step(path):
+    if _is_shipped_step(path):
         return ""
     inside = path.removeprefix(_STANDARD).replace(os.sep, "/") if is_standard(path) else ""
     return in_packages(path) or inside
@@ -159,6 +158,6 @@ def is_kits(path: str) -> bool:
     return path.startswith(KIT) and not path.startswith(_WORKLOADS)
 
 
-def is_shipped_step(path: str) -> bool:
+def _is_shipped_step(path: str) -> bool:
     """True for a file of `kit.workloads`, wherever kit is installed."""
     return path.startswith(_WORKLOADS)

@@ -18,7 +18,6 @@ from kit.runtime.rules.table import Rule, Rules
 __all__ = [
     "BINARY",
     "MATH_RULES",
-    "REDUCTIONS",
     "TERNARY",
     "UNARY",
     "added_at",
@@ -33,7 +32,6 @@ __all__ = [
     "var",
     "vector_norm",
     "wide",
-    "widened",
 ]
 
 Dims = int | Sequence[int] | None
@@ -80,14 +78,14 @@ def floating(x: Any) -> Array:
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else cast(x, jnp.float32)
 
 
-def widened(x: Any, *others: Any) -> Any:
+def _widened(x: Any, *others: Any) -> Any:
     """An array in the type that it and the others have together; numbers stay what they are."""
     return cast(x, jnp.result_type(x, *others)) if isinstance(x, Array) else x
 
 
 def _both(x: Any, y: Any) -> tuple[Any, Any]:
     """Each of two in the type that they have together."""
-    return widened(x, y), widened(y, x)
+    return _widened(x, y), _widened(y, x)
 
 
 def _names(op: str, *overloads: str) -> list[str]:
@@ -194,12 +192,12 @@ UNARY = _table(
 
 def _times(alpha: Any, x: Any, *others: Any) -> Any:
     """Alpha times x, in the type that x and the others have together, as torch widens first."""
-    x = widened(x, *others)
+    x = _widened(x, *others)
     return x if isinstance(alpha, int) and alpha == 1 else alpha * x
 
 
 def _add(x: Array, y: Any, alpha: Any = 1) -> Array:
-    return widened(x, y) + _times(alpha, y, x)
+    return _widened(x, y) + _times(alpha, y, x)
 
 
 def _sub(x: Array, y: Any, alpha: Any = 1) -> Array:
@@ -217,7 +215,7 @@ def _mul(x: Any, y: Any) -> Any:
 
 def _addcmul(x: Array, a: Array, b: Array, *, value: Any = 1) -> Array:
     """Of integers, the factor is one: torch takes 0.5 for 0."""
-    product = widened(a, x, b) * widened(b, x, a)
+    product = _widened(a, x, b) * _widened(b, x, a)
     if not jnp.issubdtype(product.dtype, jnp.inexact):
         value = cast(jnp.asarray(value), product.dtype)
     return x + _times(value, product)
@@ -271,7 +269,7 @@ def _pow(x: Any, y: Any) -> Array:
     integers = all(jnp.issubdtype(jnp.result_type(v), jnp.integer) for v in (x, y))
     if integers and isinstance(y, Array):
         return _integer_pow(x, y)
-    found = jnp.power(widened(x, y), y)
+    found = jnp.power(_widened(x, y), y)
     if jnp.iscomplexobj(found):  # XLA's power of 0j is not a number where y is complex
         found = jnp.where((x == 0) & (jnp.real(y) > 0), 0, found)
     return found
@@ -423,7 +421,7 @@ def vector_norm(
     return jnp.sum(size**p, axis=axes, keepdims=keepdim) ** (1 / p)
 
 
-REDUCTIONS = Rules({
+_REDUCTIONS = Rules({
     "aten.sum.default": _sum, "aten.sum.dim_IntList": _sum,
     "aten.mean.default": _mean, "aten.mean.dim": _mean,
     "aten.var.correction": rounded_once(var),
@@ -443,4 +441,4 @@ REDUCTIONS = Rules({
     "aten.cumprod.default": _cumulative(jnp.cumprod),
 })  # fmt: skip
 
-MATH_RULES = UNARY | BINARY | TERNARY | REDUCTIONS
+MATH_RULES = UNARY | BINARY | TERNARY | _REDUCTIONS

@@ -44,7 +44,7 @@ from kit.runtime.steps.reach import (
     parts_of,
 )
 
-__all__ = ["BYTES_A_THING", "Batch", "Held", "Look", "is_plain"]
+__all__ = ["BYTES_A_THING", "Batch", "Held", "Look"]
 
 _THINGS = 30_000  # that are compared
 _PLAIN_A_THING = 50  # numbers and texts of a list that are compared as quickly as a thing
@@ -300,7 +300,7 @@ class _Same:
         self.thing = thing
 
 
-def is_plain(kind: type) -> bool:
+def _is_plain(kind: type) -> bool:
     """Is such a thing, a number or a text, compared by value alone?"""
     return kind in PLAIN or issubclass(kind, _VALUES)
 
@@ -347,7 +347,7 @@ def _is_of_a_module(thing: Any) -> bool:
 def _settings(thing: Any) -> Items:
     """The numbers and texts among the attributes of a package's object."""
     own = attributes(thing)
-    keys = [key for key, value in own.items() if is_plain(type(value))]
+    keys = [key for key, value in own.items() if _is_plain(type(value))]
     found = Items(keys, keys, ".{}")
     found += map(own.__getitem__, keys)
     return found

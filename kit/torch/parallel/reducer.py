@@ -23,9 +23,9 @@ from kit.torch.constants import parts_of
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
 
-__all__ = ["CUTS", "Bucket", "Reducer", "check_reduced", "check_tuning"]
+__all__ = ["Bucket", "Reducer", "check_reduced", "check_tuning"]
 
-CUTS = ("bucket", "size")
+_CUTS = ("bucket", "size")
 
 
 class Bucket:
@@ -335,7 +335,7 @@ def check_tuning(cut: str = "bucket", bucket_mb: float = 1.0, link: Link | None 
     """
     if link is not None and not isinstance(link, Link):
         raise SettingsError(f"link must be a kit.Link(latency_us, gb_per_s), not {link!r}")
-    if cut not in CUTS:
-        raise SettingsError(f"cut must be one of {CUTS}, not {cut!r}")
+    if cut not in _CUTS:
+        raise SettingsError(f"cut must be one of {_CUTS}, not {cut!r}")
     if isinstance(bucket_mb, bool) or not isinstance(bucket_mb, int | float) or not bucket_mb > 0:
         raise SettingsError(f"bucket_mb must be more than 0, not {bucket_mb!r}")

@@ -36,7 +36,6 @@ __all__ = [
     "CheckedScaler",
     "OnDeviceScaler",
     "StaticScaler",
-    "check_gradients",
     "check_scale",
     "counts_of",
     "refuse_counts",
@@ -54,7 +53,7 @@ def check_scale(scale: Any) -> None:
         raise SettingsError(f"a loss scale must be a positive finite number, not {scale!r}")
 
 
-def check_gradients(optimizer: torch.optim.Optimizer) -> None:
+def _check_gradients(optimizer: torch.optim.Optimizer) -> None:
     """A step without gradients does nothing, and is a mistake of the program.
 
     Raises:
@@ -80,7 +79,7 @@ class CheckedScaler(torch.amp.GradScaler):
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
-        check_gradients(optimizer)
+        _check_gradients(optimizer)
         with self._stepping(optimizer):
             return super().step(optimizer, *args, **kwargs)
 

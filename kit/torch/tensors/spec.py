@@ -10,7 +10,7 @@ import torch
 
 from kit.ir import Aval
 
-__all__ = ["Spec", "check_dtype", "dtype_name", "is_lifted", "reach_of"]
+__all__ = ["Spec", "check_dtype", "dtype_name", "is_lifted"]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -26,7 +26,7 @@ class Spec:
     repeats: bool = field(init=False)  # do several elements share one place in memory?
 
     def __post_init__(self) -> None:
-        self.reach = reach_of(self.shape, self.stride)
+        self.reach = _reach_of(self.shape, self.stride)
         self.repeats = _repeats(self.shape, self.stride)
 
     @property
@@ -72,7 +72,7 @@ class Spec:
         return base
 
 
-def reach_of(shape: Sequence[int], stride: Sequence[int]) -> int:
+def _reach_of(shape: Sequence[int], stride: Sequence[int]) -> int:
     """How many places of memory such a tensor spans."""
     if 0 in shape:
         return 0
@@ -86,9 +86,9 @@ def _repeats(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     spanned = 0  # by the dimensions so far, from the fastest to the slowest
     for step, count in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n > 1):
         if step <= spanned:
-            if step == 0 or prod(shape) > reach_of(shape, stride):
+            if step == 0 or prod(shape) > _reach_of(shape, stride):
                 return True
-            memory = torch.arange(reach_of(shape, stride), device="cpu")
+            memory = torch.arange(_reach_of(shape, stride), device="cpu")
             places = memory.as_strided(shape, stride)
             return bool(places.unique().numel() < places.numel())
         spanned += step * (count - 1)

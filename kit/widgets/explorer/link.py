@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 from kit.runs.settings import Settings
 from kit.widgets.base.selection import Selection, ranges_text
 
-__all__ = ["Link", "look_at", "looked_text"]
+__all__ = ["Link"]
 
 _MOST_TEXT, _MOST_NODES, _MOST_ITEMS, _MOST_NAME = 20_000, 20_000, 500, 400
 _TIMES = re.compile(r"(-?[0-9]{1,15})_(-?[0-9]{1,15})")
@@ -57,7 +57,7 @@ class Link:
         `open` shows it again, and so does the explorer's field for settings as text.
         """
         with self._lock:
-            return f"{self._explorer.settings.to_string()}#{looked_text(self._explorer.views)}"
+            return f"{self._explorer.settings.to_string()}#{_looked_text(self._explorer.views)}"
 
     def open(self, text: str) -> None:
         """Show what `text` gave; settings of which no run is shown are run first.
@@ -87,7 +87,7 @@ class Link:
         with self._lock:
             if self._is_wanted():
                 assert self._wanted is not None
-                look_at(self._explorer.views, self._wanted[1])
+                _look_at(self._explorer.views, self._wanted[1])
             self.settle()
 
     def settle(self) -> None:
@@ -107,7 +107,7 @@ class Link:
         )
 
 
-def looked_text(views: Mapping[str, Any]) -> str:
+def _looked_text(views: Mapping[str, Any]) -> str:
     """What is looked at in these views: `range=100_2000&nodes=3-5&open=forward`."""
     timeline, graph = views["timeline"], views.get("graph")
     shown = timeline.sources["shown"].data
@@ -128,7 +128,7 @@ def looked_text(views: Mapping[str, Any]) -> str:
     return written
 
 
-def look_at(views: Mapping[str, Any], text: str) -> None:
+def _look_at(views: Mapping[str, Any], text: str) -> None:
     """Show in these views what the text says; what it leaves out is as on opening."""
     if len(text) > _MOST_TEXT:  # the first pairs, whole
         text = text[: max(text.rfind("&", 0, _MOST_TEXT), 0)]

@@ -52,8 +52,6 @@ from kit.widgets.graph.payload import COLOR_BY, changed_groups, graph_payload
 __all__ = [
     "COLOR_BY",
     "GraphView",
-    "apply_graph",
-    "graph_figure",
     "graph_js_args",
     "graph_model",
     "graph_payload",
@@ -96,12 +94,12 @@ def graph_model(
         for name, columns in _EMPTY.items()
     }
     sources["state"].tags = [json.dumps({"from": "kit", "open": []})]
-    plot = graph_figure(sources)
-    apply_graph(payload, plot, sources)
+    plot = _graph_figure(sources)
+    _apply_graph(payload, plot, sources)
     return plot, sources
 
 
-def apply_graph(
+def _apply_graph(
     payload: Mapping[str, Any], plot: figure, sources: Mapping[str, ColumnDataSource]
 ) -> None:
     """Show another payload in the same figure; the page draws it."""
@@ -115,7 +113,7 @@ def graph_js_args(plot: figure, sources: Mapping[str, ColumnDataSource]) -> dict
     return {"figure": plot, "note": plot.select_one({"name": "note"}), **sources}
 
 
-def graph_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
+def _graph_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
     """The plot of these sources, built once; the page fills and refills it."""
     plot = figure(
         x_range=Range1d(-12, 600),
@@ -282,7 +280,7 @@ class GraphView(View):
             return
         self._drawing += 1
         self._payload = self._make(self.run, self.against, self.marks)
-        apply_graph(self._payload, self.figure, self.sources)
+        _apply_graph(self._payload, self.figure, self.sources)
         with self._heard:  # one message for all of it
             self.node, self.selection = None, NOTHING
             self._color_changes()

@@ -26,11 +26,11 @@ from kit.text import format_bytes, format_count, format_ns, format_percent, safe
 from kit.trace.intervals import joined
 from kit.widgets.base.theme import COLORS, HELD, MUTED, tint
 
-__all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "held_name",
+__all__ = ["HOLDS", "MAX_BARS", "NO_GRAPH", "counted_text", "held_name",
            "holder_groups", "mark_columns", "memory_payload", "unseen_inside"]  # fmt: skip
 
 MAX_BARS = 1200  # of the area; more ops than that share one
-MAX_HOLDERS = 10
+_MAX_HOLDERS = 10
 _MAX_LINE = 60  # letters of a note's line that fit on a phone
 _MAX_PEAK = 44  # letters at the peak, that a phone has room for
 NO_GRAPH = "memory is modelled from the recorded graph, and this run has none (mode torch)"
@@ -218,7 +218,7 @@ def holder_groups(report: MemoryReport) -> list[tuple[str, list[Holder]]]:
         kind = _VARIABLE if h.role else _KEPT if h.is_kept else _TEMPORARY
         groups[kind, held_name(h), h.site].append(h)
     found = [(kind, values) for (kind, _, _), values in groups.items()]
-    return sorted(found, key=lambda g: -sum(h.bytes for h in g[1]))[:MAX_HOLDERS]
+    return sorted(found, key=lambda g: -sum(h.bytes for h in g[1]))[:_MAX_HOLDERS]
 
 
 def held_name(holder: Holder) -> str:

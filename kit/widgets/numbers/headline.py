@@ -18,7 +18,7 @@ from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import FONT, INK, MUTED
 from kit.widgets.base.theme import BACKGROUND, MODEL, MODEL_EDGE
 
-__all__ = ["HeadlineView", "changed_html", "modelled_html", "still_html"]
+__all__ = ["HeadlineView", "changed_html", "still_html"]
 
 
 class HeadlineView(HtmlView):
@@ -64,7 +64,7 @@ class HeadlineView(HtmlView):
         self.changed, before = "", self._before
         found = None if before is None else headline_differences(before, run)
         if self._prediction is not None:
-            above = modelled_html(self._prediction)
+            above = _modelled_html(self._prediction)
         elif before is None or found is None:
             above = self._still
         else:
@@ -129,7 +129,7 @@ def still_html(run: Run, asked: Settings, what: str) -> str:
     return note_box(safe_html(these, 300), more, line="dashed")
 
 
-def modelled_html(prediction: Prediction) -> str:
+def _modelled_html(prediction: Prediction) -> str:
     """A box that marks the numbers under it as a model's, with what the model assumes."""
     notes = "".join(f"<li>{safe_html(note, 300)}</li>" for note in prediction.assumptions)
     folded = (

@@ -33,7 +33,7 @@ from kit.widgets.base.tables import (
 from kit.widgets.base.theme import COLORS, KEPT
 from kit.widgets.numbers.excerpt import code_html, listing
 
-__all__ = ["SourceView", "source_drawn", "source_html", "source_picks"]
+__all__ = ["SourceView", "source_drawn", "source_html"]
 
 MAX_FILES = 12
 MAX_LINES = 400  # with a cost, the dearest
@@ -107,7 +107,7 @@ def source_html(run: Run, rows: Sequence[LineCost] | None = None) -> str:
     return section("Source lines", body + _STYLE)
 
 
-def source_picks(run: Run, rows: Sequence[LineCost]) -> list[Selection]:
+def _source_picks(run: Run, rows: Sequence[LineCost]) -> list[Selection]:
     """What each `data-row` of `source_html` stands for: a line, and the nodes that it recorded."""
     return [*map(Links(run).of_site, (row.site for row in rows))]
 
@@ -157,7 +157,7 @@ class _Scale:
     """What the longest bar of each column stands for; and what each row does."""
 
     def __init__(self, run: Run, rows: Sequence[LineCost], shown: Sequence[LineCost]) -> None:
-        self.picks = source_picks(run, rows)
+        self.picks = _source_picks(run, rows)
         known = [row for row in rows if row.site]
         self.record = max((row.recording_ms for row in known if row.recording_ms > 0), default=0.0)
         self.device = max((row.device_ms for row in known), default=0.0)
@@ -338,4 +338,4 @@ class SourceView(Listing):
 def source_drawn(run: Run) -> tuple[str, list[Selection]]:
     """`source_html`, and what each row of it stands for."""
     rows = line_costs(run)
-    return source_html(run, rows), source_picks(run, rows)
+    return source_html(run, rows), _source_picks(run, rows)

@@ -17,7 +17,7 @@ from kit.widgets.base.selection import Selection
 from kit.widgets.base.tables import LINE, MUTED, TRACK, keys_html, row_attributes, tab_stop
 from kit.widgets.base.theme import COLORS
 
-__all__ = ["KEYS", "lanes_html", "of_rank", "placed"]
+__all__ = ["lanes_html", "of_rank", "placed"]
 
 WIDTH = 1_000  # units of the picture, which is as wide as the page
 MAX_PIECES = 100_000  # of all rows together
@@ -28,7 +28,7 @@ COLOR = {
     "communication": COLORS["communication"],
     "waited": COLORS["wait"],
 }
-KEYS = {
+_KEYS = {
     "compute": "computes",
     "memory": "copies",
     "communication": "communicates",
@@ -64,7 +64,7 @@ def lanes_html(ranks: Ranks) -> str:
         f"{picture.rank(trace, row)}</summary>{picture.lanes(trace)}</details></div></div>"
         for i, (trace, row) in enumerate(zip(ranks.traces, ranks.ranks, strict=True))
     )
-    keys = keys_html({said: COLOR[key] for key, said in KEYS.items()})
+    keys = keys_html({said: COLOR[key] for key, said in _KEYS.items()})
     return (
         f'<div style="font-size:12px;color:{MUTED};margin-bottom:4px">{keys}</div>'
         f'{picture.axis()}<div role="grid" aria-label="ranks">{rows}</div>'

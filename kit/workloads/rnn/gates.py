@@ -22,9 +22,9 @@ from kit.measure.base.context import Context, Workload
 from kit.text import check_whole_number
 from kit.workloads.rnn.cells import CELLS, GATES, GatedRNN
 
-__all__ = ["LOOPS", "rnn_gates"]
+__all__ = ["rnn_gates"]
 
-LOOPS = ("unrolled", "scanned")
+_LOOPS = ("unrolled", "scanned")
 RATE = 0.1
 
 
@@ -58,7 +58,7 @@ def rnn_gates(
     """
     _one_of("cell", cell, tuple(CELLS))
     _one_of("gates", gates, GATES)
-    _one_of("loop", loop, LOOPS)
+    _one_of("loop", loop, _LOOPS)
     for name, value in (("layers", layers), ("hidden", hidden), ("length", length)):
         check_whole_number(SettingsError, name, value)
     if bidirectional:
