@@ -25,7 +25,7 @@ from kit.trace.active import launches, named
 from kit.trace.communication import way_of
 from kit.trace.devices import is_runtimes, is_transfer
 from kit.trace.imported import ONLY_CALLS
-from kit.trace.intervals import Mask, joined, within, without
+from kit.trace.intervals import joined, within, without
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.limits import BUSY, is_filled
 from kit.trace.metrics import says_host, waits_of
@@ -35,6 +35,16 @@ __all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits", "why_
 _WITHHELD = "No advice is given either"
 _ONE_THREAD = "have one thread make all of the loop's steps, and record that"
 _AGAIN = "measure again when nothing else runs: close other programs and notebooks"
+_WITHOUT = (
+    "measure again without the threads of this process that were at work before the recording; "
+    "those that belong to the loop are part of it if they begin after kit.watch does, or under "
+    "kit run"
+)
+_TURNS = (
+    "let processes do what other threads of the program compute, {}: while one runs Python, the "
+    "step's thread waits for Python's lock, and longer in measured steps, as threads switch more "
+    "often in traced ones"
+)
 _WARM = (
     "raise warmup, or leave it out (then it lasts until the steps are steady), and measure more "
     "steps, so that what only the first ones do is over; if a thread fills a queue of "
@@ -224,8 +234,7 @@ def verdict(run: Run) -> Verdict | None:
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"
     if limit.what in ("recording", "own"):
         said = _NOT_LOOKED if is_untold else said + _of_collector(run)
-    if limit.what in ("recording", "own", "dispatch"):
-        said += _of_threads(run)
+    said += _of_threads(run, limit)
     first = _of_first_launches(run) if limit.what == "dispatch" else ""
     said += first
     copies = _of_copies(run.timeline, step_ms) if limit.what == "device" else ""
@@ -276,6 +285,7 @@ def _of_measured(run: Run, limit: Limit) -> str:
 
 def _next_of(run: Run) -> str:
     """What to do about a run whose limit cannot be told."""
+    taken = run.conditions
     if not run.doubt:
         if cure := run.unseen.cure:
             return cure
@@ -283,10 +293,14 @@ def _next_of(run: Run) -> str:
     if run.doubt == IN_TURNS:
         return _ONE_THREAD
     if run.doubt == run.measured.unlike_text:
-        return _WARM
-    if not doubt(run.conditions):
+        is_held = taken.own_threads >= _HOLDS and is_native(run)
+        return _TURNS.format(in_cores(taken.own_threads)) if is_held else _WARM
+    if not doubt(taken):
         return _OUTSIDE_STEP if OUTSIDE in run.doubt else _UNMATCHED
-    return _LIMITED if is_throttled(run.conditions) else _AGAIN
+    if is_throttled(taken):
+        return _LIMITED
+    outside = sum(x for x in (taken.others, taken.steal) if x > 0)  # nan is not
+    return _WITHOUT if taken.threads > outside else _AGAIN
 
 
 def _has_device(run: Run) -> bool:
@@ -338,29 +352,30 @@ def _of_collector(run: Run) -> str:
     )
 
 
-def _of_threads(run: Run) -> str:
+def _of_threads(run: Run, limit: Limit) -> str:
     """That other threads of the program run, if they take much: the host has Python in turns."""
     taken = run.conditions.own_threads
-    if not taken >= _HOLDS:
+    is_input = limit.what == "input" and not run.settings.prefetch  # of no thread that loads
+    is_beside = limit.what == "device" and limit.share < BUSY
+    is_part = is_input or is_beside or limit.what in ("recording", "own", "dispatch")
+    if not (taken >= _HOLDS and is_part):
         return ""
     return (
         f". Other threads of the program took {in_cores(taken)} meanwhile: as long as one of them "
-        "runs Python, the step's thread waits for Python's lock, and that counts as this, too"
+        "runs Python, the step's thread waits for Python's lock, and that "
+        f"{'is part of the rest' if is_beside else 'counts as this, too'}"
     )
 
 
 def _of_copies(timeline: Timeline, step_ms: float) -> str:
     """How long devices do no more than copy from or to the host, if that is much of the step."""
-    alone = _alone(timeline, named(timeline, way_of), step_ms)
-    return f". For {alone} of the traced step it only copies from or to the host" if alone else ""
-
-
-def _alone(timeline: Timeline, chosen: Mask, step_ms: float) -> str:
-    """How long devices do nothing else in a step; "" if that is little of it."""
     steps, works = timeline.intervals(kind="step"), timeline.where(kind=ON_DEVICE)
-    alone = without(timeline.times(works & chosen), timeline.times(works & ~chosen))
+    copies = named(timeline, way_of)
+    alone = without(timeline.times(works & copies), timeline.times(works & ~copies))
     alone_ms = float(within(alone, steps).mean()) / 1e6 if len(steps) else 0.0
-    return format_ms(alone_ms) if len(alone) and alone_ms >= LONG * step_ms else ""
+    if not len(alone) or alone_ms < LONG * step_ms:
+        return ""
+    return f". For {format_ms(alone_ms)} of the traced step it only copies from or to the host"
 
 
 def _of_first_launches(run: Run) -> str:

@@ -26,6 +26,7 @@ from kit.runs.run import EXPORTED_AS
 from kit.runs.settings import Settings
 from kit.text import format_ms
 from kit.trace import LIMITS, SyncPoint, Timeline
+from kit.trace.devices import TORCH_CPU
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import waits_of
 from kit.widgets.base.cards import headline_html
@@ -200,6 +201,39 @@ def test_a_host_whose_collector_goes_through_all_objects_each_step_is_told_so() 
     for cores, taken in ((0.9, "0.9 cores"), (1.0, "1 core"), (0.1, "")):
         found = of(replace(run, conditions=Conditions(own_threads=cores)))
         assert (f"threads of the program took {taken} meanwhile" in found.said) == bool(taken)
+
+
+def test_a_thread_that_holds_pythons_lock_is_named_whatever_waits_for_it() -> None:
+    """A loader in the step's thread waits for the lock, too, and so does what is beside ops."""
+    held = Conditions(own_threads=0.9)
+    ops = replace(busy(0, 6), lane=TORCH_CPU)
+    for spans, changes, said in (
+        ([host("input", 0, 8), busy(8, 10)], {}, "lock, and that counts as this, too"),
+        ([host("input", 0, 8), busy(8, 10)], {"prefetch": 2}, ""),  # a thread that loads
+        ([ops, host("record", 0, 10)], {}, "lock, and that is part of the rest"),
+        ([busy(0, 9), host("record", 0, 10)], {}, ""),
+    ):
+        found = of(replace(one_step(spans, **changes), conditions=held)).said
+        assert ("Python's lock" in found) == bool(said)
+        assert said in found
+
+
+def test_the_programs_own_threads_are_no_other_programs_that_could_be_closed() -> None:
+    run = one_step([busy(0, 4), host("record", 0, 10)], mode="torch")
+    for taken, cure in (
+        (Conditions(cores=2, threads=0.9), "threads of this process that were at work"),
+        (Conditions(cores=2, others=0.1, threads=0.9), "threads of this process that were at work"),
+        (Conditions(cores=2, others=0.9, threads=0.1), "close other programs"),
+        (Conditions(cores=2, steal=0.9), "close other programs"),
+    ):
+        assert cure in of(replace(run, conditions=taken)).next_step
+    run = replace(run, timeline=replace(run.timeline, origin="profiled"))
+    longer = replace(run, step_times_ns=(30 * MS,), environment={"torch": "2.9"})
+    assert of(longer).next_step.startswith("raise warmup")
+    held = replace(longer, conditions=Conditions(own_threads=0.9))
+    assert of(held).next_step.startswith(
+        "let processes do what other threads of the program compute, 0.9 cores: while one runs"
+    )
 
 
 def test_long_waits_that_cost_little_are_said_to_be_no_loss() -> None:
