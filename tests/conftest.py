@@ -7,14 +7,16 @@ same tests give the same numbers on every machine.
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import partial
 from importlib.metadata import version
+from multiprocessing import spawn
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -25,7 +27,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from tests.warm import RUN, SERVER
+from tests.warm import RUN, SERVER, warm_python
 
 if TYPE_CHECKING:
     from tests.shared.programs import SharedPrograms
@@ -212,6 +214,15 @@ def _programs_of_earlier_tests(request: pytest.FixtureRequest) -> Generator[None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "compile_segment", shared.compile_segment)
         yield
+
+
+@pytest.fixture(scope="module")
+def warm_processes() -> Iterator[None]:
+    """What multiprocessing starts has torch and jax loaded; the hashes of its texts are alike."""
+    usual = spawn.get_executable()
+    multiprocessing.set_executable(warm_python())
+    yield
+    multiprocessing.set_executable(usual)
 
 
 @pytest.fixture(autouse=True)

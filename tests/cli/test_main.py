@@ -437,6 +437,8 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path):
         "import kit\nfrom kit.workloads import mlp\n"
         "kit.run(mlp, kit.Settings(steps=1), processes=2)\n"
     )
-    ended = process(str(script), env={**os.environ, "PYTHONPATH": str(ROOT)})
+    command = [warm_python(), str(script)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert 'must do that under `if __name__ == "__main__":`' in ended.stderr

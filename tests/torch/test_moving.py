@@ -191,6 +191,7 @@ def test_a_copy_has_what_the_program_put_on_a_tensor(twin: Callable[[Any], Any])
         assert attributes("kit") == attributes("cpu")
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_a_process_that_is_spawned_gets_what_a_tensor_holds() -> None:
     """Its memory was shared, as torch's pickler does, and gone before the process could open it."""
     with open_session():

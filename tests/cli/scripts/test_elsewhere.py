@@ -71,6 +71,7 @@ def test_files_are_written_where_the_command_was_given(kit_run: Kit, tmp_path: P
     assert not list((tmp_path / "data").iterdir())
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_processes_find_the_script_and_begin_where_it_began(kit: Kit, tmp_path: Path) -> None:
     status, _, wrong = kit(
         *("run", written(SPLIT), "--processes", 2, "--steps", 1, "--skip", 1, "--save", "a.kitrun"),

@@ -106,6 +106,7 @@ def mine(ctx):
 """
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_what_a_builders_script_defines_is_found_by_its_name(kit: Kit) -> None:
     """By pickle, by a worker that is spawned, and by inspect."""
     known = set(sys.modules)

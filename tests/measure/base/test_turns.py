@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 import nbclient
@@ -20,6 +21,7 @@ from kit.measure.base.turns import PATIENCE_S, TURNS, Turns
 from kit.widgets.explorer.view import Explorer
 from tests.reliability.stops.errors import interrupt, lines_of, run_with
 from tests.waiting import until
+from tests.warm import warm_kernel
 
 LONG_S = 30.0
 QUICK = kit.Settings(steps=3, warmup=1, batch_size=2)
@@ -164,7 +166,10 @@ class Cell:
         input_hist_parsed: ClassVar[list[str]] = ["", *"abcdefghi"]
 
 
-def test_a_cell_is_called_by_the_number_that_stands_beside_it() -> None:
+def test_a_cell_is_called_by_the_number_that_stands_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", warm_kernel(tmp_path))
     asked = "from kit.measure.base.turns import asker\nprint(asker())"
     cells = [nbformat.v4.new_code_cell(text) for text in ("1", "2", asked)]
     book = nbformat.v4.new_notebook(cells=cells)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -214,7 +215,9 @@ def shifted_classify() -> kit.Workload:
 
 
 def children(pid: int | None = None) -> list[psutil.Process]:
-    """The processes that a run has started and not ended."""
+    """The processes that a run has started and not ended: of this process, or of another one."""
+    if pid is None:  # these are no children of its own, but of the server that they are forks of
+        return [psutil.Process(child.pid) for child in multiprocessing.active_children()]
     return [child for child in psutil.Process(pid).children() if _is_of_a_run(child)]
 
 

@@ -343,7 +343,7 @@ def large(ctx: Any) -> Any:
     return mlp.build(ctx)
 
 
-def test_processes_measure_a_workload_and_bring_its_runs_and_errors_back(tmp_path: Path):
+def test_processes_measure_a_workload_and_bring_its_runs_back(tmp_path: Path, warm_processes: None):
     chosen = Settings(mode="lazy", steps=2, warmup=1)
     grid = {"batch_size": [4, 8]}
     with spawned(2) as pool:

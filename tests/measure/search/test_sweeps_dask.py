@@ -33,7 +33,9 @@ GATE = threading.Event()  # opened by a test, for the workers that are threads o
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, warm_processes: None
+) -> Iterator[LocalCluster]:
     """Two processes. They fork off one that has imported torch, so that a new one is there soon."""
     folder = str(tmp_path_factory.mktemp("dask"))
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):

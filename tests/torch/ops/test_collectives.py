@@ -109,7 +109,9 @@ def in_each_process(rank: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def outcomes(
+    tmp_path_factory: pytest.TempPathFactory, warm_processes: None
+) -> list[dict[str, Any]]:
     folder: Path = tmp_path_factory.mktemp("collectives")
     multiprocessing.spawn(in_each_process, args=(str(folder),), nprocs=2)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import nbclient
 import nbformat
@@ -24,6 +25,7 @@ from kit.widgets.base.progress import (
     time_left,
 )
 from tests.factories import HOSTILE
+from tests.warm import warm_kernel
 
 CELL = """
 from kit.notebook import in_kernel
@@ -245,7 +247,10 @@ def test_without_a_kernel_ipywidgets_is_not_loaded():
 
 
 @pytest.mark.notebook
-def test_in_a_kernel_the_bar_goes_on_success_and_keeps_the_error():
+def test_in_a_kernel_the_bar_goes_on_success_and_keeps_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JUPYTER_PATH", warm_kernel(tmp_path))
     book = nbformat.v4.new_notebook()
     book.cells = [nbformat.v4.new_code_cell(CELL)]
     nbclient.NotebookClient(book, kernel_name="python3", timeout=120).execute()

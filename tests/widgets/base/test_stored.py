@@ -14,6 +14,8 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from tests.warm import warm_kernel
+
 pytestmark = pytest.mark.notebook
 ROOT = Path(__file__).parents[3]
 DEFINES_BOKEHJS = "window.kitBokehJS"
@@ -114,8 +116,8 @@ except MemoryError:
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """The outputs of each cell after all have run."""
     cells = {"explorer": EXPLORER, "move": MOVE, "timeline": TIMELINE, "comparison":
-             "kit.compare([make_run(), make_run(Settings(mode='lazy'))])", "compiles": COMPILES,
-             "compiled": COMPILED, "diff": DIFF,
+             "kit.compare([make_run(hostile=True), make_run(Settings(mode='lazy'))])",
+             "compiles": COMPILES, "compiled": COMPILED, "diff": DIFF,
              "diffed": DIFFED, "what if": WHAT_IF, "asked": ASKED, "plan": PLAN,
              "planned": PLANNED, "parallel": PARALLEL, "travelled": TRAVELLED,
              "outlined": OUTLINED, "dragged": DRAGGED, "rested": RESTED,
@@ -126,6 +128,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
             patch.setenv(name, str(folder / name))
+        patch.setenv("JUPYTER_PATH", warm_kernel(folder / "kernels"))
         patch.setenv("PYTHONPATH", str(ROOT))
         NotebookClient(book, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
     return {name: cell.outputs for name, cell in zip(cells, book.cells, strict=True)}
@@ -170,6 +173,15 @@ def test_bokehjs_is_stored_once(outputs: dict[str, list[Any]]):
     for name in ("timeline", "comparison"):
         assert 'id="models"' in unescape(stored(outputs[name]))
         assert 'id="bokehjs"' not in unescape(stored(outputs[name]))
+
+
+def test_a_comparison_is_a_page_beside_its_widget_and_no_error(outputs: dict[str, list[Any]]):
+    assert not [o for o in outputs["comparison"] if o.output_type in ("error", "stream")]
+    (page,) = (o.data for o in outputs["comparison"] if "text/html" in o.data)
+    assert "application/vnd.jupyter.widget-view+json" not in page  # which alone would be shown
+    assert "<iframe srcdoc=" in page["text/html"]
+    assert "run" in page["text/plain"]
+    assert "<script" not in page["text/html"]
 
 
 def test_the_page_of_compiles_is_not_empty(outputs: dict[str, list[Any]]):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import nbformat
 import numpy as np
 import pytest
 from bokeh.embed import file_html
@@ -16,7 +14,6 @@ from bokeh.models import Legend
 from bokeh.resources import INLINE
 from hypothesis import given
 from hypothesis import strategies as st
-from nbclient import NotebookClient
 
 from kit.runs.change import step_interval
 from kit.runs.loss_scaling import LOSS_SCALING
@@ -414,30 +411,6 @@ def test_twelve_strips_do_not_overlap():
     assert all(above < top for above, top in zip(bottoms[:-1], tops[1:], strict=True))
     assert len(columns["titles"]["y"]) >= 12
     assert columns["height"] < 1500
-
-
-def test_a_notebook_shows_a_comparison_without_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
-    make_run(hostile=True).save(tmp_path / "a.kit")
-    make_run(Settings(mode="lazy")).save(tmp_path / "b.kit")
-    book = nbformat.v4.new_notebook()
-    book.cells = [
-        nbformat.v4.new_code_cell(
-            "import kit\nkit.compare([kit.Run.load('a.kit'), kit.Run.load('b.kit')])"
-        )
-    ]
-    NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    outputs = book.cells[0].outputs
-    assert not [o for o in outputs if o.output_type in ("error", "stream")]
-    (stored,) = (o.data for o in outputs if "text/html" in o.data)
-    assert "application/vnd.jupyter.widget-view+json" not in stored  # which alone would be shown
-    assert "<iframe srcdoc=" in stored["text/html"]
-    assert "run" in stored["text/plain"]
-    assert "<script" not in stored["text/html"]
 
 
 def test_outside_of_a_kernel_a_view_is_made_too():
