@@ -1,4 +1,4 @@
-"""How the headline of one run differs from another's, each number by the rule for "changed".
+"""What a run's headline says, and how it differs from another's by the rule for "changed".
 
 Step times and waits come from the untraced steps. Fractions come from the traced ones, which are
 few: their interval is wide unless they agree.
@@ -24,13 +24,15 @@ from kit.runs.change import (
     within_text,
 )
 from kit.runs.conditions import MUCH
+from kit.runs.labels import is_native, is_of_jit, is_on_cpu
 from kit.runs.run import Run
 from kit.runs.spread import SURE
 from kit.runs.steady import rare_reads
 from kit.text import UNKNOWN, format_count, format_ms, format_percent
 from kit.trace import Headline, SyncPoint, count_devices, each_step, headline
 from kit.trace.devices import TORCH_CPU
-from kit.trace.metrics import waits_of
+from kit.trace.imported import ONLY_CALLS
+from kit.trace.metrics import says_host, waits_of
 from kit.trace.timeline import Place
 
 __all__ = [
@@ -42,6 +44,8 @@ __all__ = [
     "headline_text",
     "hidden_of",
     "syncs_of_steps",
+    "why_no_waits",
+    "why_waits_unknown",
 ]
 
 HEADLINE_WORDS = {  # what each field of `Headline` is called wherever it is shown
@@ -110,6 +114,33 @@ def hidden_of(run: Run) -> str:
     if not timeline.where(kind="kernel").any():
         return "no kernel was seen"
     return "nothing was recorded in the traced steps"
+
+
+def why_no_waits(run: Run) -> str:
+    """Why a run has no sync point, as a clause: on a CPU torch has nothing to wait for."""
+    if is_native(run) and is_on_cpu(run):
+        return (
+            "on a CPU torch computes in the call itself, so .item() finds its value ready. On a "
+            'GPU and on device "kit" it waits for it'
+        )
+    if ONLY_CALLS in run.timeline.notes:
+        return "the notes say which waits cannot be seen"
+    if traced := len(run.timeline.syncs):
+        measured = format_count(len(run.step_times_ns), "measured step")
+        often = format_count(traced, "time")
+        return f"the host waited in none of the {measured} (in the traced ones it did, {often})"
+    return "the host never waited for the device"
+
+
+def why_waits_unknown(run: Run) -> str:
+    """Why nothing is known of the waits of measured steps, as a clause."""
+    if is_of_jit(run):
+        return "what a program reads of jax.jit's arrays is not seen"
+    if not says_host(run.timeline):
+        return "no call of the host was read from the file"
+    if run.timeline.origin == "imported":
+        return "the file marks no steps, and waits are those of steps"
+    return "no step was traced, and only a trace sees where torch waits"
 
 
 def _which(run: Run) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from kit.runs.analysis.headline import headline_text
+from kit.runs.analysis.headline import headline_text, why_no_waits, why_waits_unknown
 from kit.runs.analysis.lines import dearest_lines
-from kit.runs.analysis.verdict import verdict, why_no_waits, why_waits_unknown
+from kit.runs.analysis.verdict import verdict
 from kit.runs.change import time_notes
 from kit.runs.run import Run
 from kit.runs.sources import code_by_site

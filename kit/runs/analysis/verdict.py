@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.cures import Advice, in_a_step
 from kit.runs.conditions import IN_TURNS, LATER, OUTSIDE, doubt, in_cores, is_throttled
-from kit.runs.labels import IMPORTED, is_native, is_of_jit, is_on_cpu
+from kit.runs.labels import IMPORTED, is_native, is_of_jit
 from kit.runs.run import Run
 from kit.runs.steady import sorts_of_steps, unequal_text
 from kit.text import format_count, format_ms, format_percent
@@ -24,13 +24,12 @@ from kit.trace import Limit, Timeline, count_devices
 from kit.trace.active import launches, named
 from kit.trace.communication import way_of
 from kit.trace.devices import is_runtimes, is_transfer
-from kit.trace.imported import ONLY_CALLS
 from kit.trace.intervals import joined, within, without
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.limits import BUSY, is_filled
-from kit.trace.metrics import says_host, waits_of
+from kit.trace.metrics import waits_of
 
-__all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits", "why_waits_unknown"]
+__all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict"]
 
 _WITHHELD = "No advice is given either"
 _ONE_THREAD = "have one thread make all of the loop's steps, and record that"
@@ -311,33 +310,6 @@ def _has_device(run: Run) -> bool:
         or "device" in run.environment
         or bool(run.timeline.where(kind="dispatch").any())
     )
-
-
-def why_no_waits(run: Run) -> str:
-    """Why a run has no sync point, as a clause: on a CPU torch has nothing to wait for."""
-    if is_native(run) and is_on_cpu(run):
-        return (
-            "on a CPU torch computes in the call itself, so .item() finds its value ready. On a "
-            'GPU and on device "kit" it waits for it'
-        )
-    if ONLY_CALLS in run.timeline.notes:
-        return "the notes say which waits cannot be seen"
-    if traced := len(run.timeline.syncs):
-        measured = format_count(len(run.step_times_ns), "measured step")
-        often = format_count(traced, "time")
-        return f"the host waited in none of the {measured} (in the traced ones it did, {often})"
-    return "the host never waited for the device"
-
-
-def why_waits_unknown(run: Run) -> str:
-    """Why nothing is known of the waits of measured steps, as a clause."""
-    if is_of_jit(run):
-        return "what a program reads of jax.jit's arrays is not seen"
-    if not says_host(run.timeline):
-        return "no call of the host was read from the file"
-    if run.timeline.origin == "imported":
-        return "the file marks no steps, and waits are those of steps"
-    return "no step was traced, and only a trace sees where torch waits"
 
 
 def _of_collector(run: Run) -> str:

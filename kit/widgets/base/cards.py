@@ -9,8 +9,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kit.runs.analysis.headline import HEADLINE_WORDS, busy_of, headline_differences, hidden_of
-from kit.runs.analysis.verdict import why_waits_unknown
+from kit.runs.analysis.headline import (
+    HEADLINE_WORDS,
+    busy_of,
+    headline_differences,
+    hidden_of,
+    why_waits_unknown,
+)
 from kit.runs.change import Difference, time_notes
 from kit.runs.labels import has_other_samples
 from kit.runs.run import Run
