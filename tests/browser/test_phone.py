@@ -287,6 +287,40 @@ def test_a_live_view_is_as_wide_as_a_narrow_notebook_and_its_wide_table_scrolls(
     assert table_px > box_px  # it scrolls
 
 
+def _in_file(run: Run, prefix: str) -> Run:
+    """The run, recorded in a file of a longer name."""
+    nodes = tuple(replace(n, site=f"{prefix}{n.site}") for n in run.graphs[0].nodes)
+    return replace(run, graphs=(replace(run.graphs[0], nodes=nodes),))
+
+
+# Of each line of a program that is two parts in sight: the line, if it is not wider than its block.
+PARTED = r"""() => [...document.querySelectorAll("div, b")]
+  .flatMap((block) => [...block.childNodes].flatMap((node) => {
+    if (node.nodeName !== "WBR" || !/^:\d/.test(node.nextSibling?.data ?? "")) return [];
+    const range = new Range(), number = node.nextSibling.data.match(/^:\d+/)[0];
+    const name = node.previousSibling.data.match(/[\w./]+$/)[0];
+    range.setStart(node.previousSibling, node.previousSibling.length - name.length);
+    range.setEnd(node.nextSibling, number.length);
+    const parts = [...range.getClientRects()];
+    const wide = parts.reduce((sum, part) => sum + part.width, 0);
+    const tops = new Set(parts.map((part) => Math.round(part.top)));
+    const room = block.closest("td, th, p, div").clientWidth;
+    return tops.size > 1 && wide < room ? [`${name}${number}`] : [];
+  }))"""
+
+
+@pytest.mark.parametrize("view", [kit.GapView, kit.SourceView])
+def test_a_line_of_a_program_goes_to_the_next_line_whole_where_it_fits(
+    offline: Browser, tmp_path: Path, view: Callable[[Run], View]
+):
+    file, page = tmp_path / "view.html", offline.page
+    file.write_text(view(_in_file(make_run(syncs=2), "models/masked_lm_")).page())
+    page.goto(file.as_uri())
+    for width in range(360, 1000, 20):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert (width, page.evaluate(PARTED)) == (width, [])
+
+
 def test_a_long_word_stays_in_its_cell(offline: Browser):
     name = "_amp_foreach_non_finite_check_and_unscale_and_more"
     rows = [[name, name, "1"]]
@@ -313,9 +347,7 @@ def test_a_line_says_of_a_table_that_scrolls_and_of_no_other_that_there_is_more(
 
 
 def test_labels_of_what_holds_the_peak_leave_their_numbers_room(offline: Browser, tmp_path: Path):
-    run = make_run()
-    nodes = tuple(replace(n, site=f"a/very/long/path/of/{n.site}") for n in run.graphs[0].nodes)
-    run = replace(run, graphs=(replace(run.graphs[0], nodes=nodes),))
+    run = _in_file(make_run(), "a/very/long/path/of/")
     (tmp_path / "view.html").write_text(kit.MemoryView(run).page())
     page = offline.page
     for width in (320, 1400):

@@ -43,6 +43,7 @@ __all__ = [
     "tab_stop",
     "table",
     "unbroken",
+    "whole_html",
 ]
 
 INK = "var(--jp-ui-font-color1, #1f2933)"
@@ -197,6 +198,11 @@ def _tags(count: int) -> list[tuple[str, str]]:
 def place_html(place: str, limit: int = 160) -> str:
     """A line of a program; where it does not fit, it goes on after a "/" or before its number."""
     return _ENDS.sub("<wbr>", safe_html(place, limit))
+
+
+def whole_html(words: str) -> str:
+    """Words in a text that go to the next line together, unless they are longer than a line."""
+    return f'<span style="display:inline-block">{words}</span>'
 
 
 def row_attributes(i: int, picked: Selection) -> str:

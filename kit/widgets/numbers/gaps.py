@@ -23,6 +23,7 @@ from kit.widgets.base.tables import (
     sentence,
     swatch,
     table,
+    whole_html,
 )
 from kit.widgets.base.theme import COLORS, FAINT, KEPT
 
@@ -79,7 +80,7 @@ def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[
     if not row.site:
         line = f'<span style="color:{MUTED}">{_SAID.get(row.cause, "")}</span>'
     if awaited:
-        then = ", ".join(place_html(site, 60) for site in awaited)
+        then = ", ".join(whole_html(place_html(site, 60)) for site in awaited)
         line += f'<div style="color:{MUTED};font-size:12px">next to run: {then}</div>'
     return [
         f'<div style="overflow-wrap:anywhere">{swatch(color)}{safe_html(row.cause)}'

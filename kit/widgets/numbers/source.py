@@ -29,6 +29,7 @@ from kit.widgets.base.tables import (
     section,
     sentence,
     tab_stop,
+    whole_html,
 )
 from kit.widgets.base.theme import COLORS, KEPT
 from kit.widgets.numbers.excerpt import code_html, listing
@@ -123,7 +124,8 @@ def _most(rows: Sequence[LineCost]) -> str:
         known = [r for r in rows if r.site and not math.isnan(getattr(r, field))]
         row = max(known, key=lambda r: getattr(r, field), default=rows[0])
         if ms := _ms(getattr(row, field)):
-            said.append(f"<b>{place_html(row.site, 60)}</b> {what}, {ms} ms a step")
+            place = whole_html(f"<b>{place_html(row.site, 60)}</b>")
+            said.append(f"{place} {what}, {ms} ms a step")
     return f'<div style="margin:0 0 6px">{"; ".join(said)}.</div>' if said else ""
 
 

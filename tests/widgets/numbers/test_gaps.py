@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -61,7 +62,7 @@ def test_idle_time_of_several_devices_is_their_mean_and_fits_into_the_step() -> 
 def test_the_lines_that_were_waited_for_are_named() -> None:
     run = make_run(syncs=0)
     assert any(g.before >= 0 and g.cause != "program" for g in idle_gaps(run.timeline))
-    assert "next to run: train.py:" in gaps_html(run)
+    assert re.search(r"next to run: <[^>]*>train\.py:", gaps_html(run))
 
 
 def test_a_kernel_of_a_node_that_the_run_does_not_hold_waits_for_no_line() -> None:
