@@ -165,7 +165,7 @@ def test_a_device_clock_that_is_behind_is_said_and_not_hidden(tmp_path):
     assert not any("clock" in note for note in _skewed(tmp_path, 0.0).timeline.notes)
     late = _skewed(tmp_path, -50.0)
     assert any(
-        "4 of 8 kernels begin before the call that launched them, by up to 46.0 us" in note
+        "4 of 8 kernels begin before the call that launched them, by up to 46 µs" in note
         for note in late.timeline.notes
     )
     assert not late.limited_by().doubt
