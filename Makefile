@@ -117,6 +117,7 @@ $(PY):
 
 $(VENV)/.torch: pyproject.toml $(wildcard requirements/*.txt) | $(PY)
 	@echo "installing $(TORCH) and kit$(if $(EXTRAS), with its $(EXTRAS) extra): a few minutes, once"
+	$(call pinned,pip)
 	$(call pinned,kit $(EXTRAS))
 	$(PIP) install $(PIP_TORCH_ARGS) "$(TORCH)"
 	@touch $@

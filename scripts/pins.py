@@ -19,7 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "requirements"
 # What each list has beyond those before it; "cuda" also takes what torch's wheels for a GPU need.
-EXTRAS = {"kit": (), "cuda": ("cuda",), "test": ("test", "dev"), "site": ("site",)}
+# "pip" is what fetches the others: the pip that comes with Python takes twice the time.
+EXTRAS = {"pip": (), "kit": (), "cuda": ("cuda",), "test": ("test", "dev"), "site": ("site",)}
 OF_A_GPU = re.compile(r"(nvidia|cuda|jax-cuda\d*|triton)(-|$)")
 HEAD = """\
 # Written by scripts/pins.py, for `make`: see "What is installed" in docs/security.md.
@@ -41,7 +42,7 @@ def compiled(extras: list[str], *options: str, given: str = "") -> str:
         bounds, target = folder / "bounds.txt", folder / "list.txt"
         build = folder / "build.in"  # what makes an editable installation
         bounds.write_text(f"{torch[1]}\n", encoding="utf-8")
-        build.write_text("hatchling>=1.26\neditables\n", encoding="utf-8")
+        build.write_text("hatchling>=1.26\neditables\npip\n", encoding="utf-8")
         target.write_text(given, encoding="utf-8")
         command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
         command += ["--only-binary", ":all:", "--no-annotate", "--no-header", *options]
@@ -70,6 +71,7 @@ def main() -> None:
     written = {"torch"}
     for name, extras in EXTRAS.items():
         wanted = {package for package, _ in entries(compiled(list(extras), given=whole))}
+        wanted = wanted & {"pip"} if name == "pip" else wanted
         chosen = [
             (package, lines)
             for package, lines in entries(whole)

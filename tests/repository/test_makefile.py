@@ -138,6 +138,7 @@ def test_make_fetches_by_hash_and_then_nothing_that_the_lists_lack(machine: Path
         return [line.partition(" install ")[2] for line in plan.splitlines() if " -m pip " in line]
 
     assert installs() == [
+        "--no-deps --require-hashes --requirement requirements/pip.txt",
         "--no-deps --require-hashes --requirement requirements/kit.txt",
         ' "torch==2.13.0"',
         "--no-deps --require-hashes --requirement requirements/test.txt",
