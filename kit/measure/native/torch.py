@@ -65,20 +65,12 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         is_rank = ranks_of_job() > 1  # now: the builder may have joined the others
         pace = _pace(clock, partial(watch.begin, cancelled), is_rank=is_rank)
         timed = timed_steps(step, settings, pace, progress=progress, cancelled=cancelled)
-        if not all(isinstance(loss, torch.Tensor) for loss in timed.kept):
-            raise SettingsError(
-                f"the step returned a {type(timed.kept[0]).__name__}, which PyTorch has not "
-                'computed; a step of kit.jax is marked @kit.workload(framework="jax")'
-            )
+        _check_torchs(timed.kept)
         metrics = memory_metrics(allocated, _allocated(device))
         if progress is not None:
             progress("tracing", 0.95)
-        modules = ModuleNames()
-        lines = [Lines(device, modules) for _ in range(2)]  # steps may be of two sorts, by turns
         last = to_trace(step, settings)
-        for look in lines:
-            with look:
-                last()
+        lines = _lines_of(last, device)
         pace.finish()
         ready = ReadyBatches() if is_rank else timed.ready  # else ranks would lead in differently
         lead_in = partial(_lead_in, last, settings.settling, ready)
@@ -101,6 +93,26 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         conditions=watch.conditions(timed.warmup),
         callers=launches.callers,
     )
+
+
+def _check_torchs(losses: Sequence[Any]) -> None:
+    """Refuse a step that something else has computed."""
+    for loss in losses:
+        if not isinstance(loss, torch.Tensor):
+            raise SettingsError(
+                f"the step returned a {type(loss).__name__}, which PyTorch has not "
+                'computed; a step of kit.jax is marked @kit.workload(framework="jax")'
+            )
+
+
+def _lines_of(step: Callable[[], Any], device: str) -> list[Lines]:
+    """The lines of two more steps: they may be of two sorts, by turns."""
+    modules = ModuleNames()
+    lines = [Lines(device, modules) for _ in range(2)]
+    for look in lines:
+        with look:
+            step()
+    return lines
 
 
 def _pace(clock: DeviceClock | None, quiet: Callable[[], object], *, is_rank: bool) -> Pace:
