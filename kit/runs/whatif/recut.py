@@ -55,27 +55,26 @@ def recut(
     own = waits_by_segment(run)
     kept = without_scalers(run, without_wished(own, without), wanted)
     removed = own.keys() - kept.keys()
+    added = wanted.scaling.waits_for_check and not run.settings.scaling.waits_for_check
     graph, segments, sources = run.graphs[0], run.segments, None
-    own_check, check = (s.scaling.waits_for_check for s in (run.settings, wanted))
-    added = check and not own_check
-    is_cut_alike = wanted.bulk_in_force == run.settings.bulk_in_force and (
-        wanted.mode == "lazy"
-    ) == (run.settings.mode == "lazy")
-    if not (
-        is_cut_alike and not removed and not added and wanted.accumulate == run.settings.accumulate
-    ):
+    if _cutting(wanted) != _cutting(run.settings) or removed or added:
         graph, segments, sources, kept = _cut(run, wanted, kept, removed, added, stream, notes)
     device = device_times(run.graphs[0], run.segments, segments, costs, graph, sources)
-    if wanted.step_mode == "replay" and kept:
-        notes.append("a step that reads a value is not replayed but recorded")
     if wanted.step_mode == "speculate":
         notes.append(on_guessing(run, kept))
-    if wanted.step_mode == "replay" and not kept:
+    elif wanted.step_mode == "replay":
         notes.append(
-            "to issue a known segment again costs a hand-over, and for each array what "
+            "a step that reads a value is not replayed but recorded"
+            if kept
+            else "to issue a known segment again costs a hand-over, and for each array what "
             "the worker does for it"
         )
     return shape_of(run, wanted, graph, segments, device, kept)
+
+
+def _cutting(settings: Settings) -> tuple[object, ...]:
+    """All that these settings say of how a step's ops are cut."""
+    return settings.bulk_in_force, settings.mode == "lazy", settings.accumulate
 
 
 def _cut(
