@@ -77,7 +77,7 @@ class Stream:
             if self.phase and phase != self.phase and not self._spans_phases:
                 self._cutter.cut(self, "phase")
                 self._cutter.throttle()
-            elif bulk.size >= bulk.limit and (why := self._is_full(bulk)):
+            elif bulk.size >= bulk.limit and (why := self._why_full(bulk)):
                 self._cutter.cut(self, why)
                 self._cutter.throttle()
             elif phase != self.phase:
@@ -178,7 +178,7 @@ class Stream:
         """One program a step, as pytorch/xla does; a scope asks for segments all the same."""
         return self._policy.is_lazy and self.sizes.origin != "scope"
 
-    def _is_full(self, bulk: Bulk) -> str:
+    def _why_full(self, bulk: Bulk) -> str:
         """Why the bulk must end; empty if it may go on to the next look at its size."""
         if bulk.size >= self.sizes.of(bulk.kind):
             return "size"
@@ -189,7 +189,7 @@ class Stream:
         return ""
 
     def _next_look(self, bulk: Bulk) -> int:
-        """The size at which `_is_full` is asked again."""
+        """The size at which `_why_full` is asked again."""
         if self._policy.is_planning:
             return 0  # at each call
         return min(bulk.size + LOOK_EVERY, self.sizes.of(bulk.kind))
