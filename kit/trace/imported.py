@@ -33,6 +33,7 @@ __all__ = [
     "MAX_SYNCS",
     "NOT_AN_ARRAY",
     "NOT_TRACED",
+    "OF_FUNCTIONS",
     "ONLY_CALLS",
     "STALLED",
     "TOGETHER",
@@ -68,6 +69,7 @@ ONLY_CALLS = (
     "this profile has no event where a buffer is waited for: each call of jax.block_until_ready is "
     "shown as a wait, a call of array.block_until_ready() cannot be seen"
 )
+OF_FUNCTIONS = "a line is the one where its function begins: torch writes no other"  # of stacks
 TOGETHER = "processes in the file"  # of an environment: several, whose work is shown as of one
 NOT_AN_ARRAY = Aval((), "")  # in the place of an argument that is a number, a list or nothing
 

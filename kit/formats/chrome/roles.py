@@ -16,6 +16,7 @@ __all__ = [
     "LAUNCHES",
     "OPS",
     "RUNTIME",
+    "WORK",
     "Role",
     "is_torchs",
     "role_of",
@@ -52,6 +53,8 @@ ATEN_OPS = frozenset({Role.ATEN, Role.READ, Role.COPY})
 LAUNCHES = (Role.LAUNCH, Role.TRANSFER)
 RUNTIME = (Role.FREE, Role.RUNTIME)
 OPS = ATEN_OPS | {Role.CALL, Role.ENGINE, Role.GRADIENT}
+# What a thread of the host does, but for Python and what the program has marked.
+WORK = (*OPS, *LAUNCHES, *RUNTIME, Role.WAIT, Role.INPUT, Role.COMPILE, Role.COLLECTIVE)
 
 
 def role_of(category: str, name: str) -> int:

@@ -1,5 +1,5 @@
 """Which calls of a torch trace wait for the device, and which of their waits are the steps'; and
-which calls of Python wait for something else.
+where Python waits for something else, or computes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.formats.chrome.columns import Columns, Rows
+from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.lanes import Lanes
 from kit.text import format_count
 from kit.trace.active import grouped
 from kit.trace.communication import way_of
 from kit.trace.host import AT_ONCE_NS, idle_in, waits_for_copy
 from kit.trace.imported import Spans, cut_name
-from kit.trace.intervals import Ints, Mask
+from kit.trace.intervals import Ints, Mask, without
 from kit.trace.timeline import SyncPoint
 
 __all__ = [
     "LEAST_NS",
     "Copies",
     "asleep",
+    "computed",
     "frees",
     "joined",
     "of_steps",
@@ -38,6 +40,7 @@ _WAITS = re.compile(
     r"acquire of _thread|get of _queue|poll of select|(read\w*|write|flush) of _io|"
     r"(accept|connect|recv\w*|send\w*) of _?socket))"
 )
+_COMPUTES = re.compile(r"<built-in (function collect>|method \w+ of numpy\.)")
 _MAX_DEVICES = 64  # that one file may have
 _WHOLE_DEVICE = ("cudaDeviceSynchronize", "hipDeviceSynchronize", "cuCtxSynchronize")
 
@@ -202,3 +205,41 @@ def asleep(
     found = [number(cut_name(place(i) or "an unknown line")) for i in waits.tolist()]
     times = columns.start[waits], columns.stop[waits]
     return Spans(columns.thread[waits], "elsewhere", np.array(found, np.int32), *times)
+
+
+def computed(
+    columns: Columns,
+    calls: Rows,
+    others: Rows,
+    frame: NDArray[np.int32],
+    frames: Frames,
+    number: Callable[[str], int],
+) -> Spans:
+    """A span for each long stretch in which a function of the user's ran, and called nothing.
+
+    There Python computes, or waits without a call, as `with lock` does. So do the garbage collector
+    and numpy in a call. It is named after the function.
+
+    Args:
+        calls: events of Python functions on one thread.
+        others: ops and other work of that thread.
+        frame: of each event the Python function around, or -1.
+        number: of a name, that of the timeline.
+    """
+    start, stop = columns.start, columns.stop
+    calls = calls[np.lexsort((-stop[calls], start[calls]))]
+    cells = without(columns.times(calls), columns.times(others))  # cut where any begins or ends
+    cells = cells[cells[:, 1] - cells[:, 0] >= LEAST_NS]
+    inner = calls[np.searchsorted(start[calls], cells[:, 0], "right") - 1]
+    found: list[tuple[int, int, int]] = []
+    for call, (begin, end) in zip(inner.tolist(), cells.tolist(), strict=True):
+        while call >= 0 and stop[call] < end:  # has ended before
+            call = int(frame[call])
+        if call >= 0 and _COMPUTES.match(columns.names[columns.name[call]]):
+            call = int(frame[call])
+        place, is_users = frames.place(int(columns.name[call])) if call >= 0 else ("", False)
+        if is_users:
+            found.append((number(cut_name(place)), begin, end))
+    name, begins, stops = np.array(found, np.int64).reshape(-1, 3).T
+    thread = int(columns.thread[calls[0]]) if len(calls) else 0
+    return Spans(thread, "own", name.astype(np.int32), begins, stops)

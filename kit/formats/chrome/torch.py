@@ -20,11 +20,12 @@ from kit.formats.chrome.columns import Columns, Rows
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.nesting import nest, regions
-from kit.formats.chrome.roles import LAUNCHES, OPS, RUNTIME, Role
+from kit.formats.chrome.roles import LAUNCHES, OPS, RUNTIME, WORK, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.formats.chrome.syncs import (
     Copies,
     asleep,
+    computed,
     frees,
     joined,
     of_steps,
@@ -37,7 +38,15 @@ from kit.text import format_count
 from kit.trace.communication import Collective, Copy, cause_of, copy_of, operation_of
 from kit.trace.devices import CPU_SENDS, TORCH_CPU, beside, is_collective, is_compiled, region_name
 from kit.trace.host import busy_callers, is_update, phases
-from kit.trace.imported import TOGETHER, Imported, MeasuredMemory, Member, Spans, own_name
+from kit.trace.imported import (
+    OF_FUNCTIONS,
+    TOGETHER,
+    Imported,
+    MeasuredMemory,
+    Member,
+    Spans,
+    own_name,
+)
 from kit.trace.intervals import Ints
 from kit.trace.syncs import UNMARKED
 from kit.trace.timeline import SyncPoint, Timeline
@@ -255,8 +264,9 @@ class _Trace:
         yield self._spans(self.of(Role.COMPILE), "compile")
         yield self._after_waits(self._of_steps(self.of(*RUNTIME), "runtime call"))
         calls, frames = self.of(Role.PYTHON), self.nesting.frame
-        calls = calls[self.columns.thread[calls] == self.main]
+        calls, others = (x[self.columns.thread[x] == self.main] for x in (calls, self.of(*WORK)))
         yield asleep(self.columns, calls, lambda i: self.place(int(frames[i]), -1)[0], self.name)
+        yield computed(self.columns, calls, others, frames, self.frames, self.name)
 
     def _of_steps(self, chosen: Rows, said: str) -> Rows:
         """Those on the threads of the steps; a note counts the others, of which one is `said`."""
@@ -369,7 +379,7 @@ class _Trace:
         if not self.is_gpu:
             self.notes.append(_ON_CPU if has_work else _NO_OPS)
         if len(self.of(Role.PYTHON)):
-            self.notes.append("a line is the one where its function begins: torch writes no other")
+            self.notes.append(OF_FUNCTIONS)
         if self.nesting.crossing:
             self.notes.append(
                 f"{format_count(self.nesting.crossing, 'event')} with an end after that of what is "

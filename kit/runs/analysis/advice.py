@@ -230,8 +230,9 @@ def _own(run: Run, seen: _Seen) -> Iterator[Advice]:
     what, where = "ops of torch on CPU tensors", f"on the device (tensors made {there})"
     if is_jaxs:
         what, where = "numpy", "on the device (in the jitted function, with jax.numpy)"
-    if is_native(run):  # there each op of torch's has a name of its own, on CPU tensors, too
-        what = "a library that it calls"
+    is_traces = run.traced_as == "imported"
+    if is_native(run) or is_traces:  # each op of torch's has a name, on CPU tensors, too
+        what = ("a library that it calls", "a wait that is no call: `with lock`")[is_traces]
         where = f"with ops of torch{' on the device' * is_on_gpu(run)}"
     for site, lost, ms in _at_lines(run, seen, OWN, "own"):
         text = (

@@ -24,6 +24,7 @@ from kit.trace import Limit, Timeline, count_devices
 from kit.trace.active import launches, named
 from kit.trace.communication import way_of
 from kit.trace.devices import is_runtimes, is_transfer
+from kit.trace.imported import OF_FUNCTIONS
 from kit.trace.intervals import joined, within, without
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.limits import BUSY, is_filled
@@ -81,6 +82,11 @@ _NOT_LOOKED = (
     "The device waits for the host, between two ops or launches. Whether the host computes there, "
     "in Python, or sleeps or waits for a file or a lock, a trace of torch's tells only if it was "
     "made with_stack=True"
+)
+_OF_SHORT = (
+    "The device waits for the host, between two ops or launches: it runs Python, or is in a "
+    "library. What a function of yours does for 1 ms on end is told apart, as are calls that sleep "
+    "or wait for a file or a lock"
 )
 _LOADS_NS = 1_000_000  # a launch takes 5 to 10 us, and longer while the device is busy
 _HOLDS = 0.2  # cores that other threads take
@@ -213,6 +219,13 @@ _OF_TORCH = {  # the same in a native run of torch, which records nothing
         said="The device waits for Python, and for torch's own work around its ops",
     )
 }
+_OF_STACKS = {  # and in a trace of torch's that has Python's functions
+    "own": replace(
+        LIMIT_ROWS["own"],
+        said="The device waits while a function of the program runs without a call: it computes in "
+        "Python, or waits as `with lock` does",
+    )
+}
 
 
 def verdict(run: Run) -> Verdict | None:
@@ -232,7 +245,9 @@ def verdict(run: Run) -> Verdict | None:
     said = _of_device(run, limit) if limit.what == "device" else row.said
     is_untold = limit.what == "recording" and run.timeline.origin == "imported"
     if limit.what in ("recording", "own"):
-        said = _NOT_LOOKED if is_untold else said + _of_collector(run)
+        has_stacks = OF_FUNCTIONS in run.timeline.notes
+        untold = _OF_SHORT if has_stacks else _NOT_LOOKED
+        said = untold if is_untold else said + _of_collector(run)
     said += _of_threads(run, limit)
     first = _of_first_launches(run) if limit.what == "dispatch" else ""
     said += first
@@ -259,6 +274,7 @@ def verdict(run: Run) -> Verdict | None:
 
 def _row_of(run: Run, limit: Limit) -> LimitRow:
     own = _OF_JIT if is_of_jit(run) else _OF_TORCH if is_native(run) else {}
+    own = _OF_STACKS if run.traced_as == "imported" else own
     return own.get(limit.what, LIMIT_ROWS[limit.what])
 
 

@@ -1,9 +1,10 @@
-"""A host that sleeps between its ops, in traces of torch.profiler with and without stacks."""
+"""A host that sleeps or computes between its ops, in traces with and without stacks."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,29 @@ MS = 1000  # microseconds
 SLEEP = "<built-in function sleep>"
 
 
-def traced(tmp_path: Path, *, with_stack: bool) -> Run:
-    """Three steps with two sleeps of 10 ms each, one in a wait for a lock."""
-    x, lock = torch.ones(8, 8), threading.Lock()
+def sleeps() -> None:
+    """Two of 10 ms, one in a wait for a lock."""
+    lock = threading.Lock()
     lock.acquire()
+    time.sleep(0.01)
+    lock.acquire(timeout=0.01)
+
+
+def computes() -> None:
+    """For 5 ms and longer, in one piece."""
+    for k in range(200_000):
+        k * k
+
+
+def traced(tmp_path: Path, between: Callable[[], None], *, with_stack: bool) -> Run:
+    """Three steps that do this between two ops."""
+    x = torch.ones(8, 8)
     plan = schedule(wait=1, warmup=1, active=3, repeat=1)
     how: Any = {"activities": [ProfilerActivity.CPU], "schedule": plan, "with_stack": with_stack}
     with profile(**how, acc_events=True) as profiler:
         for _ in range(5):
             x.mm(x).relu()
-            time.sleep(0.01)
-            lock.acquire(timeout=0.01)
+            between()
             x.mm(x)
             profiler.step()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
@@ -39,7 +52,7 @@ def traced(tmp_path: Path, *, with_stack: bool) -> Run:
 
 
 def test_with_stacks_a_sleep_is_no_recording_and_has_its_functions_line(tmp_path: Path) -> None:
-    run = traced(tmp_path, with_stack=True)
+    run = traced(tmp_path, sleeps, with_stack=True)
     rows = {row.category: row.total_ms for row in run.breakdown()}
     assert rows["host waits elsewhere"] >= 20
     idle = {(row.cause, row.site) for row in run.idle}
@@ -54,13 +67,66 @@ def test_with_stacks_a_sleep_is_no_recording_and_has_its_functions_line(tmp_path
 
 
 def test_without_stacks_the_verdict_does_not_take_a_sleep_for_python(tmp_path: Path) -> None:
-    run = traced(tmp_path, with_stack=False)
+    run = traced(tmp_path, sleeps, with_stack=False)
     assert run.limited_by().what == "recording"
     said = verdict(run)
     assert said is not None
     assert "waits for Python" not in said.said
     assert "or sleeps" in said.said
     assert said.next_step.startswith("if it computes: ")
+
+
+def test_with_stacks_what_python_computes_has_its_functions_line(tmp_path: Path) -> None:
+    """It was told that a trace shows this only if it was made with stacks, as it had been."""
+    run = traced(tmp_path, computes, with_stack=True)
+    assert run.limited_by().what == "own"
+    said = verdict(run)
+    assert said is not None
+    assert said.advice[0].rule == "own code"
+    assert said.advice[0].site.endswith(f"{Path(__file__).name}:{computes.__code__.co_firstlineno}")
+    assert (
+        "computes on the host between two ops (Python, or a wait that is no" in said.advice[0].text
+    )
+    without = verdict(traced(tmp_path, computes, with_stack=False))
+    assert without is not None
+    assert not without.advice
+    assert without.said.endswith("tells only if it was made with_stack=True")
+
+
+OWN = {"train.py:9"}
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "sites"),
+    [
+        ("python_function", "other.py(3): f", {"other.py:3"}),
+        ("python_function", "torch/a.py(3): f", set()),
+        ("python_function", "<built-in function collect>", OWN),
+        ("python_function", "<built-in method dot of numpy.ndarray object at 0x7f>", OWN),
+        ("python_function", "<built-in function linear>", set()),
+        ("python_function", SLEEP, set()),
+        ("user_annotation", "mine", OWN),
+        ("cpu_op", "aten::mm", set()),
+        ("cpu_op", "enumerate(DataLoader)#_X.__next__", set()),
+    ],
+)
+def test_whose_function_runs_for_long_without_a_call(
+    tmp_path: Path, category: str, name: str, sites: set[str]
+) -> None:
+    """For 5 ms of the function's 6; in the other one ten calls come one after the other."""
+    given = [
+        event("user_annotation", "ProfilerStep#1", 0, 10 * MS),
+        event("cpu_op", "aten::mm", 1 * MS, 1 * MS),
+        event("python_function", "torch/b.py(1): main", 0, 10 * MS),
+        event("python_function", "train.py(9): g", 2 * MS, 6 * MS),
+        *(event("python_function", "a.py(3): f", (2 + k / 10) * MS, 100) for k in range(10)),
+        event(category, name, 3 * MS, 5 * MS),
+        event("cpu_op", "aten::mm", 8 * MS, 2 * MS),
+    ]
+    timeline = opened(tmp_path, given).timeline
+    own = timeline.where(kind="own")
+    assert {timeline.names[i] for i in timeline.name[own]} == sites
+    assert union_ns(timeline.times(own)) == 5 * MS * 1000 * bool(sites)
 
 
 @pytest.mark.parametrize(
