@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from kit.cli.scripts.module import before_exec, own_main, run_in
+from kit.cli.scripts.outputs import Outputs
 from kit.cli.scripts.script import error_text, has_step
 from kit.cli.scripts.watching import WithTorch
 from kit.cli.signals import Enough, Told, as_ctrl_c, leave
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from kit.measure.attached.loop import LoopWatch
-    from kit.runs.run import Run
     from kit.runs.settings import Settings
 
 __all__ = ["run_program"]
@@ -39,14 +39,12 @@ def run_program(
     options: argparse.Namespace,
     settings: Settings,
     named: frozenset[str],
-    keep: Callable[[Run, argparse.Namespace], None],
-    save: Callable[[Run, argparse.Namespace], object],
+    outputs: Outputs,
 ) -> int:
-    """Run the script, then hand what was recorded to `keep`; gives the script's exit status.
+    """Run the script, then keep what was recorded; gives the script's exit status.
 
-    Args:
-        save: called, where that is asked for, as soon as all is recorded: the script may end its
-            process in a way that nothing comes after.
+    It is saved as soon as all is recorded, too: the script may end its process in a way that
+    nothing comes after.
 
     Raises:
         SettingsError: settings that the script could not follow.
@@ -66,9 +64,9 @@ def run_program(
         return watch(steps, skip=skip, name=options.script.name, when_complete=complete)
 
     def complete() -> None:
-        if options.save:
+        if outputs.are_saved:
             with suppressed(KitError, OSError):  # told at the end, which tries again
-                save(watching.run, options)
+                outputs.save(watching.run)
         if options.stop:
             leave(watching.exits, options.script.name)
 
@@ -86,7 +84,7 @@ def run_program(
         # The script has handled the signal, and ended as it wants.
         has_handled = told.number and status != INTERRUPTED and not watching.has_failed
         try:
-            status = _kept(watching, options, status, keep)
+            status = _kept(watching, options, status, outputs)
         except (KitError, OSError) as error:  # as of a terminal that is closed
             if has_handled or not told.number:
                 raise
@@ -131,20 +129,15 @@ def _children() -> Collection[BaseProcess]:
     return started.active_children() if started else ()
 
 
-def _kept(
-    watching: WithTorch,
-    options: argparse.Namespace,
-    status: int,
-    keep: Callable[[Run, argparse.Namespace], None],
-) -> int:
-    """Hand on what was recorded; the exit status."""
+def _kept(watching: WithTorch, options: argparse.Namespace, status: int, outputs: Outputs) -> int:
+    """Keep what was recorded; the exit status."""
     try:
         made = watching.run
     except SettingsError:
         if status != INTERRUPTED:
             complain(_nothing_seen(options, status, watching))
         return status or 1
-    keep(made, options)
+    outputs.keep(made)
     return status
 
 

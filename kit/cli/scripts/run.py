@@ -8,14 +8,13 @@ import os
 import signal
 import sys
 import threading
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.cli.scripts.module import find_module
+from kit.cli.scripts.outputs import Outputs
 from kit.cli.scripts.program import run_program
 from kit.cli.scripts.script import (
     ScriptError,
@@ -25,13 +24,10 @@ from kit.cli.scripts.script import (
     knows_kit,
     load_step,
     load_workload,
-    near,
 )
 from kit.cli.signals import leaving_nothing
-from kit.cli.terminal import INTERRUPTED, complain, say_and_keep, summary_of, written
+from kit.cli.terminal import INTERRUPTED, complain
 from kit.errors import Cancelled, SettingsError
-from kit.files import check_target
-from kit.reports.target import check_report_target
 from kit.text import WHOLE, safe_terminal
 
 if TYPE_CHECKING:
@@ -50,18 +46,10 @@ def run(options: argparse.Namespace) -> int:
     has that measured, in mode "torch": natively, as it is. Any other is run as `python SCRIPT.py`
     would run it, and some of the steps of its optimizer are watched.
     """
-    from kit.measure.attached.capture import of_rank
-
     if options.rank is not None and options.processes is None:
         raise SettingsError("--rank needs --processes: how many there are, on all hosts")
     options.processes = 1 if options.processes is None else options.processes
-    options.folder = os.getcwd()  # the script may go to another one
-    for name, check in (("save", _check_save), ("report", check_report_target)):
-        if given := getattr(options, name):
-            target = Path(options.folder, given)
-            check(of_rank(target))
-            setattr(options, name, target)
-    options.are_of_rank = False
+    outputs = Outputs(options)
     options.module = ""
     if options.is_module:
         options.module, options.script = find_module(str(options.script))
@@ -70,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.workload and not knows_kit(options.script):
         _refuse_many(options, "a script that is watched runs in one process, on one device")
         settings, named = _settings(options.changes)
-        return run_program(options, settings, named, _keep, _save)
+        return run_program(options, settings, named, outputs)
     if options.module:
         raise SettingsError(
             f"{safe_terminal(options.module)} has a step for kit, which is measured in its file: "
@@ -82,29 +70,10 @@ def run(options: argparse.Namespace) -> int:
             f"{name} is for scripts without a step for kit; this one has a builder, or imports "
             "kit: one that opens a kit.Session itself is run by python"
         )
-    return _run_step(options)
+    return _run_step(options, outputs)
 
 
-def _check_save(path: Path) -> None:
-    """Refuse to write a run over a file of another kind, as where the script has a --save, too."""
-    check_target(path)
-    is_there, suffix = path.is_file(), path.suffix.lower()
-    is_ours = _is_saved(path) if is_there else suffix[1:].isdigit() or not suffix  # "lr0.01"
-    if suffix != ".kitrun" and not is_ours:
-        why = "is a file of another kind" if is_there else "has another suffix"
-        raise SettingsError(
-            f"--save keeps kit's run, in a file *.kitrun, and {str(path)!r:.200} {why}. The "
-            "script's own --save stands after --"
-        )
-
-
-def _is_saved(path: Path) -> bool:
-    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-        return "run.json" in archive.namelist()
-    return False
-
-
-def _run_step(options: argparse.Namespace) -> int:
+def _run_step(options: argparse.Namespace, outputs: Outputs) -> int:
     """Measure the step that a script has for kit."""
     _check_early(options.changes)
     try:
@@ -117,7 +86,7 @@ def _run_step(options: argparse.Namespace) -> int:
         if is_plain:
             settings = _for_plain_step(settings, named)
             _refuse_many(options, "several devices need a @kit.workload: `step` has no device")
-        made = _measured(step, settings, is_plain, options)
+        made = _measured(step, settings, is_plain, options, outputs.folder)
     except SettingsError:
         raise
     except Cancelled:
@@ -128,40 +97,8 @@ def _run_step(options: argparse.Namespace) -> int:
             raise
         complain(error_text(shown, options.file, full=options.traceback))
         return 1
-    _keep(made, options)
+    outputs.keep(made)
     return 0
-
-
-def _keep(made: Run, options: argparse.Namespace) -> None:
-    """Print, save and draw a run, as the options say."""
-    made = replace(made, label=options.label or made.label)
-
-    def keep() -> list[str]:
-        told = []
-        _name_files(options)
-        if options.save:
-            made.save(options.save)
-            told.append(f"\nsaved {safe_terminal(near(str(options.save), options.folder), WHOLE)}")
-        if options.report:
-            told.append(written([made], near(str(options.report))))
-        return told
-
-    say_and_keep(lambda: summary_of(made), keep)
-
-
-def _save(made: Run, options: argparse.Namespace) -> None:
-    _name_files(options)
-    replace(made, label=options.label or made.label).save(options.save)
-
-
-def _name_files(options: argparse.Namespace) -> None:
-    """Each rank of a job writes its own: the script itself may have said which this one is."""
-    from kit.measure.attached.capture import of_rank
-
-    for name in ("save", "report"):
-        if not options.are_of_rank and (path := getattr(options, name)):
-            setattr(options, name, of_rank(path))
-    options.are_of_rank = True
 
 
 def _refuse_many(options: argparse.Namespace, why: str) -> None:
@@ -206,7 +143,10 @@ def _for_plain_step(settings: Settings, named: frozenset[str]) -> Settings:
     return settings.replace(mode="torch")
 
 
-def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.Namespace) -> Run:
+def _measured(
+    step: Any, settings: Settings, is_plain: bool, options: argparse.Namespace, folder: str
+) -> Run:
+    """The run of a step; `folder`: in which its processes begin."""
     import kit
     from kit.widgets.base.progress import progress_bar
 
@@ -223,7 +163,7 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
                 Path(options.script).name,
             )
             load = partial(load_workload, options.file, options.workload, options.arguments)
-            with leaving_nothing(), contextlib.chdir(options.folder):
+            with leaving_nothing(), contextlib.chdir(folder):
                 return run_processes(load, settings, team, progress=progress, cancelled=cancelled)
         parallel = {"timeout_s": options.timeout} if options.devices != 1 else {}
 
