@@ -22,6 +22,7 @@ __all__ = [
     "at_work",
     "beside",
     "by_device",
+    "compiles",
     "count_devices",
     "device_of",
     "is_collective",
@@ -144,6 +145,11 @@ def is_transfer(call: str) -> bool:
 def is_compiled(name: str) -> bool:
     """Is it around code of torch.compile's?"""
     return name.startswith(COMPILED)
+
+
+def compiles(name: str) -> bool:
+    """Is it a part of what torch.compile does to compile?"""
+    return name.endswith("(dynamo_timed)")
 
 
 def is_librarys(name: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 __all__ = [
     "AWAY",
     "BESIDE_WORKERS",
+    "BY_TORCH",
     "CATEGORIES",
     "CATEGORY_ROWS",
     "COPY",
@@ -54,6 +55,7 @@ OF_WORKERS, BESIDE_WORKERS = "next batch, of workers", "next batch, beside worke
 COPY = "copy to device"
 # How a span begins in which jax runs a function to see its ops; "f at train.py:3: why" follows.
 TRACE, MADE_ANEW = "trace of ", "the function was made anew"  # why, of one like one before
+BY_TORCH = "torch.compile"  # how a span begins in which that compiles; " at train.py:3" may follow
 WORKERS_BEGIN, WORKERS_END = "workers begin", "workers end"
 RECORDING = "recording"  # of a phase: each phase has a category of its own
 

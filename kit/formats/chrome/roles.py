@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 
 from kit.trace.communication import READS
-from kit.trace.devices import is_free, is_launch, is_runtimes, is_transfer, is_wait, sends_on_host
+from kit.trace.devices import (
+    compiles,
+    is_free,
+    is_launch,
+    is_runtimes,
+    is_transfer,
+    is_wait,
+    sends_on_host,
+)
 from kit.trace.host import ENGINE
 from kit.trace.kinds import KINDS
 
@@ -112,7 +120,7 @@ def _role_of_host(name: str) -> int:
     for start, role in _BY_START:
         if name.startswith(start):
             return role
-    return Role.COMPILE if name.endswith("(dynamo_timed)") else Role.OTHER
+    return Role.COMPILE if compiles(name) else Role.OTHER
 
 
 _BY_START = (

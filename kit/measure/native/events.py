@@ -8,6 +8,7 @@ the end of one is inside "kit finish".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -30,6 +31,7 @@ from kit.trace.devices import (
     CPU_SENDS,
     TORCH_CPU,
     beside,
+    compiles,
     is_collective,
     is_librarys,
     is_runtimes,
@@ -40,7 +42,7 @@ from kit.trace.devices import (
 )
 from kit.trace.host import AT_ONCE_NS, ENGINE, is_update, phases, waits_for_copy
 from kit.trace.intervals import Ints, elapsed, joined
-from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS
+from kit.trace.kinds import BESIDE_WORKERS, BY_TORCH, OF_WORKERS
 
 __all__ = [
     "FINISH",
@@ -99,6 +101,7 @@ def timeline_of(
     spans = [_span(_MAIN, e.name.removeprefix("kit "), "step", e) for e in steps]
     spans += [Span(_MAIN, name, "record", *ends) for name, *ends in _phases(host, steps)]
     spans += [_span(_MAIN, name, "input", e) for name, e in _batches(host, looks or ())]
+    spans += _compiles(host, steps, looks or ())
     notes = [*notes]
     syncs: list[SyncPoint] = []
     if device == "cpu":
@@ -247,6 +250,20 @@ def _batches(host: Iterable[Any], looks: Sequence[Look]) -> Iterator[tuple[str, 
 
 def _is_part_of_batch(event: Any) -> bool:
     return any(_is_input(a) and _batch(a) == _batch(event) for a in ancestors(event))
+
+
+def _compiles(host: Iterable[Any], steps: Sequence[Any], looks: Sequence[Look]) -> Iterator[Span]:
+    """When torch.compile compiles on the steps' thread, each span with the line that has it do so.
+
+    What it does there is its own, and no code of the program's.
+    """
+    for e in host:
+        is_part = any(compiles(a.name) for a in ancestors(e))
+        if compiles(e.name) and not is_part and e.thread == steps[0].thread:
+            start, stop = _ends(e)
+            sites = Counter(x.site for x in looks if start <= x.at_ns < stop and x.site[0])
+            at = f" at {format_site(sites.most_common(1)[0][0])}" if sites else ""
+            yield Span(_MAIN, f"{BY_TORCH}{at}", "compile", start, stop)
 
 
 def _is_busy(waits: Sequence[tuple[int, int]], looks: Sequence[Look]) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from kit.runs.analysis.cures import (
     SYNC_CURES,
     Advice,
+    compile_cures,
     copies_cure,
     has_workers,
     if_copied,
@@ -129,6 +130,8 @@ class _Seen:
         rest = self.together_ms(*(name for name in HOST_WORK if name not in spares))
         if spares == ("input",) and not self._run.settings.prefetch and self._run.devices == 1:
             rest = self.together_ms(*HOST_WORK) - self.together_ms("input")  # and its sleeps
+        if "compile" in spares:  # in native steps, whose phases go on meanwhile
+            rest = self.together_ms(*HOST_WORK, "compile") - self.together_ms("compile")
         if "input" in spares and self.copies_only:
             rest -= recorded_before_copies(self._run)
         return max(rest, self.together_ms("device busy"))
@@ -423,6 +426,12 @@ ADVICE_RULES = (
     AdviceRule(("own code",), _own, ("own",), ("own code",)),
     AdviceRule(("compile",), _compiles, ("compile",), is_rare=True),
     AdviceRule(("tracing",), _traces, ("compile",)),
+    AdviceRule(
+        ("torch.compile",),
+        lambda run, seen: compile_cures(run, SHARE * seen.step_ms),
+        ("compile",),
+        ("compile",),
+    ),
     AdviceRule(("recording",), _recording, ("recording",), _RECORDING),
     AdviceRule(("reduction",), _reduction, ("reduction",)),
     AdviceRule(("cores",), _cores, ("recording", "dispatch")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from kit.text import format_ms, format_percent
 from kit.trace import SyncRow, union_ns
 from kit.trace.devices import is_runtimes
 from kit.trace.intervals import common
-from kit.trace.kinds import BESIDE_WORKERS, COPY, OF_WORKERS, WORKERS_BEGIN, WORKERS_END
+from kit.trace.kinds import BESIDE_WORKERS, BY_TORCH, COPY, OF_WORKERS, WORKERS_BEGIN, WORKERS_END
 from kit.trace.syncs import READ_OR_READY
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Advice",
     "SyncCure",
     "change_text",
+    "compile_cures",
     "copies_cure",
     "has_workers",
     "if_copied",
@@ -221,6 +222,23 @@ def loader_cure(run: Run, ms: float, asleep: str) -> Advice:
             f"cheaper.{pinned}"
         )
     return Advice("input", f"{text}{if_copied(run)}")
+
+
+def compile_cures(run: Run, least_ms: float) -> Iterator[Advice]:
+    """What a native step is told in which torch.compile compiles for at least so long."""
+    t = run.timeline
+    for name in t.names:
+        ms = union_ns(t.intervals(kind="compile", name=name)) / max(t.steps, 1) / 1e6
+        if not name.startswith(BY_TORCH) or ms < least_ms:
+            continue
+        site = name.removeprefix(BY_TORCH).removeprefix(" at ")
+        text = (
+            f"torch.compile compiles{f' at {site}' * bool(site)}, {in_a_step(run, ms)}. A training "
+            "pays that once where it is only the first steps: raise the warm-up. Else call "
+            "torch.compile once, before the steps, and keep shapes and Python's numbers as they "
+            "are, or say dynamic=True (TORCH_LOGS=recompiles in the environment says what differs)."
+        )
+        yield Advice("torch.compile", text, site, ms)
 
 
 def has_workers(run: Run) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 import kit
 from kit.runs.analysis.advice import advise
+from kit.runs.analysis.verdict import verdict
 from kit.trace.limits import limited_by
 from tests.measure.native.test_blocked import line_of, share, watched
 
@@ -58,6 +59,27 @@ def test_a_loop_that_computes_without_torch_says_at_which_line(compute: Callable
     line = int(advice.site.rpartition(":")[2])
     shown = {s.first + i: text for s in run.sources for i, text in enumerate(s.lines)}
     assert OWN[compute] in shown[line]
+
+
+def compiles_anew() -> None:
+    torch.compiler.reset()
+    torch.compile(torch.nn.Tanh(), backend="eager")(torch.ones(4))
+
+
+@pytest.mark.alone
+def test_a_loop_that_compiles_in_each_step_says_at_which_line() -> None:
+    """It was own code of the line, to be done with ops of torch."""
+    run = watched(compiles_anew)
+    assert limited_by(run.timeline).what == "compile"
+    advice = run.advice()[0]
+    assert advice.rule == "torch.compile"
+    line = line_of('torch.compile(torch.nn.Tanh(), backend="eager")(torch.ones(4))', __file__)
+    assert advice.site == line
+    assert f"torch.compile compiles at {line}, " in advice.text
+    assert 0.2 * min(run.step_ms, run.traced_ms) < advice.ms < run.step_ms
+    verdict_on = verdict(run)
+    assert verdict_on is not None
+    assert not verdict_on.next_step or verdict_on.limit.doubt
 
 
 @pytest.mark.alone
