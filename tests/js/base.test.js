@@ -4,6 +4,7 @@ import test from "node:test";
 
 import {DarkTwins, inkOn, tint} from "../../kit/widgets/base/js/colors.js";
 import {keepKeys} from "../../kit/widgets/base/js/keys.js";
+import {columnsIn} from "../../kit/widgets/base/js/legends.js";
 import {cut} from "../../kit/widgets/memory/js/labels.js";
 import {formatAt, formatBytes, formatNs, formatPercent, plural} from "../../kit/widgets/base/js/format.js";
 
@@ -13,6 +14,14 @@ test("a label is cut where its room ends, and not before", () => {
   assert.equal(cut("2 × optimizer state", 70, wide), "2 × optim…");
   assert.equal(cut("2 × optimizer state", 28, wide), "2 ×…");
   assert.equal(cut("2 × optimizer state", -5, wide), "…");
+});
+
+test("a legend has as many columns as there is room for its widest keys, and two at least", () => {
+  const wide = [50, 90, 50, 90, 70];
+  assert.equal(columnsIn(wide, 398), 5); // with 12 pixels between them
+  assert.equal(columnsIn(wide, 397), 4);
+  assert.equal(columnsIn(wide, 253), 2); // three are 90, 90 and 50 wide
+  assert.equal(columnsIn(wide, 10), 2);
 });
 
 test("times and sizes have three digits and the unit that reads best", () => {

@@ -183,9 +183,9 @@ def page_js() -> str:
     It does its work once in a page, however often it runs. `window.kitPage` is what it offers:
     `isDark()`, `twin(color)`, the colour as the page's theme wants it, `paint(figure, index)`, and
     `watch(views)`, which keeps a figure's canvases as wide as it is, and lets a swipe over it
-    scroll the page; `sendNoEchoes(document)`: a figure then tells the kernel only what was done in
-    the page. The window gets a "kit-theme" event when the theme changes, also for print: who draws
-    then draws at once.
+    scroll the page; `fitLegends(figure)`; `sendNoEchoes(document)`: a figure then tells the kernel
+    only what was done in the page. The window gets a "kit-theme" event when the theme changes, also
+    for print: who draws then draws at once.
     """
     colors = {
         "twins": {**DARK, "ink": INK, "muted": MUTED},
@@ -203,12 +203,11 @@ def add_note(plot: Plot, text: str = "") -> None:
 
 
 def add_legend(
-    plot: Any, colors: Mapping[str, str], *, columns: int, lines: Mapping[str, str] | None = None
+    plot: Any, colors: Mapping[str, str], lines: Mapping[str, str] | None = None
 ) -> None:
     """Give a figure a legend below it: words and their colours.
 
     Args:
-        columns: as many as fit beside each other on a phone.
         lines: words and colours of vertical lines, which come first.
     """
     out = {"line_width": 2.5, "x0": -9, "x1": -9, "y0": -9, "y1": -8}  # of what the axes show
@@ -218,9 +217,14 @@ def add_legend(
         for x, color in colors.items()
     ]
     items = [LegendItem(label=label, renderers=[key]) for label, key in keys]
-    plot.add_layout(
-        Legend(items=items, orientation="horizontal", location="left", ncols=columns), "below"
+    legend = Legend(
+        items=items,
+        name="keys",
+        orientation="horizontal",
+        location="left",
+        ncols=2,  # until it is drawn
     )
+    plot.add_layout(legend, "below")
 
 
 def style_figure(plot: Plot) -> Plot:
@@ -228,7 +232,7 @@ def style_figure(plot: Plot) -> Plot:
     code = (
         f"{page_js()}\nconst {{index}} = cb_context;"
         "window.kitPage.paint(figure, index); window.kitPage.watch(index.find(figure));"
-        "window.kitPage.sendNoEchoes(figure.document);"
+        "window.kitPage.sendNoEchoes(figure.document); window.kitPage.fitLegends(figure);"
     )
     plot.js_on_change("inner_width", CustomJS(args={"figure": plot}, code=code))
     plot.background_fill_color = BACKGROUND

@@ -43,7 +43,8 @@ _HEIGHTS = {"host": 1.0, "device": 1.0, "its steps": 0.7}
 _ROW_PX, _DENSE_PX, _DENSE_FROM = 17, 14, 7
 _MAX_LINE = 42  # letters of a line that fit on a phone
 _NOTE_PX = 14  # a line of it
-_FRAME_PX = 132  # title, note, axis and legend
+_FRAME_PX = 70  # title, note and axis
+_KEYS_PX = 25  # a row of the legend, which has two columns until it is drawn
 _STEP, _DEVICE_STEP = KINDS.index("step"), KINDS.index("device step")
 Columns = dict[str, Any]
 
@@ -111,17 +112,19 @@ def comparison_columns(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> Co
         ticks += [(r.top + r.bottom) / 2 for r in lanes]
         labels += [r.label for r in lanes]
         y = end + _SPACE
-    kinds = set(columns["bars"]["color"])
+    colors = set(columns["bars"]["color"])
+    kinds = [k for k, color in COLORS.items() if color in colors]
     note = _note(runs, windows, columns)
     return {
         **columns,
         "axis": {"ticks": ticks, "labels": labels, "end": y - _SPACE + _GAP, "x_end": x_end},
-        "kinds": [k for k, color in COLORS.items() if color in kinds],
+        "kinds": kinds,
         "title": _title(runs),
         "note": note,
         "height": int(y * (_ROW_PX if len(runs) < _DENSE_FROM else _DENSE_PX))
         + _FRAME_PX
-        + _NOTE_PX * note.count("\n"),
+        + _NOTE_PX * note.count("\n")
+        + _KEYS_PX * -(-len(kinds) // 2),
     }
 
 

@@ -186,7 +186,7 @@ def comparison_figure(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> fig
     plot.yaxis[0].major_label_overrides = dict(zip(axis["ticks"], axis["labels"], strict=True))
     source = {name: ColumnDataSource(columns[name]) for name in SOURCES}
     bars, marks = _draw(plot, source)
-    add_legend(plot, {LABELS[kind]: COLORS[kind] for kind in columns["kinds"]}, columns=3)
+    add_legend(plot, {LABELS[kind]: COLORS[kind] for kind in columns["kinds"]})
     style_figure(plot)
     plot.ygrid.grid_line_color = None
     plot.yaxis[0].major_label_text_color = INK

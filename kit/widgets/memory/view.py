@@ -138,7 +138,7 @@ def _area_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
     plot.text(x="x", y="y", text="text", text_align="center", source=sources["message"],
               text_font=value(FONT), text_font_size="13px", text_color=MUTED)  # fmt: skip
     phases = {name: COLORS[name] for name in ("forward", "backward", "update")}
-    add_legend(plot, {**HOLDS, **phases}, columns=2)
+    add_legend(plot, {**HOLDS, **phases})
     tap = TapTool(renderers=[whole])
     card = hover_card("@op", _AREA_CARD, swatch="@color")
     plot.add_tools(tap, HoverTool(renderers=[whole], tooltips=card, point_policy="follow_mouse"))

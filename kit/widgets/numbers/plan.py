@@ -213,7 +213,7 @@ def _model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSour
     keys = {"pale: a view, does not count": tint(CYCLE[0], 0.65)}
     keys |= {phase: COLORS[phase] for phase in ("forward", "backward", "update")}
     ends = {"a segment ends": INK, "forced by the program": COLORS["wait"]}
-    add_legend(plot, keys, columns=2, lines=ends)
+    add_legend(plot, keys, ends)
     plot.add_tools(HoverTool(renderers=[cells], tooltips=hover_card("@op", _CARD, swatch="@color"),
                              point_policy="follow_mouse"))  # fmt: skip
     style_figure(plot)
