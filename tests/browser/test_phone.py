@@ -22,7 +22,7 @@ from tests.factories import make_run, native_run
 
 pytestmark = pytest.mark.browser
 
-WIDTH = 420
+WIDTH = 390
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 # Of each cell whether what stands in it is wider than the cell, so that it lies over the next one.
 CROWDED = """() => [...document.querySelectorAll("th, td")]
@@ -245,6 +245,9 @@ ODD: dict[str, Callable[[], View]] = {
     "a slow run": lambda: kit.compare([make_run(kernels=20_000), make_run()]).view(),
     "a day of idle time": lambda: kit.GapView(_a_day_apart()),
     "counted memory": lambda: kit.MemoryView(_counted()),
+    "no memory": lambda: kit.MemoryView(native_run()),
+    "no graph": lambda: kit.GraphView(native_run()),
+    "long names of lines": lambda: kit.SourceView(make_run(hostile=True)),
 }
 
 

@@ -245,7 +245,7 @@ def _why_empty(run: Run | None) -> str:
     if run is None:
         return "no run yet"
     if run.settings.mode == "torch":
-        return "native torch runs op by op: there is no graph to draw"
+        return "native torch runs op by op:\nthere is no graph to draw"
     return "this run has no graph"
 
 

@@ -33,12 +33,13 @@ MAX_BARS = 1200  # of the area; more ops than that share one
 _MAX_HOLDERS = 10
 _MAX_LINE = 60  # letters of a note's line that fit on a phone
 _MAX_PEAK = 44  # letters at the peak, that a phone has room for
-NO_GRAPH = "memory is modelled from the recorded graph, and this run has none (mode torch)"
-MEASURED_ONLY = "nothing is modelled: this run has no recorded graph. What was measured is above"
+# In the middle of a figure, also of one on a phone.
+NO_GRAPH = "memory is modelled from the recorded\ngraph, and this run has none"
+MEASURED_ONLY = "nothing is modelled: this run has no\nrecorded graph. What was measured is above"
 # What holds memory -> its colour, from the bottom of the area to its top. Not the phases' hues.
 HOLDS = {
     "variables": HELD,
-    "kept for another segment, or after the step": tint(COLORS["kernel"], 0.38),
+    "kept for another segment or step": tint(COLORS["kernel"], 0.38),
     "temporary": "#b07fd0",
 }
 _VARIABLE, _KEPT, _TEMPORARY = HOLDS

@@ -126,7 +126,8 @@ def _most(rows: Sequence[LineCost]) -> str:
         if ms := _ms(getattr(row, field)):
             place = whole_html(f"<b>{place_html(row.site, 60)}</b>")
             said.append(f"{place} {what}, {ms} ms a step")
-    return f'<div style="margin:0 0 6px">{"; ".join(said)}.</div>' if said else ""
+    style = "margin:0 0 6px;overflow-wrap:anywhere"
+    return f'<div style="{style}">{"; ".join(said)}.</div>' if said else ""
 
 
 def _table(run: Run, rows: Sequence[LineCost]) -> str:

@@ -41,7 +41,7 @@ def breakdown_html(run: Run) -> str:
         color = COLORS.get(_COLOR_OF.get(r.category, ""), FAINT)
         cells.append(
             [
-                f'<span style="white-space:nowrap">{swatch(color)}{safe_html(r.category)}</span>',
+                f"{swatch(color)}{safe_html(r.category)}",
                 format_number(r.total_ms),
                 format_number(r.exposed_ms),
                 format_share(r.share) + bar_html(r.share / most, color),

@@ -244,7 +244,7 @@ def test_a_run_without_a_graph_says_why():
     run = make_run()
     native = replace(run, graphs=(), settings=run.settings.replace(mode="torch"))
     assert graph_payload(native)["message"] == (
-        "native torch runs op by op: there is no graph to draw"
+        "native torch runs op by op:\nthere is no graph to draw"
     )
     assert graph_payload(empty_run())["message"] == "this run has no graph"
     assert graph_payload(None)["message"] == "no run yet"
