@@ -1,4 +1,4 @@
-"""`torch.Generator("kit")`: an error that says how random numbers are drawn on device kit."""
+"""`torch.Generator("kit")`, which torch makes only of devices that C++ has registered."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from typing import Any
 
 import torch
 
-from kit.torch.ops.random import OWN_NUMBERS
+from kit.torch.ops.random import KitGenerator
 
 __all__ = ["name_random_numbers"]
 
 
 def name_random_numbers() -> None:
-    """Make `torch.Generator("kit")` say so; torch's own words are of C++ hooks to register.
-
-    The class is replaced by a subclass that makes torch's own objects: only C++ could say it there.
-    """
+    """Replace `torch.Generator` by a subclass that makes torch's own, but where kit is named."""
     plain: Any = torch.Generator
     kind: Any = type(plain)
 
@@ -24,7 +21,7 @@ def name_random_numbers() -> None:
             return kind.__call__(cls, *args, **kwargs)
         device = kwargs.get("device", args[0] if args else None)
         if isinstance(device, str | torch.device) and torch.device(device).type == "kit":
-            raise RuntimeError(f"torch.Generator({str(device)!r}): {OWN_NUMBERS}")
+            return KitGenerator()
         return plain(*args, **kwargs)
 
     def has(cls: Any, item: Any) -> bool:

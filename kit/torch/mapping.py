@@ -62,10 +62,10 @@ def named_devices() -> Iterator[DeviceNames]:
     `x.device` of a tensor there, which names no device. A module goes to one place, whole.
 
     `torch.load`, `torch.compile`, `torch.set_default_device`, `with torch.device(...)`,
-    `nn.Module.to`, autocast and GradScaler are no functions that a mode sees: they are replaced
-    inside the block. What is compiled there runs as it is written: torch would trace this mode with
-    it, and device kit, which compiles by itself, gains nothing. A warning that torch gives of a
-    call that the mode has seen would name the mode's line: it names the program's.
+    `torch.Generator`, `nn.Module.to`, autocast and GradScaler are no functions that a mode sees:
+    they are replaced inside the block. What is compiled there runs as it is written: torch would
+    trace this mode with it, and device kit, which compiles by itself, gains nothing. A warning that
+    torch gives of a call that the mode has seen would name the mode's line: it names the program's.
     """
     with ExitStack() as undo:
         names = undo.enter_context(DeviceNames())
@@ -76,6 +76,7 @@ def named_devices() -> Iterator[DeviceNames]:
             (torch, "compile", functools.partial(names.compiling, undo)),
             (torch, "set_default_device", names.defaulting),
             (nn.Module, "to", names.moving),
+            (type(torch.Generator), "__call__", names.drawing),
             (_DeviceBlock, "__init__", names.entering),
         ):
             undo.callback(setattr, owner, name, getattr(owner, name))
@@ -121,7 +122,7 @@ class DeviceNames(TorchFunctionMode):
         ]
         said = (
             f"device kit stood in for {', '.join(parts)}. Not mapped: torch.cuda's functions, such "
-            "as is_available, and the device of a Generator"
+            "as is_available"
         )
         if self._has_loaded_to_cpu:
             said += (
@@ -203,6 +204,21 @@ class DeviceNames(TorchFunctionMode):
             set_default(self._mapped(device))
 
         return set_default_device
+
+    def drawing(self, make: Any) -> Any:
+        """The function that stands in for this one, which makes generators; "cpu" stays."""
+
+        def placed(argument: Any) -> Any:
+            is_device = isinstance(argument, str | torch.device)
+            is_on_cpu = is_device and torch.device(argument).type == "cpu"
+            return argument if is_on_cpu else self._mapped(argument)
+
+        @functools.wraps(make)
+        def made(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            named = {name: placed(value) for name, value in kwargs.items()}
+            return make(kind, *map(placed, args), **named)
+
+        return made
 
     def entering(self, make: Any) -> Any:
         """The function that stands in for this one, which `with torch.device(...)` calls."""

@@ -1,11 +1,13 @@
 """Random ops: each draw is one recorded op whose key, like its parameters, is an input.
 
 So the numbers change from step to step without a recompile, and the same seed gives the same ones.
+A generator of device kit gives a key to each draw: its state is that of one of the CPU's.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -19,20 +21,47 @@ from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
 
-__all__ = ["KEY", "OWN_NUMBERS", "RANDOM", "random_key"]
+__all__ = ["KEY", "RANDOM", "KitGenerator", "random_key"]
 
-OWN_NUMBERS = (
-    "device kit draws from one stream of its session: leave generator= out, and seed by "
-    "torch.manual_seed. For numbers of their own, draw on the CPU: "
-    "torch.randn(size, generator=torch.Generator().manual_seed(0)).to('kit')"
-)
-_GENERATOR = torch.Generator  # before a session makes it say what is above, and slower to ask
+_GENERATOR = torch.Generator  # before a session replaces it
 KEY = {"seed": Scalar("float64"), "call": Scalar("float64")}
 
 
-def random_key(session: Session) -> list[float]:
+class KitGenerator(_GENERATOR):
+    """`torch.Generator("kit")`: torch's own of the CPU, which gives a key to each draw."""
+
+    _made: ClassVar[WeakValueDictionary[int, KitGenerator]] = WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self._made[self._cdata] = self  # type: ignore[attr-defined]
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Device kit, of whichever session draws."""
+        return torch.device("kit:0")
+
+    def clone_state(self) -> KitGenerator:
+        """Another one, which gives the same numbers from here on."""
+        clone = KitGenerator()
+        clone.set_state(self.get_state())
+        return clone
+
+    def __reduce__(self) -> Any:
+        make, _, state = super().__reduce__()
+        return make, ("kit",), state
+
+    @classmethod
+    def is_made(cls, generator: torch.Generator) -> bool:
+        """Is this one? A call of torch's gives another object for the same generator."""
+        return generator._cdata in cls._made  # type: ignore[attr-defined]
+
+
+def random_key(session: Session, generator: torch.Generator | None = None) -> list[float]:
     """The numbers for `KEY`, others for each draw."""
-    return [float(session.draws.seed), session.draws.next()]
+    if generator is None:
+        return [float(session.draws.seed), session.draws.next()]
+    both: list[float] = torch.randint(2**32, (2,), generator=generator, device="cpu").tolist()
+    return both
 
 
 def _random(name: str, *parameters: tuple[str, Any]) -> Special:
@@ -40,33 +69,44 @@ def _random(name: str, *parameters: tuple[str, Any]) -> Special:
 
     def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         target: KitTensor = args[0]
-        _no_generator(func, args, kwargs)
+        generator = _generator(func, args, kwargs)
         check_writable(str(func), [target])
         check_draw(func, target.dtype, args[1:])
         named = dict(zip([p for p, _ in parameters], args[1:], strict=False))
         values = {p: named.get(p, kwargs.get(p, default)) for p, default in parameters}
-        target.ref.write(tape, random_value(tape, name, target.spec, values))
+        target.ref.write(tape, random_value(tape, name, target.spec, values, generator))
         return target
 
     return special
 
 
-def _no_generator(func: Any, args: Any, kwargs: Any) -> None:
-    if kwargs.get("generator") is not None or any(isinstance(a, _GENERATOR) for a in args):
+def _generator(func: Any, args: Any, kwargs: Any) -> torch.Generator | None:
+    """The generator of the program's that a call names."""
+    found = [x for x in (kwargs.get("generator"), *args) if isinstance(x, _GENERATOR)]
+    if not found:
+        return None
+    if not KitGenerator.is_made(found[0]):
         raise RuntimeError(
-            f"{func}: Expected a 'kit' device type for generator but found 'cpu'; {OWN_NUMBERS}"
+            f"{func}: Expected a 'kit' device type for generator but found 'cpu': draw with "
+            "torch.Generator('kit'), or on the CPU: torch.randn(size, generator=g).to('kit')"
         )
+    return found[0]
 
 
 def random_value(
-    tape: Tape, name: str, spec: Spec, numbers: dict[str, float], **constants: Any
+    tape: Tape,
+    name: str,
+    spec: Spec,
+    numbers: dict[str, float],
+    generator: torch.Generator | None = None,
+    **constants: Any,
 ) -> Any:
     """A value drawn by rule `name`; `numbers` are its parameters, `constants` too."""
     session = tape.session
     static = {"size": spec.shape, "dtype": spec.aval.dtype, **constants}
     dtype = "float64" if spec.dtype is torch.float64 else "float32"
     holes = {**{k: Scalar(dtype) for k in numbers}, **KEY}
-    lifted = [*map(float, numbers.values()), *random_key(session)]
+    lifted = [*map(float, numbers.values()), *random_key(session, generator)]
     op = session.intern(name, ((), {**holes, **static}), (), (spec.aval,), len(lifted))
     return tape.record(op, [], lifted)[0]
 
@@ -87,15 +127,16 @@ def _dropout(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _bernoulli(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     target: KitTensor = args[0]
-    _no_generator(func, args, kwargs)
+    generator = _generator(func, args, kwargs)
+    if str(func) == "aten.bernoulli.p":
+        return torch.empty_like(target).bernoulli_(args[1], generator=generator)
     if str(func) == "aten.bernoulli.default":
         outputs = [tape.spec_like(target.spec)]
-        key = random_key(tape.session)
+        key = random_key(tape.session, generator)
         return recorded(tape, "kit.bernoulli", ((HOLE,), KEY), [target], key, outputs)[0]
     uniform = tape.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
-    draw = wrap(
-        tape, random_value(tape, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform
-    )
+    ends = {"low": 0.0, "high": 1.0}
+    draw = wrap(tape, random_value(tape, "kit.uniform", uniform, ends, generator), uniform)
     p = args[1] if len(args) > 1 and not isinstance(args[1], _GENERATOR) else kwargs.get("p", 0.5)
     if isinstance(p, float | int):
         check_draw(func, target.dtype, (p,))
@@ -107,12 +148,12 @@ def _like(name: str, **numbers: float) -> Special:
     """`randn_like` and its kin."""
 
     def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-        _no_generator(func, args, kwargs)
         if (made := made_elsewhere(func, args, kwargs)) is not None:
             return made
+        generator = _generator(func, args, kwargs)
         spec = _spec_like(tape, args[0], kwargs)
         check_draw(func, spec.dtype)
-        return wrap(tape, random_value(tape, name, spec, numbers), spec)
+        return wrap(tape, random_value(tape, name, spec, numbers, generator), spec)
 
     return special
 
@@ -122,24 +163,29 @@ def _spec_like(tape: Tape, tensor: KitTensor, kwargs: Any) -> Spec:
     return tape.spec_like(tensor.spec, kwargs.get("dtype"), layout)
 
 
+_RANDINT_LIKE = {2: torch.ops.aten.randint_like.default, 3: torch.ops.aten.randint_like.low_dtype}
+
+
 def _randint_like(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if (made := made_elsewhere(func, args, kwargs)) is not None:
         return made
+    generator = _generator(func, args, kwargs)
     low, high = (0, args[1]) if len(args) == 2 else args[1:3]
     spec = _spec_like(tape, args[0], kwargs)
-    check_draw(func, spec.dtype, args[1:])
-    return wrap(tape, random_value(tape, "kit.randint", spec, {}, low=low, high=high), spec)
+    check_draw(_RANDINT_LIKE[len(args)], spec.dtype, args[1:])
+    value = random_value(tape, "kit.randint", spec, {}, generator, low=low, high=high)
+    return wrap(tape, value, spec)
 
 
 def _random_integers(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """`x.random_()`, `x.random_(to)`, `x.random_(low, to)`."""
-    _no_generator(func, args, kwargs)
+    generator = _generator(func, args, kwargs)
     target: KitTensor = args[0]
     check_writable(str(func), [target])
     check_draw(func, target.dtype, args[1:])
     low, high = {1: (0, None), 2: (0, args[-1])}.get(len(args), args[1:3])
     high = _count(target.dtype) if high is None else high
-    value = random_value(tape, "kit.randint", target.spec, {}, low=low, high=high)
+    value = random_value(tape, "kit.randint", target.spec, {}, generator, low=low, high=high)
     target.ref.write(tape, value)
     return target
 
@@ -152,7 +198,7 @@ def _count(dtype: torch.dtype) -> int:
 
 
 def _multinomial(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    _no_generator(func, args, kwargs)
+    generator = _generator(func, args, kwargs)
     weights, count = args[0], args[1]
     replacement = args[2] if len(args) > 2 else kwargs.get("replacement", False)
     most = weights.shape[-1] if weights.dim() in (1, 2) and weights.is_floating_point() else 0
@@ -161,7 +207,7 @@ def _multinomial(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
             func(torch.ones(weights.shape, dtype=weights.dtype, device="cpu"), count, replacement)
     spec = tape.spec_of(torch.empty((*weights.shape[:-1], count), dtype=torch.int64, device="meta"))
     template = ((HOLE,), {"count": count, "replacement": replacement, **KEY})
-    key = random_key(tape.session)
+    key = random_key(tape.session, generator)
     return recorded(tape, "kit.multinomial", template, [weights], key, [spec])[0]
 
 
@@ -171,7 +217,8 @@ def _rrelu(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     given = list(args[2:5])
     low, high, training = given + [0.125, 1 / 3, False][len(given) :]
     if training:
-        slopes = torch.where(x <= 0, torch.rand_like(x) * (high - low) + low, 1.0)
+        drawn = torch.empty_like(x).uniform_(low, high, generator=_generator(func, args, kwargs))
+        slopes = torch.where(x <= 0, drawn, 1.0)
         noise.copy_(slopes)
         out = x * slopes
     else:
@@ -199,14 +246,20 @@ RANDOM: dict[str, Special] = {
     "aten.random_.default": _random_integers,
     "aten.random_.to": _random_integers,
     "aten.random_.from": _random_integers,
-    "aten.rand_like.default": _like("kit.uniform", low=0.0, high=1.0),
-    "aten.randn_like.default": _like("kit.normal", mean=0.0, std=1.0),
+    "aten.rand_like.default": (_rand_like := _like("kit.uniform", low=0.0, high=1.0)),
+    "aten.rand_like.generator": _rand_like,
+    "aten.randn_like.default": (_randn_like := _like("kit.normal", mean=0.0, std=1.0)),
+    "aten.randn_like.generator": _randn_like,
     "aten.randint_like.default": _randint_like,
+    "aten.randint_like.generator": _randint_like,
     "aten.randint_like.low_dtype": _randint_like,
+    "aten.randint_like.low_generator_dtype": _randint_like,
     "aten.multinomial.default": _multinomial,
     "aten.rrelu_with_noise.default": _rrelu,
     "aten.rrelu_with_noise_.default": _rrelu,
     "aten.bernoulli_.float": _bernoulli,
+    "aten.bernoulli_.Tensor": _bernoulli,
     "aten.bernoulli.default": _bernoulli,
+    "aten.bernoulli.p": _bernoulli,
     "aten.native_dropout.default": _dropout,
 }
