@@ -19,7 +19,7 @@ from kit.runs.conditions import IN_TURNS, LATER, OUTSIDE, doubt, in_cores, is_th
 from kit.runs.labels import IMPORTED, is_native, is_of_jit
 from kit.runs.run import Run
 from kit.runs.steady import sorts_of_steps, unequal_text
-from kit.text import format_count, format_ms, format_percent
+from kit.text import capital, format_count, format_ms, format_percent
 from kit.trace import Limit, Timeline, count_devices
 from kit.trace.active import launches, named
 from kit.trace.communication import way_of
@@ -287,8 +287,16 @@ def _of_unequal(run: Run, advice: Sequence[Advice]) -> str:
 
 
 def _of_measured(run: Run, limit: Limit) -> str:
-    """What the traced steps do not tell of the measured ones, which are shorter."""
-    part = run.busy_of_measured
+    """What the traced steps do not tell of the measured ones, which are shorter or wait less."""
+    part, waits = run.busy_of_measured, waits_of(run)
+    if limit.what == "sync" and not waits.is_traced:
+        mean_ms = sum(run.step_times_ns) / len(run.step_times_ns) / 1e6
+        most = 2 * waits.each_ms / mean_ms  # a wait, and as long after it
+        if most < limit.share:
+            return (
+                f". {capital(waits.kind)}s wait {format_ms(waits.each_ms)} only: no more than "
+                f"{format_percent(most)} of these is lost by that"
+            )
     if not run.is_stretched or limit.what in ("device", "compile"):
         return ""
     return (

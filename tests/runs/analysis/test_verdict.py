@@ -260,6 +260,21 @@ def test_cards_and_verdict_tell_the_waits_of_the_same_steps() -> None:
     assert waits_of(imported).which == "1 traced step"
 
 
+def test_traced_steps_that_wait_longer_than_measured_ones_do_not_speak_for_them() -> None:
+    """Of 6.27 ms a step waited 0.64, and "sync-bound (46% of the step)" stood alone."""
+    traced = SyncPoint(0, 3 * MS, "item", "train.py:7")
+    run = one_step([host("wait", 0, 3), busy(6, 10)], [traced])
+    for waited, said in (
+        (1, "Untraced steps wait 1 ms only: no more than 20% of these is"),
+        (3, ""),
+    ):
+        measured = replace(traced, wait_ns=waited * MS)
+        found = of(replace(run, sync_points=(measured,)))
+        assert str(found.limit) == "sync-bound (60% of the step)"
+        assert said in found.said
+        assert ("no more than" in found.said) == bool(said)
+
+
 def test_waits_of_several_threads_at_a_time_are_said_to_add_up() -> None:
     """In an export of two ranks the host waited 857 ms of a step of 969, in words."""
     both = [SyncPoint(at * MS, 9 * MS, "item", "train.py:7") for at in (0, 1)]
