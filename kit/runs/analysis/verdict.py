@@ -291,11 +291,11 @@ def _of_measured(run: Run, limit: Limit) -> str:
     part, waits = run.busy_of_measured, waits_of(run)
     if limit.what == "sync" and not waits.is_traced:
         mean_ms = sum(run.step_times_ns) / len(run.step_times_ns) / 1e6
-        most = 2 * waits.each_ms / mean_ms  # a wait, and as long after it
-        if most < limit.share:
+        most_ms = 2 * waits.each_ms  # a wait, and as long after it
+        if most_ms < limit.share * mean_ms:
             return (
                 f". {capital(waits.kind)}s wait {format_ms(waits.each_ms)} only: no more than "
-                f"{format_percent(most)} of these is lost by that"
+                f"{format_percent(most_ms / mean_ms)} of these is lost by that"
             )
     if not run.is_stretched or limit.what in ("device", "compile"):
         return ""

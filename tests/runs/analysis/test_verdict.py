@@ -273,6 +273,7 @@ def test_traced_steps_that_wait_longer_than_measured_ones_do_not_speak_for_them(
         assert str(found.limit) == "sync-bound (60% of the step)"
         assert said in found.said
         assert ("no more than" in found.said) == bool(said)
+    of(replace(run, step_times_ns=(0,), sync_points=(traced,)))  # as a file may say
 
 
 def test_waits_of_several_threads_at_a_time_are_said_to_add_up() -> None:
