@@ -102,6 +102,7 @@ def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, Column
     plot.axis.visible = False
     plot.grid.visible = False
     plot.outline_line_color = None
+    plot.background_fill_color = plot.border_fill_color = None  # the page's ground, dark or light
     plot.title.text_color = None
     plot.scatter(x=[], y=[])  # bokeh warns of a figure without any glyph
     attach = CustomJS(args=timeline_js_args(plot, sources), code=_attach_js())

@@ -160,6 +160,24 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     assert int.from_bytes(png[20:24]) > page.evaluate(high) + 80
 
 
+# Of the canvases of bokeh's own figure, how many pixels are drawn.
+UNDER = """() => {
+  const all = (root) => [...root.querySelectorAll("*")].flatMap(
+    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  return all(document).filter((e) => e.matches("canvas.bk-layer") && e.width && e.height)
+    .map((e) => e.getContext("2d").getImageData(0, 0, e.width, e.height).data)
+    .map((data) => data.filter((alpha, i) => i % 4 === 3 && alpha > 0).length);
+}"""
+
+
+def test_nothing_light_shows_at_the_edges_of_a_dark_timeline(offline: Browser, tmp_path: Path):
+    """The figure under it was white: a line below it, and a glimmer at round corners."""
+    open_page(offline, tmp_path, timeline_payload(make_run()))
+    drawn = offline.page.evaluate(UNDER)
+    assert drawn
+    assert set(drawn) == {0}
+
+
 def test_lanes_are_put_first_and_back_and_what_has_the_focus_keeps_it(
     offline: Browser, tmp_path: Path
 ):
