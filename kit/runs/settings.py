@@ -197,7 +197,7 @@ class Settings:
         most=10**7,
         words={ENOUGH: "enough"},
         phrase="{} steps",
-        phrases={ENOUGH: f"steps for {ENOUGH_S:g} s"},
+        phrases={ENOUGH: f"steps for {ENOUGH_S:g} s", 1: "1 step"},
         is_measuring=True,
     )
     warmup: int = setting(
@@ -207,7 +207,7 @@ class Settings:
         most=10**7,
         words={UNTIL_STEADY: "steady"},
         phrase="{} warm-up steps",
-        phrases={UNTIL_STEADY: "warm-up until steady"},
+        phrases={UNTIL_STEADY: "warm-up until steady", 1: "1 warm-up step"},
         is_measuring=True,
     )
     seed: int = setting(

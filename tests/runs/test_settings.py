@@ -33,6 +33,13 @@ class Wider(Settings):
     )  # fmt: skip
 
 
+def test_one_of_what_is_counted_is_in_the_singular():
+    """A run of one step was labelled "1 steps"."""
+    rows = [row for row in knobs_of(Settings) if row.phrase[:2] == "{}" != row.phrase[-2:]]
+    assert [row.name for row in rows] == ["accumulate", "steps", "warmup"]
+    assert [row.in_words(1) for row in rows] == ["1 micro-batch", "1 step", "1 warm-up step"]
+
+
 def test_each_field_has_a_row_that_asks_something():
     rows = knobs_of(Settings)
     assert [row.name for row in rows] == [f.name for f in fields(Settings) if f.name != "own"]
