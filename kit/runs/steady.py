@@ -56,6 +56,9 @@ LONG_S = 5.0
 LEAST_STEPS = 10  # however long they are
 MOST_STEPS = 1000  # however short: each keeps its time and its sync points
 UNEQUAL = 0.2  # of the middle step: what the mean may be off before the steps are called unequal
+_LEAST_LONG = 3  # longer steps at the same distance: two have one by chance
+_MOST_TRIED, _MOST_APART = 12, 100  # of the longest steps; steps from one to the next
+_OTHERS = 0.25  # times as many other steps may be as long as these
 _FEW_SORTS = 4  # sorts of steps that are named one by one
 _APART = 0.2  # of how often a step reads: by so much more or less often is told
 _FEW_READS = 2  # lines that are named
@@ -124,6 +127,8 @@ def unequal_text(run: MeasuredRun, *, has_verdict: bool = True) -> str:
         f"the measured steps are unequal, {_span(times)}: the middle one took "
         f"{format_ms(middle)}, but the mean of all is {format_ms(mean)}"
     )
+    each, more = _each_nth(times)
+    said += f", as every {each} steps one takes {format_ms(more)} more" * (each > 0)
     ends = run.timeline.intervals(kind="step")
     if not run.measures_untraced or not len(ends):
         return said
@@ -133,6 +138,25 @@ def unequal_text(run: MeasuredRun, *, has_verdict: bool = True) -> str:
         f"{said}. That of the {len(ends)} traced steps, from which {parts} come, is "
         f"{format_ms(traced)}"
     )
+
+
+def _each_nth(times: NDArray[Any]) -> tuple[int, float]:
+    """Every how many steps comes a longer one, and by how much it is; (0, 0): that is not so.
+
+    As where a checkpoint is written. Few other steps may be as long.
+    """
+    import numpy as np
+
+    times = times[:MOST_STEPS]  # a file may have millions
+    longest = np.argsort(times)[-_MOST_TRIED:].tolist()  # some may be so for another reason
+    for each in range(_LEAST_LONG, min(len(times) // _LEAST_LONG, _MOST_APART) + 1):
+        for first in sorted({i % each for i in longest}):
+            long = times[first::each]
+            others = int((times >= long.min()).sum()) - len(long)
+            if others <= _OTHERS * len(long):
+                left = (times.sum() - long.sum()) / (len(times) - len(long))
+                return each, float(long.mean() - left)
+    return 0, 0.0
 
 
 def enough_steps(step_s: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -81,11 +82,36 @@ def test_a_run_of_unequal_steps_says_the_mean_that_its_middle_step_hides() -> No
     """A loader that is slow every fourth time: the middle step never shows it."""
     run = replace(make_run(), step_times_ns=(2_500_000, 2_500_000, 2_500_000, 22_500_000) * 5)
     said = "the measured steps are unequal, 2.5 ms to 22.5 ms: the middle one took 2.5 ms, but the "
-    assert unequal_text(run).startswith(f"{said}mean of all is 7.5 ms. That of the ")
+    each = "as every 4 steps one takes 20 ms more"
+    assert unequal_text(run).startswith(f"{said}mean of all is 7.5 ms, {each}. That of the ")
     for shown in (summary(run), run.to_markdown(), headline_html(run)):
         assert said[1:] in shown
     alike = replace(run, step_times_ns=(2_500_000,) * 29 + (7_000_000,))
     assert unequal_text(alike) == unequal_text(replace(run, step_times_ns=(7,))) == ""
+
+
+def _told_period(times_ms: Sequence[float]) -> str:
+    run = replace(make_run(), step_times_ns=tuple(round(1e6 * ms) for ms in times_ms))
+    return unequal_text(run).partition(", as every ")[2].partition(" more")[0]
+
+
+@given(st.integers(3, 9), st.integers(0, 8), st.integers(3, 40), st.lists(st.integers(0, 99)))
+def test_it_is_said_every_how_many_steps_a_long_one_comes(
+    each: int, first: int, count: int, disturbed: list[int]
+) -> None:
+    """As a checkpoint. Single others may be as long, if they are few."""
+    times = [2 + 0.001 * (i % 7) for i in range(each * count)]
+    times[first % each :: each] = [50.0] * count
+    others = [i for i in disturbed if i < len(times) and i % each != first % each][: count // 4]
+    for i in others:
+        times[i] = 60.0
+    assert _told_period(times).startswith(f"{each} steps one takes 4")
+
+
+def test_steps_that_are_long_by_chance_come_at_no_distance() -> None:
+    rng = np.random.default_rng(0)
+    told = sum(bool(_told_period(rng.lognormal(0, 1, 30).tolist())) for _ in range(200))
+    assert told <= 10
 
 
 UNEQUAL_MS = (4.65, 9, 40, 310, 900, 7_000, 25_800)  # of a step
