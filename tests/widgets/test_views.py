@@ -133,6 +133,20 @@ def test_what_cannot_be_drawn_leaves_no_picture_of_the_run_before():
     assert graphs.svg().count("<text") > 3
 
 
+def test_no_run_lies_under_a_picture_that_cannot_be_drawn_and_it_is_back_under_the_next():
+    good, ghost = make_run(), make_run(kernels=5)
+    names = np.full_like(good.timeline.name, 10**4)
+    bad = replace(good, timeline=replace(good.timeline, name=names))
+    for first in (good, bad):  # where the ghost was drawn before, and where it was not
+        view = TimelineView()
+        with view.hold_trait_notifications():
+            view.run, view.ghost = first, ghost
+        view.run = bad
+        assert view.sources["ghost"].data == {}
+        view.run = good
+        assert view.sources["ghost"].data["name"] == ["the run before"]
+
+
 def test_a_view_of_text_says_what_went_wrong_and_draws_the_next_run():
     def draw(run: Run) -> str:
         if not run.graphs:

@@ -185,6 +185,7 @@ class TimelineView(View):
         self._reopen, self._serial = reopen, 0  # the newest wish that was heard
         self._error = HTML()
         self._drawn: tuple[Any, ...] = run, below, outline, None, 0.0
+        self._under: Run | None = None  # the ghost that the page has
         self._links = Links(run)
         self._picking = Flag()  # what is selected now was clicked here
         self._pinning = Flag()  # what is drawn now differs in its pins alone
@@ -234,30 +235,34 @@ class TimelineView(View):
         wanted = self.run, self.below, self.outline, self.ghost, self.axis_ns
         if all(a is b for a, b in zip(wanted, self._drawn, strict=True)):
             return
-        is_ghost_new = self.ghost is not self._drawn[3]  # its columns may be megabytes
         self._drawn = wanted
         self.selection, self.range_ns = NOTHING, None
         self.segment = self.node = None
         self._links = Links(self.run)
         self._drawing += not self._pinning
-        payload, ghost = self._made(self.ghost if is_ghost_new else None)
-        self._payload = {**payload, "drawing": self._drawing}
-        if is_ghost_new:
-            self.sources["ghost"].data = {**flat(ghost), "name": [GHOST]} if ghost else {}
+        self._payload = {**self._made(), "drawing": self._drawing}
         apply_timeline(self._payload, self.figure, self.sources)
         self._offer()
 
-    def _made(self, ghost: Run | None) -> tuple[Columns, Columns | None]:
-        """The payload, and that of a run that lies under it."""
+    def _made(self) -> Columns:
+        """The payload; the run that lies under it is drawn, too."""
         self._error.value = ""
         with ErrorsIn(self._error, "timeline"):
             payload = timeline_payload(
                 self.run, below=self.below, outline=self.outline, axis_ns=self.axis_ns
             )
-            if ghost is None:
-                return payload, None
-            return payload, timeline_payload(ghost, max_spans=MAX_GHOST_SPANS)
-        return {**timeline_payload(None), "message": NOT_DRAWN}, None
+            self._lay_under(self.ghost)
+            return payload
+        self._lay_under(None)
+        return {**timeline_payload(None), "message": NOT_DRAWN}
+
+    def _lay_under(self, run: Run | None) -> None:
+        """Draw a run under the others; its columns, maybe megabytes, go to the page once."""
+        if run is self._under:
+            return
+        columns = {} if run is None else flat(timeline_payload(run, max_spans=MAX_GHOST_SPANS))
+        self.sources["ghost"].data = columns and {**columns, "name": [GHOST]}
+        self._under = run
 
     def pin(self, at_ns: int, text: str) -> None:
         """Pin a text to a time of the axis: `run` is then the same run with one more pin.
