@@ -55,9 +55,9 @@ class Shared:
             return self._started.enter_context(start_lab(self._folders.mktemp("lab")))
 
     def end(self) -> None:
-        self._started.close()
         for part in ("chrome", "page", "lab"):
-            vars(self).pop(part, None)
+            vars(self).pop(part, None)  # also where one that has crashed cannot be closed
+        self._started.close()
 
 
 @pytest.hookimpl(wrapper=True)
