@@ -213,8 +213,13 @@ def callers_of(run: Run, by: str) -> str:
     return callers_text(run, by)
 
 
-def written(runs: list[Run] | Ranks, path: str | os.PathLike[str]) -> str:
-    """Write one HTML page of runs, or of the ranks of a job; what to say of it."""
+def written(runs: list[Run] | Ranks, path: str | os.PathLike[str], name: str = "") -> str:
+    """Write one HTML page of runs, or of the ranks of a job; what to say of it.
+
+    Args:
+        name: what the file is called where the command was given, if that is another folder.
+    """
     import kit
 
-    return f"wrote {safe_terminal(kit.report(runs, path=Path(path)), WHOLE)}"
+    made = kit.report(runs, path=Path(path))
+    return f"wrote {safe_terminal(name or made, WHOLE)}"

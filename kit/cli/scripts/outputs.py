@@ -78,7 +78,7 @@ class Outputs:
                 named.save(save)
                 told.append(f"\nsaved {safe_terminal(near(str(save), self.folder), WHOLE)}")
             if report:
-                told.append(written([named], near(str(report))))
+                told.append(written([named], report, near(str(report), self.folder)))
             return told
 
         say_and_keep(lambda: summary_of(named), keep)

@@ -66,6 +66,7 @@ def test_files_are_written_where_the_command_was_given(kit_run: Kit, tmp_path: P
     status, said, wrong = kit_run(loop('os.chdir("data")'), *SHORT)
     assert (status, wrong) == (0, "")
     assert "saved a.kitrun\n" in said
+    assert "wrote a.html\n" in said
     assert len(Run.load(tmp_path / "a.kitrun").step_times_ns) == 2
     assert (tmp_path / "a.html").exists()
     assert not list((tmp_path / "data").iterdir())
