@@ -33,7 +33,7 @@ from kit.widgets.numbers.kernels import folded_kernels
 from kit.widgets.numbers.segments import folded_segments_html
 from kit.widgets.numbers.source import source_drawn, source_html
 from kit.widgets.numbers.step import breakdown_html, run_notes_html
-from kit.widgets.numbers.syncs import sync_picks, sync_table_html, unlowered_html
+from kit.widgets.numbers.syncs import syncs_drawn, unlowered_html
 from kit.widgets.timeline.view import (
     TimelineView,
     timeline_js_args,
@@ -112,10 +112,6 @@ def _callers(run: Run) -> Drawn:
     return callers_drawn(run) if run.callers else ("", [])
 
 
-def _syncs(run: Run) -> Drawn:
-    return sync_table_html(run), sync_picks(run)
-
-
 def _listing(
     key: str, title: str, place: str, draw: Callable[[Run], Drawn], applies: Applies = _always
 ) -> ViewRow:
@@ -189,7 +185,7 @@ VIEWS: tuple[ViewRow, ...] = (
         html=_source_html,
         live=lambda _: Listing("source lines", source_drawn),
     ),
-    _listing("syncs", "sync points", "right", _syncs),
+    _listing("syncs", "sync points", "right", syncs_drawn),
     ViewRow("gaps", "idle time of the device by cause", "right", html=gaps_html),
     ViewRow("breakdown", "breakdown of the step", "right", html=breakdown_html),
     ViewRow(

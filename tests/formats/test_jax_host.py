@@ -13,7 +13,7 @@ from kit.errors import TraceFileError
 from kit.formats.host_events import HostEvent, with_waits
 from kit.formats.python_lines import places
 from kit.runs.analysis.summary import summary
-from kit.widgets.numbers.syncs import sync_table_html
+from kit.widgets.numbers.syncs import syncs_drawn
 from tests.formats.test_xplane import _names as names_of
 from tests.formats.test_xplane import field, opened, space
 
@@ -134,7 +134,7 @@ def test_of_waits_without_steps_it_is_not_known_how_many_a_step_has(tmp_path: Pa
     unknown = "nknown: the file marks no steps, and waits are those of steps"
     assert unknown in summary(run)
     assert unknown in run.to_markdown()
-    assert unknown in sync_table_html(run)
+    assert unknown in syncs_drawn(run)[0]
 
 
 def test_where_waits_cannot_be_seen_it_is_not_said_that_there_were_none(tmp_path: Path):

@@ -18,7 +18,7 @@ from kit.reports.markdown import report_markdown
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.trace.metrics import says_host
-from kit.widgets.numbers.syncs import sync_table_html
+from kit.widgets.numbers.syncs import syncs_drawn
 from tests.factories import HOSTILE
 from tests.formats.made_profiles import CPU, chakra, rocprof, rocprofv3, trace_viewer
 
@@ -57,7 +57,7 @@ def test_of_a_file_with_kernels_only_nothing_is_said_of_the_host() -> None:
     text = summary(run)
     assert "Sync points are unknown: no call of the host was read from the file." in text
     assert "unknown: no call of the host was read from the file" in report_markdown([run])
-    assert "Unknown: no call of the host was read from the file." in sync_table_html(run)
+    assert "Unknown: no call of the host was read from the file." in syncs_drawn(run)[0]
     assert "recording-bound" not in text
     assert "sync points a step" not in text
     assert {row.cause for row in run.idle} <= {"unknown", "communication"}

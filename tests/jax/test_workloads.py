@@ -29,7 +29,7 @@ from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.trace import Span, Timeline
-from kit.widgets.numbers.syncs import sync_table_html
+from kit.widgets.numbers.syncs import syncs_drawn
 from kit.workloads import jax_mlp
 from tests.jax.models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
 from tests.warm import warm_python
@@ -155,7 +155,7 @@ def test_the_baseline_says_that_it_is_jax_jit() -> None:
     assert any("jax.jit has no hook" in note for note in made.timeline.notes)
     assert "0 sync points" not in summary(made)
     assert "never waited" not in summary(made)
-    assert "Unknown: what a program reads of jax.jit" in sync_table_html(made)
+    assert "Unknown: what a program reads of jax.jit" in syncs_drawn(made)[0]
     with pytest.raises(SettingsError, match=r"a step of jax\.jit's"):
         kit.predict(made)
 

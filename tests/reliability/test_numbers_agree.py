@@ -35,7 +35,7 @@ from kit.widgets.numbers.gaps import gaps_html
 from kit.widgets.numbers.kernels import kernels_drawn
 from kit.widgets.numbers.source import source_html
 from kit.widgets.numbers.step import breakdown_html
-from kit.widgets.numbers.syncs import sync_table_html
+from kit.widgets.numbers.syncs import syncs_drawn
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.formats.chrome.traces import cuda_trace
 from tests.reports.test_html import blocks, index_of
@@ -261,7 +261,7 @@ def waits_by_line(said: Said) -> Iterator[tuple[str, float]]:
     tables = (
         [(row[0], row[3]) for row in text_rows(said.text, "sync point  ")],
         [(row[0].replace("\\", ""), row[4]) for row in markdown_rows(said.markdown, "Sync points")],
-        [(row[0].split(" ")[0], row[3]) for row in rows_of(sync_table_html(said.run))[1:]],
+        [(row[0].split(" ")[0], row[3]) for row in rows_of(syncs_drawn(said.run)[0])[1:]],
     )
     for rows in tables:
         assert bool(rows) == bool(of_line)
@@ -406,7 +406,7 @@ def test_every_place_says_which_steps_the_waits_are_of(said: dict[str, Said]) ->
         words = {"jax profile": "the file marks no steps", "kit": "4 untraced steps", "native": own,
                  "watched": own, "rank": "3 traced steps"}.get(kind, "2 traced steps")  # fmt: skip
         assert words in headline_html(one.run)
-        assert words in sync_table_html(one.run)
+        assert words in syncs_drawn(one.run)[0]
         assert words in one.markdown
         if kind not in ("jax profile", "native", "watched"):  # these have no waits
             assert f"waits: mean over {words}" in one.text

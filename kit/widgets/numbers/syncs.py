@@ -8,7 +8,8 @@ from kit.runs.run import Run
 from kit.text import format_number, safe_html
 from kit.trace import SyncRow
 from kit.trace.metrics import waits_of
-from kit.widgets.base.selection import Links, Selection
+from kit.widgets.base.listing import Drawn
+from kit.widgets.base.selection import Links
 from kit.widgets.base.tables import (
     MUTED,
     bar_html,
@@ -22,21 +23,24 @@ from kit.widgets.base.tables import (
 )
 from kit.widgets.base.theme import COLORS
 
-__all__ = ["sync_picks", "sync_table_html", "unlowered_html"]
+__all__ = ["syncs_drawn", "unlowered_html"]
 
 _MAX_ROWS = 12
 
 
-def sync_table_html(run: Run) -> str:
-    """Where the host waited, what that cost the device, and what would remove it."""
+def syncs_drawn(run: Run) -> Drawn:
+    """Where the host waited, what that cost the device, and what would remove it.
+
+    A row stands for a line, and the nodes that it recorded.
+    """
     waits = waits_of(run)
     if not run.knows_waits:
-        return section("Sync points", sentence(f"Unknown: {why_waits_unknown(run)}."))
+        return section("Sync points", sentence(f"Unknown: {why_waits_unknown(run)}.")), []
     if not waits.steps:
-        return section("Sync points", sentence("No step was measured."))
+        return section("Sync points", sentence("No step was measured.")), []
     if not waits.syncs:
         text = f"No sync points in {waits.which}: {why_no_waits(run)}."
-        return section("Sync points", sentence(text))
+        return section("Sync points", sentence(text)), []
     rows = run.sync_rows
     most = max(rows[0].wait_ms_per_step, 1e-12)
     is_sure = not run.withheld  # else no advice is given, and a cure is one
@@ -47,10 +51,11 @@ def sync_table_html(run: Run) -> str:
     note = f"Mean over {waits.which}; idle: the device, after the wait, in the traced steps."
     note += not_shown(len(rows) - _MAX_ROWS, "place", f", together {format_number(rest)} ms a step")
     heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
-    letters, picks = longest_number(cells), enumerate(sync_picks(run))
-    rows_html = table(heads, cells, "llrrr", widths=(43, 18, 11, 14, 14), picks=picks,
+    letters, links = longest_number(cells), Links(run)
+    picks = [links.of_site(row.site) for row in rows[:_MAX_ROWS]]
+    rows_html = table(heads, cells, "llrrr", widths=(43, 18, 11, 14, 14), picks=enumerate(picks),
                       least_px=(95 + 55 * letters) * (letters > 6))  # fmt: skip
-    return section("Sync points", rows_html + sentence(note))
+    return section("Sync points", rows_html + sentence(note)), picks
 
 
 def _sync_cells(row: SyncRow, run: Run, share: float, is_sure: bool) -> list[str]:
@@ -68,11 +73,6 @@ def _sync_cells(row: SyncRow, run: Run, share: float, is_sure: bool) -> list[str
         format_number(row.wait_ms_per_step) + bar_html(share, COLORS["wait"]),
         format_number(row.idle_ms_per_step),
     ]
-
-
-def sync_picks(run: Run) -> list[Selection]:
-    """What each row of `sync_table_html` stands for: a line, and the nodes that it recorded."""
-    return [*map(Links(run).of_site, (row.site for row in run.sync_rows[:_MAX_ROWS]))]
 
 
 def unlowered_html(run: Run) -> str:

@@ -29,7 +29,7 @@ from kit.measure.base.loop import TRACED_STEPS
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.widgets.numbers.step import run_notes_html
-from kit.widgets.numbers.syncs import sync_table_html
+from kit.widgets.numbers.syncs import syncs_drawn
 from tests.measure.attached import loops
 from tests.measure.attached.loops import Loop, python_calls
 from tests.reliability.stops.errors import lines_of, run_with
@@ -372,7 +372,7 @@ def test_a_loop_too_short_to_trace_says_no_waits_and_what_to_ask_for() -> None:
     assert "0 sync points" not in shown
     asked = re.search(r"skip=(\d+), steps=(\d+) \(--skip \1 --steps \2\)", shown)
     assert asked is not None, shown
-    assert "only a trace sees where torch waits" in sync_table_html(run)
+    assert "only a trace sees where torch waits" in syncs_drawn(run)[0]
     assert "unknown" in run.to_markdown().split("## Sync points")[1]
     skip, steps = map(int, asked.groups())
     with kit.watch(steps=steps, skip=skip) as watch:

@@ -25,7 +25,7 @@ from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace import Timeline, breakdown_ns
-from kit.widgets.numbers.syncs import sync_table_html
+from kit.widgets.numbers.syncs import syncs_drawn
 from kit.workloads import bert, mlp
 from kit.workloads.text import IGNORE, MaskedText
 
@@ -412,7 +412,7 @@ def test_reads_on_a_cpu_are_counted_and_said_to_wait_for_nothing() -> None:
     notes = " ".join(found.timeline.notes)
     where = r"test_torch\.py:\d+, test_torch\.py:\d+"
     assert re.search(rf"2 reads of a number a step \(\.item\(\), at {where}\) wait for noth", notes)
-    for shown in (summary(found), sync_table_html(found)):
+    for shown in (summary(found), syncs_drawn(found)[0]):
         assert "on a CPU torch computes in the call itself" in shown
         assert "the host never waited" not in shown
     assert not any("wait for nothing" in n for n in measure(mlp, NATIVE).timeline.notes)

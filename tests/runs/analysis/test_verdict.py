@@ -31,7 +31,7 @@ from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import waits_of
 from kit.widgets.base.cards import headline_html
 from kit.widgets.numbers.advice import advice_html
-from kit.widgets.numbers.syncs import sync_table_html
+from kit.widgets.numbers.syncs import syncs_drawn
 from kit.workloads import recorded
 from kit.workloads.recorded import RECORDINGS
 from tests.factories import make_run
@@ -145,7 +145,7 @@ def test_who_advises_withholds_what_the_verdict_withholds(unseen: kit.Run) -> No
     assert not unseen.doubt
     assert unseen.withheld == of(unseen).limit.doubt == "what the device did was not seen"
     assert unseen.withheld in repr(unseen.advice())
-    assert "try loss_scaling" not in sync_table_html(unseen)
+    assert "try loss_scaling" not in syncs_drawn(unseen)[0]
     limited = replace(make_run(), conditions=Conditions(cores=2, throttled=0.5))
     for run, cure in ((unseen, "no other profiler"), (limited, "raise the container's limit")):
         said = " ".join(_advice(run).split())
@@ -153,7 +153,7 @@ def test_who_advises_withholds_what_the_verdict_withholds(unseen: kit.Run) -> No
         assert cure in said
     seen = replace(unseen, timeline=make_run().timeline)
     assert not seen.withheld
-    assert "try" in sync_table_html(seen)
+    assert "try" in syncs_drawn(seen)[0]
 
 
 def test_a_run_on_device_kit_is_not_told_to_set_an_option_of_torchs_profiler(

@@ -18,7 +18,7 @@ from kit.widgets.explorer.linked import (
 from kit.widgets.memory.tables import memory_drawn
 from kit.widgets.numbers.kernels import KernelView, kernels_drawn
 from kit.widgets.numbers.source import SourceView
-from kit.widgets.numbers.syncs import sync_picks
+from kit.widgets.numbers.syncs import syncs_drawn
 from kit.widgets.views import VIEWS
 from tests.factories import HOSTILE, make_run
 
@@ -51,7 +51,7 @@ def test_a_row_of_the_sync_table_stands_for_its_line_and_what_it_recorded():
     view.run = RUN
     pick(view, 0)
     (site,) = view.selection.sites
-    assert site == sync_picks(RUN)[0].label
+    assert site == syncs_drawn(RUN)[1][0].label
     assert view.selection == Links(RUN).of_site(site)
 
 
@@ -118,7 +118,7 @@ def test_linked_views_have_one_selection_whoever_picks():
     pick(views[0], 0)
     assert {view.selection for view in views} == {kernel_picks(RUN)[0]}
     pick(views[1], 0)
-    assert {view.selection for view in views} == {sync_picks(RUN)[0]}
+    assert {view.selection for view in views} == {syncs_drawn(RUN)[1][0]}
     pick(views[1], 0)
     assert {view.selection for view in views} == {NOTHING}
 

@@ -6,16 +6,22 @@ import re
 
 import pytest
 
+from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.widgets.base.cards import headline_html
 from kit.widgets.base.selection import Selection
 from kit.widgets.base.tables import table
 from kit.widgets.numbers.step import breakdown_html, run_notes_html
-from kit.widgets.numbers.syncs import sync_table_html, unlowered_html
+from kit.widgets.numbers.syncs import syncs_drawn, unlowered_html
 from tests.factories import empty_run, make_run, one_span_run
 from tests.widgets.read import Reader
 
-TABLES = (headline_html, sync_table_html, breakdown_html, unlowered_html, run_notes_html)
+
+def syncs_html(run: Run) -> str:
+    return syncs_drawn(run)[0]
+
+
+TABLES = (headline_html, syncs_html, breakdown_html, unlowered_html, run_notes_html)
 TAGS = {"div", "span", "b", "table", "caption", "thead", "tbody", "colgroup", "col", "tr", "th",
         "td", "details", "summary", "pre"}  # fmt: skip
 
@@ -41,7 +47,7 @@ def test_hostile_text_can_be_sent_as_json_and_stays_short(table):
 
 
 def test_tables_have_a_caption_and_headings_of_rows_and_columns():
-    html = breakdown_html(make_run()) + sync_table_html(make_run())
+    html = breakdown_html(make_run()) + syncs_html(make_run())
     assert html.count("<caption ") == html.count("<table ") == 2
     assert ">Step breakdown</caption>" in html
     assert ">Sync points</caption>" in html
