@@ -128,7 +128,8 @@ def unequal_text(run: MeasuredRun, *, has_verdict: bool = True) -> str:
         f"{format_ms(middle)}, but the mean of all is {format_ms(mean)}"
     )
     each, more = _each_nth(times)
-    said += f", as every {each} steps one takes {format_ms(more)} more" * (each > 0)
+    if each and 2 * more / each >= mean - middle > 0:  # most of the difference is by these
+        said += f", as every {each} steps one takes {format_ms(more)} more"
     ends = run.timeline.intervals(kind="step")
     if not run.measures_untraced or not len(ends):
         return said
