@@ -40,7 +40,7 @@ def compiled(extras: list[str], *options: str, given: str = "") -> str:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         bounds, target = folder / "bounds.txt", folder / "list.txt"
-        build = folder / "build.in"  # what makes an editable installation
+        build = folder / "build.in"  # what makes an editable installation, and fetches
         bounds.write_text(f"{torch[1]}\n", encoding="utf-8")
         build.write_text("hatchling>=1.26\neditables\npip\n", encoding="utf-8")
         target.write_text(given, encoding="utf-8")
@@ -70,8 +70,9 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     written = {"torch"}
     for name, extras in EXTRAS.items():
-        wanted = {package for package, _ in entries(compiled(list(extras), given=whole))}
-        wanted = wanted & {"pip"} if name == "pip" else wanted
+        wanted = {"pip"}
+        if name != "pip":
+            wanted = {package for package, _ in entries(compiled(list(extras), given=whole))}
         chosen = [
             (package, lines)
             for package, lines in entries(whole)
