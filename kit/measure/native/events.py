@@ -258,8 +258,9 @@ def _compiles(host: Iterable[Any], steps: Sequence[Any], looks: Sequence[Look]) 
     What it does there is its own, and no code of the program's.
     """
     for e in host:
-        is_part = any(compiles(a.name) for a in ancestors(e))
-        if compiles(e.name) and not is_part and e.thread == steps[0].thread:
+        if not compiles(e.name) or e.thread != steps[0].thread:
+            continue
+        if not any(compiles(a.name) for a in ancestors(e)):
             start, stop = _ends(e)
             sites = Counter(x.site for x in looks if start <= x.at_ns < stop and x.site[0])
             at = f" at {format_site(sites.most_common(1)[0][0])}" if sites else ""

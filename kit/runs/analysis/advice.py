@@ -415,7 +415,7 @@ class AdviceRule:
     names: tuple[str, ...]  # of the advice that it may give
     find: Callable[[Run, _Seen], Iterator[Advice]]
     limits: tuple[str, ...] = ()  # of `kit.trace.LIMITS`: those that its advice answers
-    spares: tuple[str, ...] = ()  # of HOST_WORK: what the host need not do if it is followed
+    spares: tuple[str, ...] = ()  # categories: what the host need not do if it is followed
     is_rare: bool = False  # it costs some steps much and most of them nothing
 
 

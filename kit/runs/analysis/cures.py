@@ -227,9 +227,9 @@ def loader_cure(run: Run, ms: float, asleep: str) -> Advice:
 def compile_cures(run: Run, least_ms: float) -> Iterator[Advice]:
     """What a native step is told in which torch.compile compiles for at least so long."""
     t = run.timeline
-    for name in t.names:
+    for name in (name for name in t.names if name.startswith(BY_TORCH)):
         ms = union_ns(t.intervals(kind="compile", name=name)) / max(t.steps, 1) / 1e6
-        if not name.startswith(BY_TORCH) or ms < least_ms:
+        if ms < least_ms:
             continue
         site = name.removeprefix(BY_TORCH).removeprefix(" at ")
         text = (
