@@ -232,12 +232,13 @@ def overlap_fraction(timeline: Timeline, *, of: str, under: str) -> float:
 def breakdown(timeline: Timeline) -> BreakdownRows:
     """Where the mean step went, one row for each of `CATEGORIES`; () if no step was traced.
 
-    Each instant of a step is charged once: to the device if it is busy, else to a collective, else
-    to a reduction, else to compiling, else to dispatching, else to what the host does (a wait,
-    input, or recording by phase), else to "unknown". So `exposed_ms` adds up to the step, while
-    `total_ms` counts all of an activity (a phase's recording without the waits and copies inside
-    it). Where nothing was sent or reduced, as on one device, there is no row for it; nor for waits
-    elsewhere and own code where none was seen, nor for the device where nobody saw it.
+    Each instant of a step is charged once: to the device if it is busy, else to a collective, a
+    callback or a reduction, else to compiling, else to dispatching, else to what the host does (a
+    wait, input, own code, or recording by phase), else to "unknown". So `exposed_ms` adds up to the
+    step, while `total_ms` counts all of an activity (a phase's recording without the waits and
+    copies inside it). Where nothing was sent or reduced, as on one device, there is no row for
+    it; nor for waits elsewhere and own code where none was seen, nor for the device where nobody
+    saw it.
 
     Units:
         milliseconds, averaged over the step spans

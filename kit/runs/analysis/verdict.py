@@ -143,7 +143,8 @@ LIMIT_ROWS = {
         "device more to do (a larger batch)",
         "run less Python for each kernel (torch.compile or jax.jit, CUDA graphs, optimizers with "
         "fused=True), or give the device more to do (a larger batch); at which lines it computes, "
-        "a profiler of Python says (here that is seen in native steps on Linux only, from 1 ms on)",
+        "a profiler of Python says (here that is seen in native steps on Linux and in traces with "
+        "stacks only, from 1 ms on)",
     ),
     "sync": LimitRow(
         "The device has nothing to do while a value is read, and until the host has recorded more",

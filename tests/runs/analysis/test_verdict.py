@@ -90,7 +90,7 @@ def test_where_recording_lasts_nothing_is_claimed_that_only_looks_could_have_see
     run = one_step([busy(0, 4), host("record", 4, 10)], mode="torch")
     said = of(replace(run, timeline=replace(run.timeline, origin=origin))).next_step
     assert said.startswith("if it computes: ") == (origin == "imported")
-    assert said.endswith("(here that is seen in native steps on Linux only, from 1 ms on)")
+    assert said.endswith("in native steps on Linux and in traces with stacks only, from 1 ms on)")
 
 
 @pytest.mark.parametrize("mode", ["lazy", "torch"])
