@@ -90,11 +90,13 @@ class ReadyBatches:
         """After so many steps under the profiler: may traced ones begin, and what is to be known.
 
         They may once no more batches are ready than in the measured steps, or after `MOST_LEAD_IN`.
-        A worker may have made the next batch half while the profiler began: one step takes that.
+        A worker may have made the next batch half while the profiler began: one step takes that,
+        where measured steps wait for workers. Without measured ones they may at once.
         """
         is_usual = self.note() < self._most
         self._usual = self._usual + 1 if is_usual else 0
-        is_led_in, is_last = self._usual > bool(self._found), number >= MOST_LEAD_IN
+        may_wait = bool(self._found) and math.isfinite(self._most)
+        is_led_in, is_last = self._usual > may_wait, number >= MOST_LEAD_IN
         return is_led_in or is_last, "" if is_usual or not is_last else _MORE_READY
 
 
