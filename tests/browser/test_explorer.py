@@ -353,7 +353,7 @@ def test_where_the_reader_has_chosen_all_colours_keys_keep_theirs_and_a_picked_r
         for key in (
             ".kinds i",
             ".kit-graph-key i",
-            "#breakdown th span span",
+            "#breakdown th span",
             "#breakdown td > div > div",
         ):
             assert len(page.evaluate(GROUNDS, key)) > 1, key

@@ -33,9 +33,7 @@ GATE = threading.Event()  # opened by a test, for the workers that are threads o
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    tmp_path_factory: pytest.TempPathFactory, warm_processes: None
-) -> Iterator[LocalCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two processes. They fork off one that has imported torch, so that a new one is there soon."""
     folder = str(tmp_path_factory.mktemp("dask"))
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
@@ -43,11 +41,13 @@ def cluster(
             ["distributed", "jax", "torch._dynamo", "kit.workloads"]
         )
         before = dict(os.environ)
-        with LocalCluster(**LOCAL, processes=True, local_directory=folder) as cluster:
-            yield cluster
-        for name in os.environ.keys() - before.keys():  # numbers of threads, for its processes
-            del os.environ[name]
-        os.environ.update(before)
+        try:
+            with LocalCluster(**LOCAL, processes=True, local_directory=folder) as cluster:
+                yield cluster
+        finally:
+            for name in os.environ.keys() - before.keys():  # numbers of threads, for its processes
+                del os.environ[name]
+            os.environ.update(before)
 
 
 @pytest.fixture(scope="module")

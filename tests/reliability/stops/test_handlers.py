@@ -99,6 +99,7 @@ def record(net: Any) -> None:
     net.weight.detach().sum()
 
 
+@pytest.mark.compiles  # else a read may have nothing to wait for
 @pytest.mark.parametrize(("middle", "use"), [(RECORDER, record), (ENGINE, read)])
 def test_a_handler_at_any_line_in_the_middle_of_an_op_changes_no_number(
     middle: Middle, use: Callable[[Any], None]
