@@ -41,9 +41,9 @@ class _Spent:
 def telling(session: Session, tell: Callable[[str], None]) -> Iterator[None]:
     """In the block, tell what most of the time goes into: compiling, or reads of many numbers."""
     over = threading.Event()
-    with contextlib.suppress(EngineError):  # no more threads: nothing is told
-        start_thread(_look, "kit what is slow", args=(session, tell, over))
     try:
+        with contextlib.suppress(EngineError):  # no more threads: nothing is told
+            start_thread(_look, "kit what is slow", args=(session, tell, over))
         yield
     finally:
         over.set()

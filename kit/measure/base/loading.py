@@ -129,8 +129,9 @@ def prefetched(batches: Iterator[Any], depth: int) -> Generator[Any]:
         except BaseException as error:  # noqa: BLE001 - raised where the batch is asked for
             offer((None, error))
 
-    thread = start_thread(contextvars.copy_context().run, "kit prefetch", args=(prepare,))
+    thread: threading.Thread | None = None
     try:
+        thread = start_thread(contextvars.copy_context().run, "kit prefetch", args=(prepare,))
         while True:
             batch, error = ready.get()
             if isinstance(error, StopIteration):
@@ -140,7 +141,8 @@ def prefetched(batches: Iterator[Any], depth: int) -> Generator[Any]:
             yield batch
     finally:
         stopped.set()
-        if thread is not threading.current_thread():  # the garbage collector may run there
+        # None: interrupted as it began. The garbage collector may run this in the thread itself.
+        if thread is not None and thread is not threading.current_thread():
             thread.join(PATIENCE_S)
             if thread.is_alive():
                 where = format_site(read_stacks(partial(_line_of, thread)))

@@ -81,8 +81,8 @@ class Links:
         Raises:
             SessionError: a process does not connect in time, or is refused.
         """
-        start_thread(self._serve, "kit channel", args=(host, port))
         try:
+            start_thread(self._serve, "kit channel", args=(host, port))
             self._opened.result()
         except BaseException:
             self.close()

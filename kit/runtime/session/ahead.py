@@ -128,10 +128,10 @@ class Ahead:
         if not missing:
             return 0
         job = _Job(self._cache, missing, self._around)
-        # No daemon: Python would kill it inside of XLA at the program's end, which aborts.
-        self._thread = start_thread(job.work, "kit compile ahead", is_daemon=False)
         told = -1
         try:
+            # No daemon: Python would kill it inside of XLA at the program's end, which aborts.
+            self._thread = start_thread(job.work, "kit compile ahead", is_daemon=False)
             while self._thread.is_alive():
                 if job.done != told:
                     told = job.done

@@ -107,8 +107,8 @@ def _awaited() -> Iterator[None]:
                 return
         _wait_patiently(done.wait)
 
-    start_thread(wait, "kit rerun awaited", is_daemon=False)
     try:
+        start_thread(wait, "kit rerun awaited", is_daemon=False)
         yield
     finally:
         done.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from ipywidgets import Widget
 
 import kit
 from kit.errors import EngineError, SessionError
+from kit.measure.attached.slow import telling
 from kit.measure.base.loading import prefetched
 from kit.runtime.engine.engine import Engine
 from kit.runtime.engine.operations import Variable
@@ -97,6 +99,33 @@ def _refuse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         real(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
+
+
+def _tell(session: Session) -> None:
+    with telling(session, print):
+        pass
+
+
+def _prefetch(_: Session) -> None:
+    next(prefetched(iter(range(9)), 2))
+
+
+@pytest.mark.parametrize("begin", [_tell, _prefetch])
+def test_an_interrupt_as_its_thread_has_begun_ends_it(
+    begin: Callable[[Session], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked on, or loaded, until the end of the program, and kept the session."""
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        real(thread)
+        if thread.name in ("kit what is slow", "kit prefetch"):
+            raise KeyboardInterrupt
+
+    with kit.Session() as session, leaves_no_thread():
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with pytest.raises(KeyboardInterrupt):
+            begin(session)
 
 
 def test_without_a_thread_for_the_end_of_the_program_a_run_fails_and_the_next_is_right(

@@ -7,6 +7,7 @@ the subprocess at the end, because jax takes the number of devices once, before 
 from __future__ import annotations
 
 import copy
+import gc
 import subprocess
 import threading
 import time
@@ -152,6 +153,7 @@ def test_a_whole_step_is_its_pieces_and_its_bits_do_not_depend_on_who_is_late() 
 
 
 def test_one_device_has_no_threads_of_its_own_and_the_same_interface() -> None:
+    gc.collect()  # what earlier tests left is ended by a thread
     before = set(threading.enumerate())
     model = perceptron()
     alone = copy.deepcopy(model)
