@@ -209,13 +209,9 @@ def _early(timeline: Timeline, kernels: _Places, much_ns: float) -> tuple[str, s
     """The same of those whose launch is known and that begin before it."""
     known, call = paired(timeline, kernels)
     early: Ints = timeline.start_ns[call] - timeline.start_ns[known]
-    count = int((early > 0).sum())
-    if not count:
+    note = _by_clocks(early, f"{len(early):,} kernels begin before the call that launched them")
+    if not note:
         return "", ""
-    note = (
-        f"{count:,} of {len(early):,} kernels begin before the call that launched them, by up "
-        f"to {format_ns(early.max())}: the device's clock differs from the host's"
-    )
     often = int(np.sort(early)[-1 - int(_RARE * len(early))])
     doubt = (
         f"kernels begin {format_ms(often / 1e6)} before their launch: the clocks of device and "
@@ -227,13 +223,9 @@ def _early(timeline: Timeline, kernels: _Places, much_ns: float) -> tuple[str, s
 def _late(timeline: Timeline, kernels: _Places, much_ns: float) -> tuple[str, str]:
     """The same of copies that go on when the wait for them has ended."""
     late = _late_ns(timeline, kernels)
-    count = int((late > 0).sum())
-    if not count:
+    note = _by_clocks(late, f"{format_count(len(late), 'wait')} for a copy end before it has")
+    if not note:
         return "", ""
-    note = (
-        f"{count:,} of {format_count(len(late), 'wait')} for a copy end before it has, by up "
-        f"to {format_ns(late.max())}: the device's clock differs from the host's"
-    )
     often = int(np.sort(late)[len(late) // 2])
     is_much = often > 0 and _mistaken_ns(timeline, kernels, often) >= much_ns * timeline.steps
     doubt = (
@@ -241,6 +233,19 @@ def _late(timeline: Timeline, kernels: _Places, much_ns: float) -> tuple[str, st
         "device and host differ"
     )
     return note, doubt if is_much else ""
+
+
+def _by_clocks(apart: Ints, what: str) -> str:
+    """How many of what is told are too early or late, and by how much; "" if none is.
+
+    Args:
+        apart: of each, by how many ns; 0 and below: as it should be.
+    """
+    count = int((apart > 0).sum())
+    if not count:
+        return ""
+    most = format_ns(apart.max())
+    return f"{count:,} of {what}, by up to {most}: the device's clock differs from the host's"
 
 
 def _overlong(timeline: Timeline, kernels: _Places, much_ns: float) -> tuple[str, str]:
