@@ -59,6 +59,7 @@ UNEQUAL = 0.2  # of the middle step: what the mean may be off before the steps a
 _LEAST_LONG = 3  # longer steps at the same distance: two have one by chance
 _MOST_TRIED, _MOST_APART = 12, 100  # of the longest steps; steps from one to the next
 _OTHERS = 0.25  # times as many other steps may be as long as these
+_RARE = 0.01  # a chance of long steps to lie at a distance: beyond it they are said to be few
 _FEW_SORTS = 4  # sorts of steps that are named one by one
 _APART = 0.2  # of how often a step reads: by so much more or less often is told
 _FEW_READS = 2  # lines that are named
@@ -127,9 +128,10 @@ def unequal_text(run: MeasuredRun, *, has_verdict: bool = True) -> str:
         f"the measured steps are unequal, {_span(times)}: the middle one took "
         f"{format_ms(middle)}, but the mean of all is {format_ms(mean)}"
     )
-    each, more = _each_nth(times)
+    each, more, chance = _each_nth(times)
     if each and 2 * more / each >= mean - middle > 0:  # most of the difference is by these
-        said += f", as every {each} steps one takes {format_ms(more)} more"
+        doubt = "" if chance <= _RARE else " (so few that it may be chance)"
+        said += f", as every {each} steps one takes {format_ms(more)} more{doubt}"
     ends = run.timeline.intervals(kind="step")
     if not run.measures_untraced or not len(ends):
         return said
@@ -141,23 +143,26 @@ def unequal_text(run: MeasuredRun, *, has_verdict: bool = True) -> str:
     )
 
 
-def _each_nth(times: NDArray[Any]) -> tuple[int, float]:
-    """Every how many steps comes a longer one, and by how much it is; (0, 0): that is not so.
+def _each_nth(times: NDArray[Any]) -> tuple[int, float, float]:
+    """Every how many steps comes a longer one, and by how much it is; (0, 0, 1): that is not so.
 
-    As where a checkpoint is written. Few other steps may be as long.
+    As where a checkpoint is written. Few other steps may be as long. The third number is the
+    chance at most that long steps at random places lie like that, at any distance.
     """
     import numpy as np
 
     times = times[:MOST_STEPS]  # a file may have millions
     longest = np.argsort(times)[-_MOST_TRIED:].tolist()  # some may be so for another reason
-    for each in range(_LEAST_LONG, min(len(times) // _LEAST_LONG, _MOST_APART) + 1):
+    distances = range(_LEAST_LONG, min(len(times) // _LEAST_LONG, _MOST_APART) + 1)
+    for each in distances:
         for first in sorted({i % each for i in longest}):
             long = times[first::each]
             others = int((times >= long.min()).sum()) - len(long)
             if others <= _OTHERS * len(long):
                 left = (times.sum() - long.sum()) / (len(times) - len(long))
-                return each, float(long.mean() - left)
-    return 0, 0.0
+                held, whole = (math.comb(n, len(long)) for n in (len(long) + others, len(times)))
+                return each, float(long.mean() - left), sum(distances) * held / whole
+    return 0, 0.0, 1.0
 
 
 def enough_steps(step_s: float) -> int:
