@@ -90,7 +90,8 @@ DARK = MappingProxyType(
 )
 
 # Least distance under simulated protanopia, deuteranopia and tritanopia, also from the dark ground:
-# 13 (CIE76), measured by the test. Recording has its phase's colour; warm red is kept for waiting.
+# 13 (CIE76); least contrast with the dark ground: 3. Both are measured by the test. Recording has
+# its phase's colour; warm red is kept for waiting.
 _PALETTE = {
     "forward": "#5674d8",
     "backward": "#f5b12e",
@@ -98,15 +99,15 @@ _PALETTE = {
     "input": "#f0e28c",
     "plan": "#b4bcc0",
     "lower": "#c3a2ef",
-    "compile": "#8f45ab",
+    "compile": "#9148ad",
     "dispatch": "#a4e8fb",
     "wait": "#dd5a3c",
-    "elsewhere": "#60240c",
-    "own": "#0c1890",
+    "elsewhere": "#96544e",
+    "own": "#187812",
     "ahead": "#dfe8d3",
     "kernel": "#587080",
     "reduction": "#db57ba",
-    "communication": "#7733dd",
+    "communication": "#8232f0",
     "callback": "#87c387",
 }
 
