@@ -8,6 +8,7 @@ from time import perf_counter_ns
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.runs.conditions import doubt
 from kit.runs.run import Run
 from kit.runs.steady import UNEQUAL
 from kit.text import format_count, format_ms
@@ -57,7 +58,7 @@ class LaterSteps:
         took_ms = (self._ended_ns - self._began_ns) / 1e6
         after_ms = (self._over_ns - self._ended_ns) / 1e6
         is_waited = bool(len(run.timeline))  # these steps of jax, which has none, do not wait
-        said = [self._unlike(own_ms, took_ms, is_waited)]
+        said = [self._unlike(own_ms, took_ms, is_waited, bool(doubt(run.conditions)))]
         if after_ms > max(took_ms + own_ms.sum(), _LONG_MS):
             said.append(
                 f"after the loop's last step the program went on for {format_ms(after_ms)}: what "
@@ -74,10 +75,13 @@ class LaterSteps:
         notes = (*run.timeline.notes, *filter(None, said))
         return replace(run, timeline=replace(run.timeline, notes=notes))
 
-    def _unlike(self, own_ms: NDArray[np.float64], took_ms: float, is_waited: bool) -> str:
+    def _unlike(
+        self, own_ms: NDArray[np.float64], took_ms: float, is_waited: bool, is_busy: bool
+    ) -> str:
         """Where these took longer than the measured ones, or far less, in the mean; "" elsewhere.
 
-        A few may show that only by more time than all of the measured ones took.
+        A few may show that only by more time than all of the measured ones took. On a machine that
+        `is_busy` it may be that others took more of it for a while.
         """
         mean_ms = float(own_ms.mean())
         is_few = self._count < len(own_ms) and took_ms <= (1 + UNEQUAL) * own_ms.sum()
@@ -96,5 +100,5 @@ class LaterSteps:
         return (
             f"after the recording the loop made {format_count(self._count, 'step')} in "
             f"{format_ms(took_ms)}, {format_ms(each_ms)} each in the mean; the measured ones took "
-            f"{format_ms(mean_ms)}: {why}"
+            f"{format_ms(mean_ms)}: {why}{', unless other programs did that' * is_busy}"
         )
