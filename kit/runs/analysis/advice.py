@@ -240,7 +240,8 @@ def _own(run: Run, seen: _Seen) -> Iterator[Advice]:
     for site, lost, ms in _at_lines(run, seen, OWN, "own"):
         text = (
             f"{site or _UNKNOWN} computes on the host between two ops (Python, or {what}), and "
-            f"{lost}. Do it {where}, ahead of the step (a batch: {loader}), or less often."
+            f"{lost}. Do it ahead of the step (a batch: {loader}), less often, or, if it computes "
+            f"with numbers, {where}."
         )
         yield Advice("own code", text, site, ms)
 
