@@ -14,7 +14,7 @@ from kit.runs.knob import Knob, knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
-from kit.text import format_count, format_number
+from kit.text import format_count, format_ms, format_number
 
 __all__ = ["Programs", "Trial", "Tuned", "choose", "in_words", "program_of", "same_losses",
            "training_of", "work_of"]  # fmt: skip
@@ -161,11 +161,16 @@ class Trial:
     def since(self, other: Trial) -> Difference:
         """How much longer a sample takes than in the other trial, and how sure that is.
 
-        The trials were measured one after another: what other programs took, they took of both.
+        Runs that other programs disturbed are in doubt, but for those that took turns often enough.
+        """
+        return steps_difference(other.counted, self.counted, by_sample=True)
+
+    def seems_since(self, other: Trial) -> Difference:
+        """The same as if no other program had been at work: something has to be tried next.
+
         What the means say against it stays.
         """
-        found = steps_difference(other.counted, self.counted, by_sample=True)
-        return replace(found, doubt="")
+        return replace(self.since(other), doubt="")
 
     @property
     def counted(self) -> list[Run]:
@@ -208,17 +213,17 @@ def choose(trials: Sequence[Trial], first: Trial) -> Trial:
     One whose median alone is fast, because each fifth step stalls, is not chosen.
     """
     possible = [t for t in trials if t.is_possible and not _is_slower_in_mean(t, first)]
-    won = [t for t in possible if t.since(first).kind == "less"]
+    won = [t for t in possible if t.seems_since(first).kind == "less"]
     if not possible or (not won and first in possible):
         return first
     fastest = min(won or possible, key=lambda t: t.ms_per_sample)
-    tied = [t for t in won or possible if t is fastest or t.since(fastest).kind != "more"]
+    tied = [t for t in won or possible if t is fastest or t.seems_since(fastest).kind != "more"]
     return min(tied, key=lambda t: (t.changes, t.programs.count, t.ms_per_sample))
 
 
 def _is_slower_in_mean(trial: Trial, first: Trial) -> bool:
     """Does the mean step show that it takes longer, against what the median says?"""
-    means = trial.since(first).means
+    means = trial.seems_since(first).means
     return means is not None and means.amount > 0
 
 
@@ -348,16 +353,17 @@ def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float,
         cost = f"compiling takes {-more:.1f} s less"
     else:
         cost = f"compiling takes {more:.1f} s more, paid back after {_steps(best)}"
+    change = best["change"]
     return (
-        f"{best['words']}: {format_number(speedup)}x as fast as what you gave "
-        f"({format_number(best[name])} ms a {unit} instead of {format_number(start[name])}, "
-        f"{best['change'].text()}); {cost}."
+        f"{best['words']}: {'' if change.is_changed else 'maybe '}{format_number(speedup)}x as "
+        f"fast as what you gave ({format_ms(best[name])} a {unit} instead of "
+        f"{format_ms(start[name])}, {change.text()}); {cost}."
     )
 
 
 def _kept(start: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
     """That the start is the best, and how far off the next one is; the fastest comes first."""
-    ms = f"{format_number(start['step_ms'])} ms a step"
+    ms = f"{format_ms(start['step_ms'])} a step"
     if not others:
         return f"Only what you gave was measured: {ms}."
     text = f"What you gave is kept: {ms}. Of {format_count(len(others), 'other setting')} none is "

@@ -324,8 +324,8 @@ def test_words_and_cost_of_a_faster_setting_are_said():
     best = trial(Settings(mode="lazy", prefetch=2), [[5.0] * 4] * 2, compiles=101)
     tuned = Tuned.of(best, start, [start, best], budget_s=10, spent_s=3)
     assert tuned.summary() == (
-        "mode lazy + prefetch 2: 2x as fast as what you gave (5 ms a step instead of 10, 50% ± 1% "
-        "faster); compiling takes 1.0 s more, paid back after 200 steps.\n"
+        "mode lazy + prefetch 2: 2x as fast as what you gave (5 ms a step instead of 10 ms, 50% "
+        "± 1% faster); compiling takes 1.0 s more, paid back after 200 steps.\n"
         "To use it: kit.run(workload, tuned.best)."
     )
     assert tuned.best == Settings(mode="lazy", prefetch=2)
@@ -351,7 +351,7 @@ def test_all_that_is_said_of_a_setting_is_of_the_middle_one_of_its_runs():
     start = trial(Settings(), [[10.0] * 4] * 3)
     best = trial(Settings(mode="lazy"), [[9.0] * 40, [5.0] * 4, [5.0] * 4])  # most steps took 9 ms
     said = Tuned.of(best, start, [start, best], budget_s=10, spent_s=3).summary()
-    assert "2x as fast as what you gave (5 ms a step instead of 10, maybe 50%" in said
+    assert "maybe 2x as fast as what you gave (5 ms a step instead of 10 ms, maybe 50%" in said
 
 
 def test_the_bytes_of_a_run_are_shown_where_it_has_them():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kit.measure.search.tuned import Tuned, choose
 from kit.runs.change import error_of
+from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
 from tests.measure.search.test_autotune import trial
 
@@ -59,3 +62,26 @@ def test_staying_with_the_start_is_said_with_the_spread():
     known = error_of(start.step_ms, start.runs)  # how far off the median is, not a further rerun
     assert start.spread_ms == pytest.approx(known.spread * start.step_ms, rel=0.01)
     assert tuned.left_out == ("prefetch",)
+
+
+def test_what_is_faster_on_a_busy_machine_is_so_perhaps():
+    """A budget without time for turns said "2x as fast, 50% ± 4% faster", whatever else ran."""
+    start, best = trial(Settings(), [[10.0] * 9]), trial(Settings(mode="lazy"), [[5.0] * 9])
+    busy = Conditions(cores=2, others=1.8)
+    for each in (start, best):
+        each.runs[:] = [replace(run, conditions=busy) for run in each.runs]
+    assert choose([start, best], start) is best
+    said = Tuned.of(best, start, [start, best], budget_s=10, spent_s=3).summary()
+    assert said.startswith("mode lazy: maybe 2x as fast as what you gave (5 ms a step instead of ")
+    assert "faster: measured on a busy machine: others used 1.8 of 2 cores); " in said
+
+
+def test_times_have_the_unit_that_reads_best():
+    start, best = (
+        trial(Settings(), [[4700.0] * 4] * 3),
+        trial(Settings(mode="lazy"), [[0.9] * 4] * 3),
+    )
+    for best_, first in ((best, start), (start, start)):
+        said = Tuned.of(best_, first, [start, best], budget_s=10, spent_s=3).summary()
+        assert ("900 µs a step instead of 4.7 s" in said) == (best_ is best)
+        assert "4.7 s" in said
