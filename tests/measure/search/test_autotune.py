@@ -167,7 +167,7 @@ def test_the_batch_size_is_compared_by_sample_and_only_if_named():
     tuned = kit.autotune(sleepy.workload, NATIVE, vary={**NOTHING, "batch_size": [4, 8, 64]})
     assert tuned.best == NATIVE.replace(batch_size=64)
     assert tuned.speedup > 3
-    assert "ms a sample instead of" in tuned.summary()
+    assert " a sample instead of " in tuned.summary()
 
 
 def test_a_setting_that_fails_is_ruled_out_in_words():
