@@ -23,7 +23,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction
 from kit.runs.whatif.question import Question
-from kit.text import format_ms, format_percent, safe_html, safe_label, safe_terminal
+from kit.text import format_ms, format_number, format_percent, safe_html, safe_label, safe_terminal
 from kit.trace import SyncPoint
 from kit.trace.timeline import Place
 from kit.widgets.base import tables
@@ -140,6 +140,15 @@ def whatif_figure(run: Run, prediction: Prediction) -> figure:
     return plot
 
 
+def _times_as_fast(run: Run, p: Prediction) -> str:
+    """`1.3 times as fast (1.1 to 1.6)`; of what need not be so, `maybe` before it."""
+    each = [run.step_ms / ms if ms > 0 else math.nan for ms in (p.step_ms, p.high_ms, p.low_ms)]
+    ratio, low, high = each
+    is_sure = low > 1 or high < 1
+    ends = "" if math.isnan(low) else f" ({format_number(low)} to {format_number(high)})"
+    return f"{'' if is_sure else 'maybe '}{format_number(ratio)} times as fast{ends}"
+
+
 def _without_box(sync: SyncPoint) -> Checkbox:
     text = f"without {sync.cause} at {sync.site or sync.via or 'an unknown line'}"
     return Checkbox(
@@ -235,8 +244,7 @@ class WhatIfView(View):
 
     def _say(self) -> None:
         now = self.prediction
-        ratio = self.run.step_ms / now.step_ms if now.step_ms > 0 else math.nan
-        lines = [f"{now.headline()}; {ratio:.2f} times as fast", *now.assumptions]
+        lines = [f"{now.headline()}; {_times_as_fast(self.run, now)}", *now.assumptions]
         if self._model.native is not None:
             lines.insert(1, _NOT_CUT)
         if self._unasked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from html import unescape
@@ -137,6 +138,22 @@ def test_a_slider_asks_the_model():
     view.speed.value = 10.0
     assert view.prediction.step_ms == predict(run, device_speed=10.0).step_ms
     assert "1/10" in view.text.value
+
+
+def test_how_many_times_as_fast_is_said_with_its_interval_and_as_a_perhaps_where_1_is_in_it():
+    """Beside "7.4 ms to 19.8 ms" of a step of 16 ms stood "1.32 times as fast"."""
+    run = replace(measured(), step_times_ns=(16_000_000,) * 30)
+    view = WhatIfView(run)
+    for low, high, said in (
+        (7.4, 19.8, "; maybe 1.33 times as fast (0.808 to 2.16)<"),
+        (10.0, 14.0, "; 1.33 times as fast (1.14 to 1.6)<"),
+        (math.nan, math.nan, "; maybe 1.33 times as fast<"),
+    ):
+        view.prediction = replace(view.prediction, step_ms=12.0, low_ms=low, high_ms=high)
+        view._say()
+        assert said in view.text.value
+    view.speed.value = 10.0  # nobody has measured that
+    assert re.search("; maybe [0-9.]+ times as fast<", view.text.value)
 
 
 def test_the_bulk_sizes_are_those_of_the_sliders():
