@@ -194,10 +194,13 @@ class Trial:
         return max((size for size in found if size is not None), default=math.nan)
 
     def pays_off_after(self, first: Trial) -> float:
-        """Steps until the faster step has won back the longer compile; inf if never.
+        """Steps until the faster step has won back the longer compile; inf: never, nan: not known.
 
-        `compile time more / time won a step`, against the start; 0 if it compiles no longer.
+        `compile time more / time won a step`, against the start; 0 if it compiles no longer. What
+        is faster or slower within the spread wins and loses nothing that is known.
         """
+        if self is not first and not self.since(first).is_changed:
+            return math.nan
         more = self.programs.compile_ms - first.programs.compile_ms
         won = (first.ms_per_sample - self.ms_per_sample) * self.samples_per_step
         if more <= 0:
@@ -238,9 +241,10 @@ class Tuned:
         milliseconds; `tried` has one mapping for each setting, the fastest first: `words`,
         `settings`, `step_ms`, `spread_ms`, `ms_per_sample`, `change` (of a sample's time since the
         given settings, a `kit.runs.change.Difference`), `compile_ms`, `compiles`,
-        `compiles_from_disk`, `pays_off_after` (steps; inf: never), `live_bytes`, `peak_bytes`,
-        `peak_bound` (what a peak that is not known did not go beyond; nan: not measured), `runs`,
-        `steps`, `note`, `is_same` (the losses agree), `is_start`, `is_best`, `is_possible`.
+        `compiles_from_disk`, `pays_off_after` (steps; inf: never, nan: not known), `live_bytes`,
+        `peak_bytes`, `peak_bound` (what a peak that is not known did not go beyond; nan: not
+        measured), `runs`, `steps`, `note`, `is_same` (the losses agree), `is_start`, `is_best`,
+        `is_possible`.
     """
 
     best: Settings
@@ -352,7 +356,7 @@ def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float,
     elif more < 0:
         cost = f"compiling takes {-more:.1f} s less"
     else:
-        cost = f"compiling takes {more:.1f} s more, paid back after {_steps(best)}"
+        cost = f"compiling takes {more:.1f} s more{_paid_back(best)}"
     change = best["change"]
     return (
         f"{best['words']}: {'' if change.is_changed else 'maybe '}{format_number(speedup)}x as "
@@ -374,6 +378,9 @@ def _kept(start: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
     return f"{text}surely faster; the next is {next_['words']}: {next_['change'].text()}."
 
 
-def _steps(row: Mapping[str, Any]) -> str:
+def _paid_back(row: Mapping[str, Any]) -> str:
     after = row["pays_off_after"]
-    return "never" if math.isinf(after) else format_count(math.ceil(after), "step")
+    if math.isnan(after):
+        return ""
+    paid = "never" if math.isinf(after) else f"after {format_count(math.ceil(after), 'step')}"
+    return f", paid back {paid}"

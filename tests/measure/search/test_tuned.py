@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -85,3 +86,16 @@ def test_times_have_the_unit_that_reads_best():
         said = Tuned.of(best_, first, [start, best], budget_s=10, spent_s=3).summary()
         assert ("900 µs a step instead of 4.7 s" in said) == (best_ is best)
         assert "4.7 s" in said
+
+
+@pytest.mark.parametrize(("ms", "compiles"), [(9.9, 9), (10.1, 1)], ids=["faster", "compiles less"])
+def test_what_may_be_as_fast_is_not_said_to_pay_a_compile_back_or_never_to(
+    ms: float, compiles: int
+):
+    """1 % within the spread was "paid back after 800 steps", or "never"."""
+    start = trial(Settings(), [[10.0, 10.6, 9.4]] * 3, compiles=5)
+    other = trial(Settings(mode="lazy"), [[ms, ms + 0.6, ms - 0.6]] * 3, compiles=compiles)
+    assert not other.since(start).is_changed
+    tuned = Tuned.of(start, start, [start, other], budget_s=10, spent_s=3)
+    (after,) = (row["pays_off_after"] for row in tuned.tried if not row["is_start"])
+    assert math.isnan(after)
