@@ -3,9 +3,23 @@
 const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
 const SIZES = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 
+/** A number in the middle of two that can be shown becomes the even one, as in Python, not the larger.
+ * Of three digits only an eighth is ever exactly in the middle: 12.35 is a little less than it says.
+ * @param {number} x @param {(x: number) => string} write rounds to the nearest */
+function evenly(x, write) {
+  const shown = write(x);
+  return (8 * x) % 1 === 0 && /[13579]$/.test(shown) ? write(x * (1 - 1e-12)) : shown;
+}
+
+/** @param {number} x @returns {number} */
+function rounded(x) {
+  return Number(evenly(x, (value) => String(Math.round(value))));
+}
+
 /** @param {number} x @returns {string} with three digits that count, or all of a larger number */
 function threeDigits(x) {
-  return Math.abs(x) < 1000 ? String(Number(x.toPrecision(3))) : Math.round(x).toLocaleString("en");
+  if (Math.abs(x) >= 99.95) return rounded(x).toLocaleString("en");
+  return String(Number(evenly(x, (value) => value.toPrecision(3))));
 }
 
 /** @param {number} value @param {any[][]} units @param {string} smallest @returns {string} */
@@ -13,7 +27,7 @@ function withUnit(value, units, smallest) {
   for (const [scale, unit] of units) {
     if (Math.abs(value) >= scale * 0.9995) return `${threeDigits(value / scale)} ${unit}`;
   }
-  return `${Math.round(value)} ${smallest}`;
+  return `${rounded(value)} ${smallest}`;
 }
 
 /** @param {number} ns @returns {string} */
@@ -54,7 +68,7 @@ export function formatCount(n) {
 /** "43%"; "≈0%" and "≈100%" of what rounds to these and is not, as `format_percent` of kit writes.
  * @param {number} fraction @returns {string} */
 export function formatPercent(fraction) {
-  const shown = Math.round(100 * fraction);
+  const shown = rounded(100 * fraction);
   const isEdge = (shown === 0 || shown === 100) && Math.abs(100 * fraction - shown) > 1e-7;
   return `${isEdge ? "≈" : ""}${shown.toLocaleString("en")}%`;
 }
