@@ -55,7 +55,7 @@ ON_DEVICE_BY_JAX = "on the device (in the jitted function, with jax.numpy)"
     ("environment", "mode", "what", "where"),
     [
         ({"torch": "2.9", "device": "cpu (x)"}, "torch", LIBRARY, "with ops of torch."),
-        ({"torch": "2.9", "device": "cuda (x)"}, "torch", LIBRARY, "with ops of torch on the device."),
+        ({"torch": "2.9", "device": "cuda (x)"}, "torch", LIBRARY, "with ops of torch on the dev"),
         (OF_KIT, "lazy", "ops of torch on CPU tensors", "on the device (tensors made with"),
         ({"jax": "0.10", "device": "cpu (cpu)"}, "lazy", "numpy", ON_DEVICE_BY_JAX),
     ],
