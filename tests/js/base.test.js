@@ -4,9 +4,9 @@ import test from "node:test";
 
 import {DarkTwins, inkOn, tint} from "../../kit/widgets/base/js/colors.js";
 import {keepKeys} from "../../kit/widgets/base/js/keys.js";
-import {columnsIn} from "../../kit/widgets/base/js/legends.js";
-import {cut} from "../../kit/widgets/memory/js/labels.js";
+import {columnsIn} from "../../kit/widgets/base/js/fit.js";
 import {formatAt, formatBytes, formatNs, formatPercent, plural} from "../../kit/widgets/base/js/format.js";
+import {cut} from "../../kit/widgets/base/js/wrap.js";
 
 test("a label is cut where its room ends, and not before", () => {
   const wide = (/** @type {string} */ text) => 7 * text.length;

@@ -27,7 +27,7 @@ from kit.widgets.base.tables import amount
 from kit.widgets.base.theme import COLORS, kind_color
 from kit.widgets.compare.data import ComparisonRow, baseline_tag
 
-__all__ = ["MAX_BARS", "MAX_STEPS", "MAX_SYNCS", "SOURCES", "comparison_columns"]
+__all__ = ["KEYS_PX", "MAX_BARS", "MAX_STEPS", "MAX_SYNCS", "SOURCES", "comparison_columns"]
 
 SOURCES = ("bars", "steps", "syncs", "tracks", "texts", "titles")  # the keys that hold columns
 
@@ -44,7 +44,7 @@ _ROW_PX, _DENSE_PX, _DENSE_FROM = 17, 14, 7
 _MAX_LINE = 42  # letters of a line that fit on a phone
 _NOTE_PX = 14  # a line of it
 _FRAME_PX = 70  # title, note and axis
-_KEYS_PX = 25  # a row of the legend, which has two columns until it is drawn
+KEYS_PX = 25  # a row of the legend
 _STEP, _DEVICE_STEP = KINDS.index("step"), KINDS.index("device step")
 Columns = dict[str, Any]
 
@@ -91,7 +91,7 @@ def comparison_columns(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> Co
     steps of a run are shown.
 
     Keys: `bars`, `steps`, `syncs`, `tracks`, `titles` (columns), `axis`, `kinds`, `title`, `note`,
-    `height` (pixels).
+    `height` (pixels, without the legend).
     """
     windows = [_window(run.timeline) for run in runs]
     x_end = _axis_end([w.ms(w.end) for w in windows])
@@ -123,8 +123,7 @@ def comparison_columns(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> Co
         "note": note,
         "height": int(y * (_ROW_PX if len(runs) < _DENSE_FROM else _DENSE_PX))
         + _FRAME_PX
-        + _NOTE_PX * note.count("\n")
-        + _KEYS_PX * -(-len(kinds) // 2),
+        + _NOTE_PX * note.count("\n"),
     }
 
 

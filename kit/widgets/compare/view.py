@@ -59,7 +59,7 @@ from kit.widgets.compare.data import (
     disturbed_tag,
     fastest_text,
 )
-from kit.widgets.compare.strips import SOURCES, comparison_columns
+from kit.widgets.compare.strips import KEYS_PX, SOURCES, comparison_columns
 
 __all__ = [
     "Comparison",
@@ -171,7 +171,7 @@ def comparison_figure(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> fig
     plot = figure(
         x_range=Range1d(0, axis["x_end"], bounds=None),
         y_range=Range1d(axis["end"], -0.1),
-        height=columns["height"],
+        height=columns["height"] + KEYS_PX * -(-len(columns["kinds"]) // 2),  # until it is drawn
         sizing_mode="stretch_width",
         min_width=300,
         tools=[],
@@ -192,7 +192,7 @@ def comparison_figure(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> fig
     plot.yaxis[0].major_label_text_color = INK
     _add_tools(plot, bars, marks)
     named = {name: source[name] for name in ("texts", "bars", "syncs")}
-    prepare = CustomJS(args={"figure": plot, **named}, code=_prepare_js())
+    prepare = CustomJS(args={"figure": plot, **named}, code=_prepare_js(columns["height"]))
     plot.js_on_change("inner_width", prepare)
     return plot
 
@@ -209,12 +209,17 @@ return this.write(1e6 * tick);
 """
 
 
-def _prepare_js() -> str:
-    """Runs in the browser whenever the figure has another width."""
+def _prepare_js(bare_px: int) -> str:
+    """Runs in the browser whenever the figure has another width.
+
+    Args:
+        bare_px: the height of the figure without its legend.
+    """
+    sizes = f"{{bare: {bare_px}, keys: {KEYS_PX}}}"
     return f"""
 const view = cb_context.index.find_one(figure);
 const strips = {script("widgets/compare/js/strips.js")};
-if (view) strips.prepare(view, {{texts, bars, syncs}}, "{COLORS["wait"]}");
+if (view) strips.prepare(view, {{texts, bars, syncs}}, "{COLORS["wait"]}", {sizes});
 """
 
 

@@ -35,6 +35,13 @@ TITLES = f"""() => {{
   const wide = [...titles.source.data.text].map((text) => ruler.measureText(text).width);
   return Math.max(...wide) / plot.inner_width;
 }}"""
+# The title of the figure, and how many pixels of it the figure cuts.
+TITLE = f"""() => {{
+  const plot = {FIGURE}, {{text, text_font_size}} = plot.title;
+  const ruler = document.createElement("canvas").getContext("2d");
+  ruler.font = `bold ${{text_font_size}} Inter, "Helvetica Neue", Helvetica, Arial, "DejaVu Sans"`;
+  return [text, ruler.measureText(text).width - plot.inner_width - plot.min_border_right];
+}}"""
 RANGE = f"(() => {{ const {{start, end}} = {FIGURE}.x_range; return [start, end]; }})()"
 FOCUSED = """() => {
   const {tagName, className, style, ariaLabel} = document.activeElement;
@@ -78,6 +85,24 @@ def test_the_names_of_steps_are_shown_where_they_have_room(offline: Browser, tmp
         assert clashing == []
         assert shown == (1 if width <= 420 else 4)  # the short steps' names need room
         assert 0 < offline.page.evaluate(TITLES) <= 1
+    assert offline.errors() == []
+
+
+def test_a_long_title_ends_where_its_figure_does_and_is_whole_where_there_is_room(
+    offline: Browser, tmp_path: Path
+):
+    runs = [replace(make_run(seed=i), name="a workload of mine") for i in range(2)]
+    file = tmp_path / "compared.html"
+    file.write_text(kit.compare(runs).view().page())
+    offline.page.set_viewport_size({"width": 360, "height": 900})
+    offline.page.goto(file.as_uri())
+    offline.wait_for_canvases()
+    text, cut_px = offline.page.evaluate(TITLE)
+    assert text.endswith("…")
+    assert cut_px <= 0
+    offline.page.set_viewport_size({"width": 900, "height": 900})
+    whole = "timelines (profiled): a workload of mine"
+    offline.page.wait_for_function(f"{FIGURE}.title.text === '{whole}'")
     assert offline.errors() == []
 
 

@@ -1,4 +1,4 @@
-// Texts in as many lines as they take.
+// Texts in the room that they have: cut, or in as many lines as they take.
 
 /**
  * Lines of whole words; a word that is longer than a line has one of its own.
@@ -15,4 +15,21 @@ export function wrapped(text, room, wide) {
     else lines.push(word);
   }
   return lines;
+}
+
+/**
+ * As much of a text as has room, and "…" for the rest.
+ * @param {string} text
+ * @param {number} room pixels
+ * @param {(text: string) => number} wide
+ */
+export function cut(text, room, wide) {
+  if (wide(text) <= room) return text;
+  let low = 0, high = text.length - 1;
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    if (wide(`${text.slice(0, middle).trimEnd()}…`) <= room) low = middle;
+    else high = middle - 1;
+  }
+  return `${text.slice(0, low).trimEnd()}…`;
 }

@@ -2,13 +2,12 @@
 // their texts have room.
 import {Card, led, rowsOf} from "./card.js";
 import {isForPlot, makeStop, takeKeys} from "../../base/js/keys.js";
-import {fitLegends, LEAST} from "../../base/js/legends.js";
+import {fitLegends} from "../../base/js/fit.js";
 
 const ZOOM = 1.4, MOVE = 0.15; // of one key, as in a timeline of one run
 const LETTER = 6; // pixels, of a step's name
 const LINE = 25.5; // letters' heights that a line of a title is wide at most
 const [SMALL, LARGE] = [8.5, 11]; // pixels, of its letters
-const KEYS = 25; // pixels of a row of the legend
 const TICK = 80, MOST_TICKS = 6; // pixels of one tick's text
 const HELP = "Timelines of the runs. Left and right move, plus and minus zoom, 0 shows all; full "
   + "stop and comma: next and previous bar, up and down: another row, Escape: none. The table has "
@@ -61,12 +60,15 @@ export function fitting(width) {
   return [letters, Math.min(Math.max(Math.floor(width / TICK), 2), MOST_TICKS)];
 }
 
-/** Make a figure as high as its strips and its legend are. @param {any} figure */
-function fitHeight(figure) {
+/**
+ * Make a figure as high as its strips and its legend are.
+ * @param {any} figure
+ * @param {{bare: number, keys: number}} px of all but the legend, and of a row of that
+ */
+function fitHeight(figure, {bare, keys}) {
   fitLegends(figure);
-  const legend = figure.select_one("keys"), {length} = legend.items;
-  figure.kitBare ??= figure.height - KEYS * Math.ceil(length / LEAST); // what comparison_figure made
-  const height = figure.kitBare + KEYS * Math.ceil(length / legend.ncols);
+  const {items, ncols} = figure.select_one("keys");
+  const height = bare + keys * Math.ceil(items.length / ncols);
   requestAnimationFrame(() => figure.setv({height}, {sync: false}));
 }
 
@@ -75,8 +77,9 @@ function fitHeight(figure) {
  * @param {any} view bokeh's view of the figure
  * @param {{texts: any, bars: any, syncs: any}} sources the steps' names, bars and sync points
  * @param {string} red the colour of waits
+ * @param {{bare: number, keys: number}} px as of `fitHeight`
  */
-export function prepare(view, {texts, bars, syncs}, red) {
+export function prepare(view, {texts, bars, syncs}, red, px) {
   const {el: host, model: figure} = view, range = figure.x_range;
   const fit = () => {
     const {text, room, alpha} = texts.data;
@@ -86,7 +89,7 @@ export function prepare(view, {texts, bars, syncs}, red) {
     texts.change.emit();
   };
   fit();
-  fitHeight(figure);
+  fitHeight(figure, px);
   const [letters, ticks] = fitting(figure.inner_width);
   const quietly = {sync: false}; // another page of the same kernel may have another width
   figure.select_one("titles").setv({text_font_size: {value: `${letters.toFixed(1)}px`}}, quietly);

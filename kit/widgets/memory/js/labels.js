@@ -1,24 +1,8 @@
 // The bars of what holds the peak: each label ends with "…" where its number begins.
+import {cut} from "../../base/js/wrap.js";
 
 const FONT = "11.5px Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif";
 const GAP = 10; // pixels, between a label and its number
-
-/**
- * As much of a text as has room, and "…" for the rest.
- * @param {string} text
- * @param {number} room pixels
- * @param {(text: string) => number} wide
- */
-export function cut(text, room, wide) {
-  if (wide(text) <= room) return text;
-  let low = 0, high = text.length - 1;
-  while (low < high) {
-    const middle = Math.ceil((low + high) / 2);
-    if (wide(`${text.slice(0, middle).trimEnd()}…`) <= room) low = middle;
-    else high = middle - 1;
-  }
-  return `${text.slice(0, low).trimEnd()}…`;
-}
 
 /**
  * Let the labels follow the width of their figure.
