@@ -47,9 +47,10 @@ from kit.trace import (
     sync_table,
 )
 from kit.trace.communication import CopyTotal
-from kit.trace.gaps import NOT_BEGUN, Idle, idle_of
+from kit.trace.gaps import Idle, idle_of
 from kit.trace.imported import Caller, MeasuredMemory
 from kit.trace.kernels import after_steps_fraction
+from kit.trace.kinds import NOT_BEGUN
 from kit.trace.limits import BUSY
 from kit.trace.metrics import says_host, union_ns, waits_of
 from kit.trace.timeline import Pin, with_pin, without_pin

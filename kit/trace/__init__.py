@@ -6,7 +6,6 @@ from kit.trace.critical_path import PathRow as PathRow
 from kit.trace.critical_path import critical_path as critical_path
 from kit.trace.critical_path import path_table as path_table
 from kit.trace.devices import count_devices as count_devices
-from kit.trace.gaps import GAP_CAUSES as GAP_CAUSES
 from kit.trace.gaps import Gap as Gap
 from kit.trace.gaps import IdleRow as IdleRow
 from kit.trace.gaps import idle_gaps as idle_gaps
@@ -21,6 +20,7 @@ from kit.trace.kernels import KernelRow as KernelRow
 from kit.trace.kernels import kernel_table as kernel_table
 from kit.trace.kernels import named_fraction as named_fraction
 from kit.trace.kinds import CATEGORIES as CATEGORIES
+from kit.trace.kinds import GAP_CAUSES as GAP_CAUSES
 from kit.trace.kinds import KINDS as KINDS
 from kit.trace.kinds import LIMITS as LIMITS
 from kit.trace.limits import Limit as Limit

@@ -2,26 +2,7 @@
 
 A device is idle while none of its lanes runs a kernel; a reduction or a collective is none. A gap
 is cut wherever its cause changes, so the times of all causes add up to the idle time exactly. An
-instant has the first cause that holds:
-
-    reduction       gradients were on their way to this device
-    communication   a collective ran on this device, and nothing else
-    host callback   its program called a Python function, and waited for it
-    dependency      another device works: this one has nothing that it could do without it
-    program         the gap lies between two kernels of the same run of one segment's program
-    sync point      the device had used up what was issued before a wait (`kit.trace.idle_after`)
-    not begun       what a call had launched did not begin for over 1 ms: what the device did
-                    instead, such as work from before the recording, is not in the file
-    dependency      the next kernel's segment had been dispatched before the gap began
-    compile         a program was lowered or compiled
-    dispatch        a program was handed to the device, or had been and has not begun yet
-    sync point      the host still waited
-    input           the host prepared or copied a batch
-    host waits elsewhere  it slept, read a file, took a lock, or was in a call of the driver's
-    own code        the program ran code of its own between two ops
-    host recording  the host recorded ops or cut a segment
-    dispatch        the host had recorded ahead and handed over what it had
-    unknown         none of these was seen
+instant has the cause of the first of `_RULES` that holds; `kit.trace.kinds` says what each means.
 
 The names host wait, kernel wait and other are HTA's, by HTA's rule: see `kit.trace.hta`.
 """
@@ -40,13 +21,12 @@ from kit.trace.active import NONE, Active, Gaps, Kernels, Pieces, grouped, hull,
 from kit.trace.devices import at_work, by_device, count_devices
 from kit.trace.hta import HTA_CAUSES, hta_places
 from kit.trace.intervals import Ints, Mask, Numbers, distinct
+from kit.trace.kinds import ELSEWHERE, NOT_BEGUN, OWN
 from kit.trace.syncs import after_waits, waits
 from kit.trace.timeline import Timeline
 
-__all__ = ["CAUSES", "ELSEWHERE", "GAP_CAUSES", "NOT_BEGUN", "OWN", "Gap", "GapCause", "Idle",
-           "IdleRow", "idle_gaps", "idle_of", "idle_table"]  # fmt: skip
+__all__ = ["Gap", "Idle", "IdleRow", "idle_gaps", "idle_of", "idle_table"]
 
-ELSEWHERE, OWN, NOT_BEGUN = "host waits elsewhere", "own code", "not begun"
 _AT_LINES = (ELSEWHERE, OWN)  # their spans are named after their line, or a driver's call
 # In 40 published traces an idle device began what was launched within 0.12 ms; where it took longer
 # than this, work from before the recording, or left out of the file, went before.
@@ -63,52 +43,6 @@ _HOST = {
     "ahead": ("ahead",),
     "record": ("record", "plan"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class GapCause:
-    """Why a device may be idle: one row for each cause that a gap can have."""
-
-    name: str
-    color: str  # its key in the theme's colours; "" for a grey
-    limit: str  # one of `kit.trace.LIMITS`: what bounds a step with such gaps
-    said: str  # a clause for people
-
-
-CAUSES = (
-    GapCause("host recording", "forward", "recording", "the host was recording what comes next"),
-    GapCause("compile", "compile", "compile", "a program was being compiled"),
-    GapCause("dispatch", "dispatch", "dispatch", "a program was being handed to the device"),
-    GapCause("sync point", "wait", "sync", "the host waited for the device"),
-    GapCause(ELSEWHERE, "elsewhere", "elsewhere", "the host slept, or waited (file, lock, driver)"),
-    GapCause(OWN, "own", "own", "the program computed on the host, between two ops"),
-    GapCause("input", "input", "input", "the host prepared or copied a batch"),
-    GapCause("reduction", "reduction", "reduction", "gradients were on their way between devices"),
-    GapCause(
-        "communication",
-        "communication",
-        "communication",
-        "a collective ran, and nothing computed: it sent, or waited for other devices",
-    ),
-    GapCause(
-        "host callback", "callback", "callback", "it waited for Python that its program calls"
-    ),
-    GapCause(
-        "dependency",
-        "plan",
-        "dependency",
-        "another device, or the kernel before, had to finish first",
-    ),
-    GapCause("program", "kernel", "program", "between the kernels of one program"),
-    GapCause(
-        NOT_BEGUN,
-        "lower",
-        "unknown",
-        "the device had been given work and did not begin: what it did is not in the file",
-    ),
-    GapCause("unknown", "", "unknown", "no work of the host or of a device was seen"),
-)
-GAP_CAUSES = tuple(row.name for row in CAUSES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""What kinds of span there are: one row for each, and one for each category of a step's breakdown.
+"""Kinds of span, categories of a step's breakdown, causes of idle time: a table of each.
 
-Timelines, the breakdown, colours, legends, exports and saved runs read these two tables, so a new
-kind is one row here. A kind's place in `KINDS` is its number in a timeline's column.
+Timelines, the breakdown, colours, legends, exports and saved runs read them, so a new kind is one
+row here. A kind's place in `KINDS` is its number in a timeline's column.
 """
 
 from __future__ import annotations
@@ -14,19 +14,25 @@ __all__ = [
     "BY_TORCH",
     "CATEGORIES",
     "CATEGORY_ROWS",
+    "CAUSES",
     "COPY",
+    "ELSEWHERE",
+    "GAP_CAUSES",
     "KINDS",
     "LEGEND",
     "LIMITS",
     "MADE_ANEW",
+    "NOT_BEGUN",
     "OF_WORKERS",
     "ON_DEVICE",
+    "OWN",
     "RECORDING",
     "SPAN_KINDS",
     "TRACE",
     "WORKERS_BEGIN",
     "WORKERS_END",
     "Category",
+    "GapCause",
     "Key",
     "SpanKind",
 ]
@@ -57,6 +63,8 @@ COPY = "copy to device"
 TRACE, MADE_ANEW = "trace of ", "the function was made anew"  # why, of one like one before
 BY_TORCH = "torch.compile"  # how a span begins in which that compiles; " at train.py:3" may follow
 WORKERS_BEGIN, WORKERS_END = "workers begin", "workers end"
+ELSEWHERE, OWN = "host waits elsewhere", "own code"  # categories, and causes of idle time
+NOT_BEGUN = "not begun"  # a cause
 RECORDING = "recording"  # of a phase: each phase has a category of its own
 
 
@@ -81,6 +89,16 @@ class Category:
     color: str = ""  # its key in the theme's colours
     phase: str = ""  # only spans of this name; the category of their kind is then RECORDING
     is_away: bool = False  # a thread in it does not record, though its phase goes on
+
+
+@dataclass(frozen=True, slots=True)
+class GapCause:
+    """Why a device may be idle: one row for each cause that a gap can have."""
+
+    name: str
+    color: str  # its key in the theme's colours; "" for a grey
+    limit: str  # one of `kit.trace.LIMITS`: what bounds a step with such gaps
+    said: str  # a clause for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +138,7 @@ SPAN_KINDS = (
         "elsewhere",
         "host waits elsewhere",
         "elsewhere",
-        "host waits elsewhere",
+        ELSEWHERE,
         "the host neither computes nor waits for the device: it sleeps, reads a file, takes a "
         "lock (named after its line), or is in a call of the device's runtime (named after that)",
     ),
@@ -128,7 +146,7 @@ SPAN_KINDS = (
         "own",
         "own code",
         "own",
-        "own code",
+        OWN,
         "the program computes on the host between two ops: its own Python, or a library that it "
         "calls (on device kit ops of torch on CPU tensors, too); named after its line",
     ),
@@ -161,17 +179,53 @@ CATEGORY_ROWS = (
     Category("update recording", 12, "recording", "update", phase="update"),
     Category("input", 7, "input", "input", is_away=True),
     Category("sync wait", 6, "sync", "wait", is_away=True),
-    Category("host waits elsewhere", 8, "elsewhere", "elsewhere", is_away=True),
-    Category("own code", 9, "own", "own", is_away=True),
+    Category(ELSEWHERE, 8, "elsewhere", "elsewhere", is_away=True),
+    Category(OWN, 9, "own", "own", is_away=True),
     Category("unknown", 13, "unknown"),
+)
+
+CAUSES = (
+    GapCause("host recording", "forward", "recording", "the host was recording what comes next"),
+    GapCause("compile", "compile", "compile", "a program was being compiled"),
+    GapCause("dispatch", "dispatch", "dispatch", "a program was being handed to the device"),
+    GapCause("sync point", "wait", "sync", "the host waited for the device"),
+    GapCause(ELSEWHERE, "elsewhere", "elsewhere", "the host slept, or waited (file, lock, driver)"),
+    GapCause(OWN, "own", "own", "the program computed on the host, between two ops"),
+    GapCause("input", "input", "input", "the host prepared or copied a batch"),
+    GapCause("reduction", "reduction", "reduction", "gradients were on their way between devices"),
+    GapCause(
+        "communication",
+        "communication",
+        "communication",
+        "a collective ran, and nothing computed: it sent, or waited for other devices",
+    ),
+    GapCause(
+        "host callback", "callback", "callback", "it waited for Python that its program calls"
+    ),
+    GapCause(
+        "dependency",
+        "plan",
+        "dependency",
+        "another device, or the kernel before, had to finish first",
+    ),
+    GapCause("program", "kernel", "program", "between the kernels of one program"),
+    GapCause(
+        NOT_BEGUN,
+        "lower",
+        "unknown",
+        "the device had been given work and did not begin: what it did is not in the file",
+    ),
+    GapCause("unknown", "", "unknown", "no work of the host or of a device was seen"),
 )
 
 KINDS = tuple(kind.name for kind in SPAN_KINDS)
 # While one of these goes on a thread records nothing, though its phase goes on.
-AWAY = ("wait", "input", "ahead", "elsewhere", "own")
+_AWAY_ROWS = {row.name for row in CATEGORY_ROWS if row.is_away}
+AWAY = ("ahead", *(kind.name for kind in SPAN_KINDS if kind.category in _AWAY_ROWS))
 # What a call launches on a device: the first computes or copies, the others only wait or send.
 ON_DEVICE = ("kernel", "communication", "callback")
 CATEGORIES = tuple(row.name for row in CATEGORY_ROWS)
+GAP_CAUSES = tuple(row.name for row in CAUSES)
 # Of views that draw spans: a phase stands for the recording of its ops.
 LEGEND = (
     *(Key(row.phase, row.phase, row.color) for row in CATEGORY_ROWS if row.phase),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from kit.errors import TimelineError
 from kit.text import format_percent
 from kit.trace.devices import TORCH_CPU
-from kit.trace.gaps import CAUSES, idle_of
-from kit.trace.kinds import CATEGORY_ROWS, LIMITS
+from kit.trace.gaps import idle_of
+from kit.trace.kinds import CATEGORY_ROWS, CAUSES, LIMITS
 from kit.trace.metrics import breakdown_ns
 from kit.trace.timeline import Timeline
 

@@ -12,8 +12,9 @@ import kit
 from kit.runs.analysis.summary import summary
 from kit.trace import Span, SyncPoint, Timeline, breakdown_ns, gaps, idle_after, union_ns
 from kit.trace.devices import count_devices
-from kit.trace.gaps import GAP_CAUSES, Gap, idle_gaps, idle_of, idle_table
+from kit.trace.gaps import Gap, idle_gaps, idle_of, idle_table
 from kit.trace.hta import HTA_CAUSES, hta_idle
+from kit.trace.kinds import GAP_CAUSES
 from kit.trace.limits import limit_shares
 from kit.workloads import mlp
 from tests.factories import make_run

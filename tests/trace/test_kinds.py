@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kit.trace import CATEGORIES, GAP_CAUSES, KINDS
-from kit.trace.gaps import _RULES, CAUSES
-from kit.trace.kinds import CATEGORY_ROWS, LEGEND, LIMITS, RECORDING, SPAN_KINDS
+from kit.trace.gaps import _RULES
+from kit.trace.kinds import CATEGORY_ROWS, CAUSES, LEGEND, LIMITS, RECORDING, SPAN_KINDS
 from tests.with_a_row import output_with_row
 
 _NEW_KIND = """
@@ -68,7 +68,7 @@ def test_a_new_kind_of_span_is_one_row():
 
 
 def test_a_new_cause_of_gaps_is_one_row_and_one_rule():
-    shown = output_with_row("kit/trace/gaps.py", "\nCAUSES = (", _NEW_CAUSE, _USE_OF_CAUSE)
+    shown = output_with_row("kit/trace/kinds.py", "\nCAUSES = (", _NEW_CAUSE, _USE_OF_CAUSE)
     assert shown == "seen everywhere\n"
 
 

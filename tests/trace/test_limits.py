@@ -20,7 +20,7 @@ from kit.trace import (
     limited_by,
 )
 from kit.trace.devices import TORCH_CPU
-from kit.trace.gaps import CAUSES
+from kit.trace.kinds import CAUSES
 from kit.trace.limits import BUSY
 
 END = 1_000_000

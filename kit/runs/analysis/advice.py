@@ -38,8 +38,7 @@ from kit.shown import Column, Rows
 from kit.text import format_count, format_ms
 from kit.trace import count_devices, union_ns
 from kit.trace.devices import is_runtimes
-from kit.trace.gaps import ELSEWHERE, OWN
-from kit.trace.kinds import CATEGORY_ROWS, COPY, MADE_ANEW, TRACE
+from kit.trace.kinds import CATEGORY_ROWS, COPY, ELSEWHERE, MADE_ANEW, OWN, TRACE
 from kit.trace.metrics import Together
 
 __all__ = ["RULES", "Advice", "advise", "limits_of"]

@@ -51,8 +51,8 @@ from kit.text import (
     safe_markdown,
     safe_terminal,
 )
-from kit.trace.gaps import ELSEWHERE, OWN
 from kit.trace.imported import STALLED
+from kit.trace.kinds import ELSEWHERE, OWN
 
 __all__ = ["Change", "NodeChange", "RunDiff", "diff_runs", "kernel_kind"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from kit.runs.run import Run
 from kit.text import format_count, format_percent, format_share, safe_html
 from kit.trace import IdleRow, count_devices, idle_gaps
-from kit.trace.gaps import CAUSES
+from kit.trace.kinds import CAUSES
 from kit.trace.timeline import per_step
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import (

@@ -18,7 +18,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import format_count, format_ns, format_percent, safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, headline
-from kit.trace.gaps import CAUSES
+from kit.trace.kinds import CAUSES
 from kit.widgets.base.theme import COLORS, FAINT, LABELS
 from kit.widgets.timeline.columns import (
     Columns,

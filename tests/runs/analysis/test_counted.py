@@ -17,8 +17,8 @@ from kit.runs.labels import IMPORTED
 from kit.runs.run import Run
 from kit.text import format_ms, format_number
 from kit.trace import Span, SyncPoint, Timeline, idle_after
-from kit.trace.gaps import ELSEWHERE, idle_gaps
-from kit.trace.kinds import AWAY, CATEGORY_ROWS, ON_DEVICE, SPAN_KINDS
+from kit.trace.gaps import idle_gaps
+from kit.trace.kinds import AWAY, CATEGORY_ROWS, ELSEWHERE, ON_DEVICE, SPAN_KINDS
 
 MS = 1_000_000
 STEP = 8  # milliseconds

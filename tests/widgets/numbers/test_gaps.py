@@ -12,7 +12,7 @@ from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline, idle_gaps
-from kit.trace.gaps import GAP_CAUSES
+from kit.trace.kinds import GAP_CAUSES
 from kit.widgets.base.theme import FAINT
 from kit.widgets.numbers.gaps import CAUSE_COLORS, GapView, bar_html, gaps_html
 from tests.factories import empty_run, make_run, one_span_run
