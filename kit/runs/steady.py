@@ -91,11 +91,13 @@ def drift_text(times: Sequence[float]) -> str:
     change = drift(times)
     if not change:
         return ""
-    how = "slower" if change > 0 else "faster"
+    how, more, cure = "faster", "less", "or raise warmup"
+    if change > 0:  # no warm-up ends that
+        how, more = "slower", "more"
+        cure = "and where they do so each time, look for what grows: a list, a graph that is kept"
     return (
         f"the measured steps were still getting {how}: the later half took "
-        f"{format_percent(abs(change))} {'more' if change > 0 else 'less'} than the earlier "
-        "one. Measure again, or raise warmup"
+        f"{format_percent(abs(change))} {more} than the earlier one. Measure again, {cure}"
     )
 
 

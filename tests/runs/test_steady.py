@@ -73,9 +73,18 @@ def test_a_run_whose_measured_steps_were_not_steady_says_so() -> None:
     assert said in summary(run)
     assert said in run.to_markdown()
     assert "he measured steps were still getting faster" in headline_html(run)
+    assert drift_text(falling).endswith("Measure again, or raise warmup")
     steady = replace(run, step_times_ns=(1_000_000,) * 10)
     assert steady.drift == ""
     assert "getting faster" not in summary(steady)
+
+
+def test_steps_that_get_slower_are_not_sent_to_a_longer_warm_up() -> None:
+    """A step that adds to a list got "raise warmup": it would have begun slower still."""
+    said = drift_text([60, 62, 64, 66, 70, 80, 84, 90, 95, 100])
+    assert "still getting slower: the later half took 41% more than the earlier one" in said
+    assert "look for what grows" in said
+    assert "warmup" not in said
 
 
 def test_a_run_of_unequal_steps_says_the_mean_that_its_middle_step_hides() -> None:
