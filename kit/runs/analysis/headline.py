@@ -140,7 +140,7 @@ def why_waits_unknown(run: Run) -> str:
         return "no call of the host was read from the file"
     if run.timeline.origin == "imported":
         return "the file marks no steps, and waits are those of steps"
-    return "no step was traced, and only a trace sees where torch waits"
+    return "no step was traced, and only a trace sees where the host waits"
 
 
 def _which(run: Run) -> str:

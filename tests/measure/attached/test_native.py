@@ -372,7 +372,7 @@ def test_a_loop_too_short_to_trace_says_no_waits_and_what_to_ask_for() -> None:
     assert "0 sync points" not in shown
     asked = re.search(r"skip=(\d+), steps=(\d+) \(--skip \1 --steps \2\)", shown)
     assert asked is not None, shown
-    assert "only a trace sees where torch waits" in syncs_drawn(run)[0]
+    assert "only a trace sees where the host waits" in syncs_drawn(run)[0]
     assert "unknown" in run.to_markdown().split("## Sync points")[1]
     skip, steps = map(int, asked.groups())
     with kit.watch(steps=steps, skip=skip) as watch:
