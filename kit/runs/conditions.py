@@ -70,7 +70,8 @@ _RECORD_AGAIN = (
 class Conditions:
     """What else went on from the first measured step to the end of the traced ones.
 
-    nan: not known, as on a system that does not say, or where the steps took too short a time.
+    nan: not known, as on a system that does not say, or where the steps took too short a time: of
+    these `others` and `steal` are since the run began, if that is long enough.
 
     Units:
         cores, others, threads, steal, system, own_threads: seconds of processor a second

@@ -4,7 +4,8 @@
     watch.begin(cancelled)  before the measured steps
     watch.end()             after the traced ones: the run's `Conditions`
 
-The counters are read before and after, never between two steps.
+The counters are read before and after, never between two steps. Steps that are over before these
+have ticked often enough are told what others took since the run began.
 """
 
 from __future__ import annotations
@@ -261,7 +262,7 @@ class Watch:
     def __init__(self, threads: Iterable[threading.Thread] | None = None) -> None:
         self._strangers = _numbers(threading.enumerate() if threads is None else threads)
         self._own: frozenset[int] = frozenset()
-        self._before = Reading()
+        self._began, self._before = read_machine(), Reading()
         self._usage: Usage | None = None
 
     def begin(self, cancelled: CancelledFn | None = None) -> None:
@@ -277,8 +278,13 @@ class Watch:
     def end(self) -> Usage:
         """What happened since `begin`; kept for `conditions`."""
         now, host = read_machine(), platform.node()
-        self._usage = usage_between(self._before, now, self._strangers, host, self._own)
-        return self._usage
+        usage = usage_between(self._before, now, self._strangers, host, self._own)
+        if now.at_s - self._before.at_s < SHORTEST_S:
+            whole = usage_between(self._began, now)
+            taken = replace(usage.conditions, steal=whole.conditions.steal)
+            usage = replace(usage, busy=whole.busy, own=whole.own, conditions=taken)
+        self._usage = usage
+        return usage
 
     def conditions(self, warmup: float) -> Conditions:
         """Those of a run of this process alone, after `end`; `warmup`: as of `conditions_of`."""

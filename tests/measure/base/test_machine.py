@@ -28,7 +28,7 @@ from kit.measure.base.machine import (
     read_machine,
     usage_between,
 )
-from kit.runs.conditions import Conditions
+from kit.runs.conditions import Conditions, doubt
 
 START = Reading(
     at_s=10.0, cores=2.0, busy_s=100.0, steal_s=1.0, own_s=30.0, load=1.5, clock_mhz=3000.0,
@@ -275,6 +275,27 @@ def test_a_rank_that_multiprocessing_has_started_is_one_though_no_launcher_says_
     torch.multiprocessing.spawn(_rank, args=(tmp_path,), nprocs=2)
     assert float((tmp_path / "seen").read_text("utf-8")) > 0.45
     assert [file.name for file in tmp_path.glob("*.kitrun")] == ["step_rank1.kitrun"]
+
+
+def test_what_others_took_of_few_short_steps_is_what_they_took_since_the_run_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten steps of 7 ms on two full cores: nothing was known, and the verdict was sure of itself."""
+    ends = (
+        replace(START, threads_s={2: 0.0}),
+        after(at_s=12.0, busy_s=103.9, own_s=30.5, threads_s={2: 1.0}),
+        after(at_s=12.1, busy_s=104.0, own_s=30.6, steal_s=1.2, threads_s={2: 1.1}),
+    )
+    readings = iter(ends)
+    monkeypatch.setattr("kit.measure.base.machine.read_machine", lambda: next(readings))
+    watch = Watch()
+    watch.begin()
+    watch.end()
+    found = watch.conditions(warmup=6)
+    assert found.others == pytest.approx(3.4 / 2.1)
+    assert found.steal == pytest.approx(0.2 / 2.1)
+    assert doubt(found).startswith("measured on a busy machine: others used 1.62 of 2 cores")
+    assert math.isnan(found.system)  # the program's own is another before the steps
 
 
 def test_another_process_is_seen_and_said() -> None:
