@@ -34,7 +34,6 @@ from kit.torch.ops.attention import register_attention
 from kit.torch.ops.losses import register_ctc
 from kit.torch.ops.recurrent import register_recurrent
 from kit.torch.ops.refused import register_refused
-from kit.torch.optimizers import FOLLOWED
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, empty
@@ -124,7 +123,6 @@ def _register() -> None:
     follow_backward()
     name_kits_data_parallel()
     name_random_numbers()
-    FOLLOWED.with_batches()
     register_flops()
     complete_torch(torch.kit)  # type: ignore[attr-defined]
     optimizer = importlib.import_module("torch.optim.optimizer")

@@ -107,12 +107,12 @@ class Follower(OptimizerWatch):
             stream.makes_state = None
             LibrarySteps.of(session).after_optimizer(optimizer, session)
 
-    def before_batch(self) -> None:
+    def before_batch(self, iterator: Any) -> None:
         session = self._session()
         stream = None if session is None else session.here.stream
         if session is None or stream is None or stream.place is None or not stream.is_main:
             return
-        if stream.place.next_batch() and stream.is_pending:
+        if stream.place.next_batch(iterator) and stream.is_pending:
             LibrarySteps.of(session).after_evaluated(session)
 
 

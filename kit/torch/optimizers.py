@@ -42,8 +42,8 @@ class OptimizerWatch:
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """A step has ended, or a scaler has skipped it; not called where it raises."""
 
-    def before_batch(self) -> None:
-        """On device kit: one of torch's loaders is asked for its next batch."""
+    def before_batch(self, iterator: Any) -> None:
+        """One of torch's loaders is asked for its next batch."""
 
     def leave_behind(self) -> None:
         """This is a forked child of the process whose steps are followed."""
@@ -71,6 +71,9 @@ class OptimizerSteps:
         register_optimizer_step_post_hook(self._ended)
         scaler: Any = torch.amp.GradScaler
         scaler.step = self._or_skipped(scaler.step)
+        loader = private("torch.utils.data.dataloader._BaseDataLoaderIter")
+        self.bring: Callable[[Any], Any] = loader.__next__  # what a trace may replace meanwhile
+        loader.__next__ = self._after_asked(loader.__next__)
         in_forked_children(self._leave_behind)
 
     def __len__(self) -> int:
@@ -87,18 +90,17 @@ class OptimizerSteps:
         self._watches.pop(id(watch), None)
         self._of_begins.pop(id(watch), None)
 
-    def with_batches(self) -> None:
-        """Tell of each batch, too; once a process."""
-        kind = private("torch.utils.data.dataloader._BaseDataLoaderIter")
-        bring = kind.__next__
+    def _after_asked(self, bring: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A loader's `__next__`, before which watches know that it is asked."""
 
         @functools.wraps(bring)
         def bringing(iterator: Any) -> Any:
-            for watch in list(self._watches.values()):
-                watch.before_batch()
-            return bring(iterator)
+            if self._watches:
+                for watch in list(self._watches.values()):
+                    watch.before_batch(iterator)
+            return self.bring(iterator)
 
-        kind.__next__ = bringing
+        return bringing
 
     def _begun(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._of_begins:

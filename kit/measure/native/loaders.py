@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from kit.measure.base.loading import BATCH, NEXT
 from kit.runtime.session.interrupts import postponed
+from kit.torch.optimizers import FOLLOWED
 from kit.torch.tensors.private import private
 from kit.trace.kinds import BESIDE_WORKERS, OF_WORKERS, WORKERS_BEGIN, WORKERS_END
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["batches_noted", "loaders_noted"]
 
-_ANY_ITERATOR = "torch.utils.data.dataloader._BaseDataLoaderIter"
 _ITERATOR = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter"
 _Act = Callable[..., Any]
 _Region = Callable[[str], contextlib.AbstractContextManager[Any]]
@@ -84,18 +84,18 @@ class _Loaders:
 
     def _replaced(self) -> contextlib.ExitStack:
         """Replace torch's methods; to close the result puts them back."""
-        kind, base = private(_ITERATOR), private(_ANY_ITERATOR)
+        kind = private(_ITERATOR)
         end = private(f"{_ITERATOR}._shutdown_workers")
         methods = (
-            (kind, kind.__init__, self._in_region(kind.__init__, WORKERS_BEGIN)),
-            (kind, end, self._in_region(end, WORKERS_END)),
-            (DataLoader, DataLoader.__iter__, self._iterating(DataLoader.__iter__)),
-            (base, base.__next__, self._bringing(base.__next__, kind)),
+            (kind, "__init__", self._in_region(kind.__init__, WORKERS_BEGIN)),
+            (kind, "_shutdown_workers", self._in_region(end, WORKERS_END)),
+            (DataLoader, "__iter__", self._iterating(DataLoader.__iter__)),
+            (FOLLOWED, "bring", self._bringing(FOLLOWED.bring, kind)),
         )
         with contextlib.ExitStack() as undo:
-            for owner, act, noting in methods:
-                undo.callback(setattr, owner, act.__name__, act)
-                setattr(owner, act.__name__, noting)
+            for owner, name, noting in methods:
+                undo.callback(setattr, owner, name, getattr(owner, name))
+                setattr(owner, name, noting)
             return undo.pop_all()
 
     def _here(self) -> list[_Notes]:

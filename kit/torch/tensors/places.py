@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 import torch
 
@@ -37,7 +37,9 @@ class ProgramPlace:
     def __init__(self) -> None:
         self.scope = ""
         self._stack: list[tuple[Any, str]] = []
-        self._networks: set[bool] = set()  # since the last batch: ran with gradients, or without
+        # Since a batch was drawn: networks ran with gradients, or without; who gave batches.
+        self._networks: set[bool] = set()
+        self._drawn: WeakSet[Any] = WeakSet()
         # by ids, which others have once the modules are gone: parent, child, its name in there
         self._names: dict[tuple[int, int], tuple[ref[Any], ref[Any], str]] = {}
         self.phase = "forward"
@@ -59,10 +61,18 @@ class ProgramPlace:
             self._stack.clear()
             self.scope = ""
 
-    def next_batch(self) -> bool:
-        """A loader is asked for a batch: has that before it been evaluated, without gradients?"""
-        has_evaluated = self._networks == {False} and not self._stack
-        self._networks.clear()
+    def next_batch(self, iterator: Any) -> bool:
+        """A loader is asked for a batch: has its last one been evaluated, without gradients?
+
+        Batches of several loaders are drawn together, and a network without gradients between them
+        is a teacher of those that follow.
+        """
+        is_next = iterator in self._drawn
+        has_evaluated = is_next and self._networks == {False} and not self._stack
+        if is_next or True in self._networks:
+            self._networks.clear()
+            self._drawn.clear()
+        self._drawn.add(iterator)
         return has_evaluated
 
     def follow(self) -> str:

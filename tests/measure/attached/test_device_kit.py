@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import time
 import weakref
 from contextlib import nullcontext
@@ -19,6 +20,7 @@ from kit.measure.base.loop import TRACED_STEPS
 from kit.runs.analysis.summary import summary
 from kit.runs.labels import samples_of
 from kit.torch.optimizers import FOLLOWED
+from tests.warm import warm_python
 
 
 class Loop:
@@ -127,6 +129,61 @@ def test_a_batch_that_the_loop_evaluates_unread_is_a_step_and_ends_none_of_the_l
         assert session.step == 9 * (1 + 3)
     assert watch.ended.startswith("complete")
     assert len(watch.run.graphs) == 1
+
+
+def test_a_batch_of_another_loader_drawn_after_a_teacher_ends_no_step() -> None:
+    """The teacher's batch was taken for one of an evaluation, and the step was cut in two."""
+    labelled, others = (
+        torch.utils.data.DataLoader(torch.randn(16, 8), batch_size=4) for _ in range(2)
+    )
+    with kit.Session(kit.Settings(mode="lazy")) as session, kit.watch(steps=2, skip=0):
+        loop, teacher = Loop("kit"), nn.Linear(8, 2).to("kit")
+        drawn = iter(others)
+        for batch in labelled:
+            with torch.no_grad():
+                aim = teacher(batch.to("kit"))
+            loss = (loop.net(next(drawn).to("kit")) - aim).square().mean()
+            loop.optimizer.zero_grad()
+            loss.backward()
+            loop.optimizer.step()
+        assert session.step == 4
+
+
+def test_pairs_of_two_loaders_that_are_evaluated_unread_end_a_step_each() -> None:
+    left, right = (torch.utils.data.DataLoader(torch.randn(20, 8), batch_size=4) for _ in range(2))
+    with kit.Session(kit.Settings(mode="lazy")) as session, kit.watch(steps=2, skip=0):
+        loop = Loop("kit")
+        loop.train(1)
+        with torch.no_grad():
+            for x, y in zip(left, right, strict=True):
+                (loop.net(x.to("kit")) - loop.net(y.to("kit"))).square().mean()
+        assert session.step == 1 + 5
+
+
+_FIRST_SESSION_IN_A_TRACE = """
+import torch
+import kit
+from kit.measure.native.loaders import loaders_noted
+
+with loaders_noted(), kit.Session():
+    pass
+with kit.Session(kit.Settings(mode="lazy")) as session, kit.watch(steps=2, skip=0):
+    net = torch.nn.Linear(8, 2).to("kit")
+    optimizer = torch.optim.SGD(net.parameters())
+    net(torch.ones(4, 8, device="kit")).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        for batch in torch.utils.data.DataLoader(torch.randn(12, 8), batch_size=4):
+            net(batch.to("kit"))
+    print(session.step)
+"""
+
+
+def test_batches_end_steps_where_device_kit_began_within_a_native_trace() -> None:
+    """The trace put torch's loaders back as they had been, and with them what device kit needs."""
+    command = [warm_python(), "-c", _FIRST_SESSION_IN_A_TRACE]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["4"], done.stderr
 
 
 @pytest.mark.parametrize("device", ["kit", "cpu"])
