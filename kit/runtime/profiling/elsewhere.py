@@ -113,9 +113,10 @@ def _switched_often() -> Iterator[None]:
     By itself it keeps it for 5 ms, in which no look sees it.
     """
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, EVERY_S / 2))
-    _SWITCHED.setdefault(sys.getswitchinterval(), before)
+    often = min(before, EVERY_S / 2)
+    _SWITCHED.setdefault(often, before)
     try:
+        sys.setswitchinterval(often)
         yield
     finally:
         _switch_as_before()
@@ -142,16 +143,20 @@ def looks(*, often: bool = False) -> Iterator[list[Look]]:
     if platform.system() != "Linux":
         yield found
         return
+    over = threading.Event()
     try:
-        looking = _Looking()
-    except but_of_handlers(AttributeError, OSError, EngineError):  # no such clock, file, or thread
-        yield found
-        return
-    try:
-        with _switched_often() if often else contextlib.nullcontext():
+        try:
+            looking = _Looking(over)
+        except but_of_handlers(AttributeError, OSError, EngineError):  # no clock, file, or thread
             yield found
+            return
+        try:
+            with _switched_often() if often else contextlib.nullcontext():
+                yield found
+        finally:
+            found += looking.end()
     finally:
-        found += looking.end()
+        over.set()  # also where an interrupt has taken `looking`, whose thread runs
 
 
 def waits_of(looks: Sequence[Look]) -> list[Away]:
@@ -284,14 +289,13 @@ def _issues(frame: FrameType | None) -> bool:
 class _Looking:
     """The second thread, and what it has seen."""
 
-    def __init__(self) -> None:
-        self._of = threading.get_ident()
+    def __init__(self, over: threading.Event) -> None:
+        self._of, self._over = threading.get_ident(), over
         self._clock = time.pthread_getcpuclockid(self._of)  # type: ignore[attr-defined, unused-ignore]
         self._held_ns = 0
         self._own = -1  # the looking thread's schedule
         self._before_ns = time.perf_counter_ns()  # what `_off_ns` said at the look before
         self._ran_ns = time.thread_time_ns()  # of the thread that is looked at, at that look
-        self._end = threading.Event()
         self._looks: list[Look] = []
         folder = f"/proc/self/task/{threading.get_native_id()}"
         with contextlib.ExitStack() as undo:
@@ -304,10 +308,11 @@ class _Looking:
             self._files = undo.pop_all()
         try:
             self._thread = start_thread(self._look_on, "kit: looks")
+            self._first = self._at_work()
         except BaseException:
+            self._over.set()
             self._files.close()
             raise
-        self._first = self._at_work()
 
     def end(self) -> list[Look]:
         """Look no more; what was seen, from the first moment to the last."""
@@ -317,7 +322,7 @@ class _Looking:
                 now = self._at_work()
                 last.append(replace(now, is_late=self._is_late(now.cpu_ns)))
         finally:
-            self._end.set()
+            self._over.set()
         self._thread.join()
         until = last[0].at_ns if last else time.perf_counter_ns()
         between = [x for x in self._looks if self._first.at_ns < x.at_ns < until]
@@ -334,7 +339,7 @@ class _Looking:
             if self._schedule >= 0:
                 self._own = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
                 self._files.callback(os.close, self._own)
-            while not self._end.is_set():
+            while not self._over.is_set():
                 time.sleep(EVERY_S)
                 self._look(time.perf_counter_ns())
 

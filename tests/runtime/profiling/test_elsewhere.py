@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,7 @@ import kit
 from kit.runtime.profiling.elsewhere import Look, blocked_of, waits_of
 from kit.runtime.profiling.elsewhere import looks as looking
 from kit.runtime.recording.sites import format_site
+from tests.reliability.stops.errors import ACTS, lines_of, run_with
 from tests.waiting import leaves_no_thread
 
 MS = 1_000_000
@@ -406,6 +408,24 @@ def test_an_interrupt_while_the_looks_end_leaves_no_thread_and_no_file_open(
     with leaves_no_thread(), ended, patches as patched, looking():
         patched.setattr(at, interrupted)
     assert process.num_fds() == before
+
+
+@linux
+@pytest.mark.parametrize("act", ACTS)
+def test_what_comes_at_any_line_of_the_looks_leaves_no_thread(act: str) -> None:
+    """Without memory for the first look the second thread looked for ever."""
+
+    def look() -> None:
+        with looking(often=True):
+            pass
+
+    look()
+    lines, switched = lines_of(look), sys.getswitchinterval()
+    assert len(lines) > 30
+    for line in lines:
+        with leaves_no_thread(), suppress(MemoryError, KeyboardInterrupt):
+            run_with(look, line, ACTS[act])
+        sys.setswitchinterval(switched)  # at the line that does so it was left
 
 
 def _line_of(code: str) -> int:
