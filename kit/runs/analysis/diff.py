@@ -51,6 +51,7 @@ from kit.text import (
     safe_markdown,
     safe_terminal,
 )
+from kit.trace import Timeline
 from kit.trace.imported import STALLED
 from kit.trace.kinds import ELSEWHERE, OWN
 
@@ -240,13 +241,16 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     """
     olds, news = some_runs(a), some_runs(b)
     old, new = median_run(olds), median_run(news)
+    notes = []
+    if bool(len(old.timeline)) != bool(len(new.timeline)):
+        old, new = _untraced(old), _untraced(new)
+        notes.append("parts of a step are not compared: only one of the two has traced one")
     parts = Parts(old), Parts(new)
     step = max(filter(math.isfinite, (old.step_ms, new.step_ms)), default=0.0)
     pair = _Pairing(step, doubt_of_traced(old, new))
     waits = replace(pair, doubt=doubt_of_waits(old, new))
     nodes, kernels = _graphs(parts, pair)
     lines, broken, idle = ([getattr(p, name)() for p in parts] for name in _PARTS)
-    notes = []
     if not all(lines) and any(lines):
         lines = [{}, {}]
         notes.append("lines are not compared: only one of the two says what comes from which")
@@ -275,6 +279,14 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
         devices=(parts[0].devices, parts[1].devices),
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def _untraced(run: Run) -> Run:
+    """What its measured steps say, as of a script that ended before any step was traced."""
+    nothing = Timeline.of([], [], run.timeline.origin, run.timeline.notes)
+    return replace(
+        run, timeline=nothing, graphs=(), segments=(), fused=(), recorded_ns=(), sorts=()
+    )
 
 
 def _in_words(run: Run) -> dict[str, Any]:

@@ -62,9 +62,10 @@ class LineCost:
 
     site: str  # "train.py:41"; "": no line is known
     # By phase, those of `PHASES`, also what is under a busy device; nan where no op was recorded,
-    # as natively: what the host did is known, and not at which line.
+    # as natively: what the host did is known, and not at which line; and where no step was traced.
     record_ms: Mapping[str, float]
-    # Of the busy time, divided where kernels overlap; nan if nobody saw what the device did.
+    # Of the busy time, divided where kernels overlap; nan if nobody saw what the device did, or
+    # no step was traced.
     device_ms: float
     wait_ms: float = 0.0  # the host for the device, at this line's sync points
     syncs: float = 0.0  # a step
@@ -122,14 +123,16 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     sites = _Sites(one_run(run))
     record = _recording(run, sites)
     device = _device(run, sites)
-    no_device = 0.0 if says_device(run.timeline) else math.nan  # of a line that recorded nothing
+    is_traced = run.timeline.steps > 0
+    knows_device = is_traced and says_device(run.timeline)
+    no_device = 0.0 if knows_device else math.nan  # of a line that recorded nothing
     waits, elsewhere, own = _waits(run), _elsewhere(run), away_by_line(run, "own")
-    nothing = dict.fromkeys(PHASES, 0.0 if run.graphs else math.nan)
+    nothing = dict.fromkeys(PHASES, 0.0 if run.graphs and is_traced else math.nan)
     number = {site: i for i, site in enumerate(sites.names)}
     found = []
     for site in dict.fromkeys([*sites.names, *waits, *elsewhere, *own]):
         parts, device_ms = nothing, no_device
-        if (i := number.get(site)) is not None:
+        if is_traced and (i := number.get(site)) is not None:
             device_ms = float(device[i]) / 1e6
             if run.graphs or not site:
                 parts = {phase: float(record[k, i]) / 1e6 for k, phase in enumerate(PHASES)}
@@ -141,7 +144,10 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
 
 
 def dearest_lines(run: Run) -> tuple[list[LineCost], dict[str, Callable[[LineCost], float]]]:
-    """The lines that are known, the dearest first; and what a table of them has, in ms a step."""
+    """The lines that are known, the dearest first; and what a table of them has, in ms a step.
+
+    What is not known of any line is no part of the table.
+    """
     rows = sorted((row for row in line_costs(run) if row.site), key=lambda row: -row.total_ms)
     parts: dict[str, Callable[[LineCost], float]] = {
         "recording": lambda row: row.recording_ms,
@@ -152,7 +158,12 @@ def dearest_lines(run: Run) -> tuple[list[LineCost], dict[str, Callable[[LineCos
         parts["elsewhere"] = lambda row: row.elsewhere_ms
     if any(row.own_ms for row in rows):
         parts["own code"] = lambda row: row.own_ms
-    return rows, parts
+    known = {
+        head: ms_of
+        for head, ms_of in parts.items()
+        if not all(math.isnan(ms_of(row)) for row in rows)
+    }
+    return rows, known
 
 
 def place_of(site: str) -> tuple[str, int]:

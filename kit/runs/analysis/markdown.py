@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from kit.runs.analysis.headline import headline_text, why_no_waits, why_waits_unknown
 from kit.runs.analysis.lines import dearest_lines
 from kit.runs.analysis.verdict import verdict
@@ -84,17 +82,14 @@ def _lines(run: Run) -> list[str]:
     """The dearest lines; nothing where no line is known."""
     rows, parts = dearest_lines(run)
     codes = code_by_site(run.sources)
-    known = {
-        head: ms_of for head, ms_of in parts.items() if not all(math.isnan(ms_of(r)) for r in rows)
-    }
     cells = [
         (
             safe_markdown(f"{r.site} {codes.get(r.site, '').strip()}".strip(), 140),
-            *(format_ms(ms_of(r)) for ms_of in known.values()),
+            *(format_ms(ms_of(r)) for ms_of in parts.values()),
         )
         for r in rows[:_TOP_LINES]
     ]
-    head = ("line", *(f"{name} a step" for name in known))
+    head = ("line", *(f"{name} a step" for name in parts))
     table = markdown_table(head, cells) + format_more(len(rows) - _TOP_LINES, "line", "\n\n")
     return ["## Lines", table] if cells else []
 

@@ -252,7 +252,8 @@ def _lines(run: Run, limit: int) -> str:
     shown = terminal_table(heads, cells, left=(0, len(heads) - 1)) + format_more(
         len(rows) - limit, "line"
     )
-    return f"{shown}\nrecording: {HOW_TIMED}" if any(t >= 0 for t in run.recorded_ns) else shown
+    is_timed = "recording" in parts and any(t >= 0 for t in run.recorded_ns)
+    return f"{shown}\nrecording: {HOW_TIMED}" if is_timed else shown
 
 
 def _start_of(code: str) -> str:

@@ -157,6 +157,9 @@ def freeze_trace(
         waited_at: the lines of all sync points of the session.
     """
     steps = [s for s in spans if s.kind == "step"]
+    if not steps:  # none is whole
+        nothing = Timeline.of([], [], "recorded", (*profile.notes, *notes))
+        return TracedSteps(nothing, (), (), places=places_of(tasks, waited_at))
     sorts = sorts_of(tasks, len(steps))
     made = _graphs(tasks, sorts)
     nodes = _over_all(made, sorts)
@@ -164,8 +167,7 @@ def freeze_trace(
     worked = {task.index: task.seen.worked_ns for task, _ in tasks}
     spans = without_lock(spans, worked, kernels)
     executed = _device_steps(kernels, {task.index: step for task, step in tasks})
-    start = min((s.start_ns for s in steps), default=0)
-    stop = max((s.stop_ns for s in steps), default=0)
+    start, stop = min(s.start_ns for s in steps), max(s.stop_ns for s in steps)
     shown = [
         _moved(s, start, stop, sorts.numbers)
         for s in (*spans, *executed, *kernels)

@@ -305,6 +305,8 @@ def _ms(value: float) -> str:
 def _note(run: Run, rows: Sequence[LineCost]) -> str:
     if not run.graphs:
         how = "not known by line, because no op was recorded"
+    elif not run.timeline.steps:
+        how = "not known, because no step was traced"
     elif any(t >= 0 for t in run.recorded_ns):
         how = HOW_TIMED
     elif run.settings.step_mode == "replay":

@@ -285,6 +285,18 @@ def test_an_error_between_traced_steps_keeps_those_that_were_traced() -> None:
     assert again.run.timeline.origin == "profiled"
 
 
+def test_a_loop_that_ends_before_a_traced_step_is_whole_has_the_graph_of_none() -> None:
+    """It had an empty one as its first, and each line had cost 0 ms."""
+    for more in (1, 2):
+        with kit.Session(), kit.watch(steps=2, skip=0) as watch:
+            Loop("kit").train(1 + 2 + more)
+        run = watch.run
+        assert run.timeline.steps == 0
+        assert run.graphs == run.segments == run.recorded_ns == ()
+        assert "those that were whole, or none" in summary(run)
+        assert run.sources  # the waits have lines
+
+
 def test_a_watch_outlives_its_session() -> None:
     watch = kit.watch(steps=1, skip=0)
     with watch:

@@ -433,13 +433,8 @@ def test_what_one_side_cannot_know_has_not_vanished_from_it() -> None:
                    s.start_ns + 90 * MS) for s in spans if s.kind == "step"]  # fmt: skip
     spans += [replace(s, name="forward", kind="record") for s in spans if s.kind == "step"]
     seen = replace(run, timeline=Timeline.of([*spans, *asleep]))
-    blind = replace(
-        run,
-        timeline=Timeline.of(spans),
-        graphs=(),
-        segments=(),
-        environment={IMPORTED: "torch.profiler"},
-    )
+    blind = replace(run, timeline=Timeline.of(spans), graphs=(), segments=(),
+                    environment={IMPORTED: "torch.profiler"})  # fmt: skip
     for a, b in ((seen, blind), (blind, seen)):
         found = diff_runs(a, b)
         assert found.nodes == found.lines == ()
@@ -448,3 +443,8 @@ def test_what_one_side_cannot_know_has_not_vanished_from_it() -> None:
         assert "lines are not compared" in found.text()
         assert "own code are one: only one of the two tells them apart" in found.to_markdown()
     assert diff_runs(seen, seen).notes == ()
+    untraced = replace(run, timeline=Timeline.of([]), graphs=(), segments=())
+    for a, b in ((run, untraced), (untraced, run)):
+        found = diff_runs(a, b)
+        assert found.nodes == found.kernels == found.idle == ()
+        assert "only one of the two has traced one" in found.text()

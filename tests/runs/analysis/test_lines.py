@@ -311,6 +311,24 @@ def test_what_the_host_did_at_a_line_is_unknown_where_no_op_was_recorded() -> No
     assert "nan" not in html
 
 
+def test_what_lines_cost_is_unknown_where_no_step_was_traced() -> None:
+    """Found where a script ended before its traced steps: each line took 0 ms, it said."""
+    run = make_run()
+    untraced = replace(run, timeline=Timeline.of([]), recorded_ns=(0,) * len(run.graphs[0]))
+    rows = line_costs(untraced)
+    assert {r.site for r in rows} == {r.site for r in line_costs(run)}
+    assert all(math.isnan(r.recording_ms) and math.isnan(r.device_ms) for r in rows)
+    assert [r.wait_ms for r in rows] == [r.wait_ms for r in line_costs(run)]  # of measured steps
+    lines = summary(untraced).partition("\nline ")[2].partition("\n\n")[0]
+    assert lines.split("\n")[0].split() == ["wait", "ms"]
+    assert HOW_TIMED not in lines
+    assert "line | wait a step" in untraced.to_markdown()
+    html = source_html(untraced)
+    assert "Recording: not known, because no step was traced" in html
+    assert "record 0" not in html
+    assert "nan" not in html
+
+
 def test_text_and_view_say_that_a_lines_recording_has_the_python_before_it() -> None:
     """Found with 5 ms of Python before the step's first op: the model's first line had them."""
     run = make_run()
