@@ -66,6 +66,7 @@ class Knob:
         is_compiled: another value needs other programs.
         is_training: another value is another training, with other losses.
         is_measuring: how long and from which seed is measured, not what.
+        is_modelled: `kit.predict` knows what another value does to a step; else it refuses.
         is_of_builders: a builder asks its context for it, and no other program knows of it.
         where: the builder that it is a parameter of, as an error names it: `mine (train.py:12)`;
             "" for kit's own settings.
@@ -92,6 +93,7 @@ class Knob:
     is_compiled: bool = False
     is_training: bool = False
     is_measuring: bool = False
+    is_modelled: bool = False
     is_of_builders: bool = False
     where: str = ""
     name: str = ""

@@ -91,6 +91,7 @@ class Settings:
         },
         phrase="{}",
         is_compiled=True,
+        is_modelled=True,
     )
     bulk_forward: int = setting(
         DEFAULT_BULK,
@@ -102,6 +103,7 @@ class Settings:
         offered=BULK_STOPS,
         modes=("bulked",),
         is_compiled=True,
+        is_modelled=True,
     )
     bulk_backward: int = setting(
         DEFAULT_BULK,
@@ -113,6 +115,7 @@ class Settings:
         offered=BULK_STOPS,
         modes=("bulked",),
         is_compiled=True,
+        is_modelled=True,
     )
     segment_mode: str = setting(
         "fuse",
@@ -132,6 +135,7 @@ class Settings:
         modes=KIT_MODES,
         one_device_only=("speculate",),
         tried=STEP_MODES,
+        is_modelled=True,
     )
     loss_scaling: str = setting(
         NONE,
@@ -141,6 +145,7 @@ class Settings:
         tips={x: loss_scaling(x).costs for x in LOSS_SCALING},
         one_device_only=tuple(x for x in LOSS_SCALING if loss_scaling(x).takes_back),
         is_compiled=True,
+        is_modelled=True,
         is_of_builders=True,
     )
     batch_size: int = setting(
@@ -151,6 +156,7 @@ class Settings:
         offered=(2, 4, 8, 16, 32),
         is_compiled=True,
         is_training=True,
+        is_modelled=True,
         is_of_builders=True,
     )
     accumulate: int = setting(
@@ -164,6 +170,7 @@ class Settings:
         phrases={1: "1 micro-batch"},
         is_compiled=True,
         is_training=True,
+        is_modelled=True,
         is_of_builders=True,
     )
     prefetch: int = setting(
@@ -177,6 +184,7 @@ class Settings:
         phrase="prefetch {}",
         phrases={0: "no prefetch"},
         tried=(0, 2),
+        is_modelled=True,
         is_of_builders=True,
     )
     dtype: str = setting(
@@ -228,6 +236,7 @@ class Settings:
         phrase="bulk size {} in inference",
         modes=("bulked",),
         is_compiled=True,
+        is_modelled=True,
     )
 
     check_indices: str = setting(

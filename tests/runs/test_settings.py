@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import pytest
 
+import kit
 from kit.errors import SettingsError
 from kit.measure.search.autotune import axes_of as tuned_axes
 from kit.measure.search.sweeps import sweep
@@ -17,9 +17,7 @@ from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.settings import Settings, names_checked
 from kit.widgets.base.controls import Controls
 from kit.widgets.compare.data import run_labels
-from tests.factories import empty_run
-
-PAGES = Path(__file__).parents[2] / "docs"
+from tests.factories import empty_run, make_run
 
 
 @names_checked
@@ -99,14 +97,15 @@ def test_a_new_row_is_in_reports_and_comparisons():
     assert run_labels(runs) == ["echo count 4", "echo count 1"]
 
 
+def test_a_new_row_is_not_predicted_before_it_says_that_the_model_knows_it():
+    """It was predicted to change nothing."""
+    run = replace(make_run(), settings=Wider(mode="lazy"))
+    with pytest.raises(SettingsError, match=r"echo=4 cannot be predicted from a run with 2"):
+        kit.predict(run, run.settings.replace(echo=4))
+
+
 def test_a_new_row_is_in_the_table_of_the_documentation():
     assert "| `echo` | 1 and up | 2 | how often the step answers |" in settings_table(Wider)
-
-
-def test_the_documentation_has_the_table_of_settings():
-    pages = [page.read_text("utf-8") for page in PAGES.glob("*.md")]
-    (marked,) = [page for page in pages if "<!-- settings -->" in page]
-    assert f"<!-- settings -->\n{settings_table(Settings)}\n<!-- /settings -->" in marked
 
 
 def test_a_mode_of_loss_scaling_is_one_row():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from kit.errors import SettingsError
 from kit.ir.plan import OpStream
+from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import check_number
@@ -15,14 +16,6 @@ from kit.trace.syncs import SyncRow
 __all__ = ["Question", "unlike"]
 
 _MOST_NS = 1e12  # of a launch or a wait: 1,000 s
-# Settings whose effect the model cannot know from a run without them.
-_FIXED = {
-    "dtype": "kernels of another precision",
-    "device": "another device's kernels",
-    "segment_mode": "programs of one op each",
-    "check_indices": "programs with other checks",
-    "check_numbers": "programs with other checks",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +75,14 @@ class Question:
 
 def unlike(mine: Settings, asked: Settings) -> str:
     """Why settings are of a step whose parts a run of these never showed; "" if they are not."""
-    for name, what in _FIXED.items():
-        here, there = getattr(mine, name), getattr(asked, name)
+    for knob in knobs_of(mine):
+        if knob.is_modelled or knob.is_measuring or knob.is_own:
+            continue
+        here, there = getattr(mine, knob.name), getattr(asked, knob.name)
         if here != there:
             return (
-                f"{name}={there!r} cannot be predicted from a run with {here!r}: it was never "
-                f"seen what {what} cost. Measure it: kit.run(workload, settings)"
+                f"{knob.name}={there!r} cannot be predicted from a run with {here!r}, which does "
+                "not show what that costs. Measure it: kit.run(workload, settings)"
             )
     return "" if mine.own == asked.own else _another_step(mine, asked)
 
