@@ -15,10 +15,10 @@ import pytest
 
 import kit
 from kit.errors import KitError, TraceFileError
-from kit.formats.readers import READERS, readers_table, readers_text
+from kit.formats.readers import READERS, readers_text
 from tests.factories import make_run
 from tests.formats.chrome.traces import op, step
-from tests.with_a_row import REPO, output_with_row
+from tests.with_a_row import output_with_row
 
 _NEW_ROW = """
     Reader((".nap",), "`*.nap`", "Morpheus", "sleep", lambda file: file.name),
@@ -43,10 +43,6 @@ print("seen everywhere")
 def test_a_new_format_is_one_row():
     shown = output_with_row("kit/formats/readers.py", "READERS = (", _NEW_ROW, _USE)
     assert shown == "seen everywhere\n"
-
-
-def test_the_page_on_traces_holds_the_table():
-    assert readers_table() in (REPO / "docs" / "traces.md").read_text("utf-8")
 
 
 def test_each_suffix_has_one_reader():

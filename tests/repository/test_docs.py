@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 import kit
+from kit.cli.main import VERBS
+from scripts import tables
 from scripts.diagrams import IMAGES, ONE_OP, PICTURES, PURPOSE, stamp
 from scripts.pages import navigation
 from tests.test_layers import BELOW
@@ -170,6 +172,20 @@ def test_the_files_of_one_op_are_there_and_passed_once():
     files = [file for _, _, steps in ONE_OP for file in steps]
     assert [file for file in files if not (ROOT / file).is_file()] == []
     assert len(files) == len(set(files))
+
+
+def test_the_pages_have_the_tables_that_the_code_has():
+    pages = {page.name: page.read_text("utf-8") for page in tables.PAGES}
+    for table in tables.TABLES:
+        heads = table.partition("\n")[0] + "\n"
+        assert sum(text.count(heads) for text in pages.values()) == 1, heads
+    stale = [name for name, text in pages.items() if tables.with_tables(text) != text]
+    assert not stale, "`python scripts/tables.py` writes them anew"
+
+
+def test_each_command_of_kit_has_its_row():
+    page = (ROOT / "docs" / "command_line.md").read_text("utf-8")
+    assert [verb.name for verb in VERBS if f"\n| `kit {verb.name}" not in page] == []
 
 
 def test_a_missing_name_is_found():
