@@ -1,4 +1,4 @@
-"""Cutting an op stream into segments: the engine's policy as a pure function.
+"""The engine's policy: how an op stream is cut into segments, and how far the host may be ahead.
 
 The runtime cuts while it records. `plan` cuts a recorded stream again, by other sizes, and executes
 nothing; it gives the segments that the runtime would issue.
@@ -14,7 +14,10 @@ from kit.errors import SettingsError
 from kit.ir.graph import Graph, Segment
 from kit.text import check_whole_number, format_count
 
-__all__ = ["OpStream", "plan"]
+__all__ = ["SEGMENTS_AHEAD", "STEPS_AHEAD", "OpStream", "plan"]
+
+STEPS_AHEAD = 1  # steps that may be recorded before the oldest has run
+SEGMENTS_AHEAD = 256  # that may wait to run: memory, and Python's garbage collector, notice
 
 _BY_SIZE = frozenset({"size", "bytes", "phase"})  # what the sizes decide, or follow from
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from kit.ir.plan import SEGMENTS_AHEAD
 from kit.measure.base.context import Context
 from kit.measure.experiment import run
 from kit.runs.settings import Settings
 from kit.runtime.recording.bulk import Task
-from kit.runtime.session.issuer import MAX_AHEAD
 from kit.runtime.session.session import Session
 from kit.runtime.steps.stepper import CONFIRM, VERIFY_EVERY
 from kit.torch.device import open_session
@@ -288,11 +288,11 @@ def test_replayed_steps_leave_no_tasks_behind() -> None:
     before = tasks()  # of others in this process
     with open_session(Settings(mode="lazy", step_mode="replay")) as session:
         x = torch.ones(4, device="kit")
-        for _ in range(3 * MAX_AHEAD):
+        for _ in range(3 * SEGMENTS_AHEAD):
             session.run_step(lambda: (x * 2).sum())
         session.wait_all()
-        assert session.stepper.counts["replay.steps"] > 2 * MAX_AHEAD
-        assert tasks() - before < 2 * MAX_AHEAD
+        assert session.stepper.counts["replay.steps"] > 2 * SEGMENTS_AHEAD
+        assert tasks() - before < 2 * SEGMENTS_AHEAD
 
 
 def test_a_step_whose_input_has_a_gradient_is_replayed_though_it_returns_its_graph() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from kit.ir.plan import STEPS_AHEAD
 from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
@@ -36,7 +37,6 @@ from kit.runtime.profiling.devices import pick_device
 from kit.runtime.profiling.elsewhere import Look, blocked_of, looks, moved
 from kit.runtime.profiling.freeze import freeze_trace
 from kit.runtime.recording.sites import format_site
-from kit.runtime.session.issuer import RUN_AHEAD
 from kit.text import format_count
 from kit.trace import Span, Timeline
 from kit.trace.intervals import common, joined, without
@@ -142,7 +142,7 @@ class _Seen:
 
 
 class _Paced:
-    """The step, with the host at most `RUN_AHEAD` steps ahead of the device.
+    """The step, with the host at most `STEPS_AHEAD` steps ahead of the device.
 
     Attributes:
         compiled: of each step, how many programs XLA compiled in it.
@@ -166,7 +166,7 @@ class _Paced:
     def mark(self) -> None:
         """The step ends: wait until the one before has run."""
         with self.seen.span("a step ahead of the device", "ahead"):
-            while len(self._results) > RUN_AHEAD:
+            while len(self._results) > STEPS_AHEAD:
                 jax.block_until_ready(self._results.popleft())
 
     def finish(self) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kit.errors import SettingsError
 from kit.ir import Graph, Node, Segment
+from kit.ir.plan import SEGMENTS_AHEAD, STEPS_AHEAD
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import Costs
@@ -36,8 +37,6 @@ __all__ = [
     "step_ns",
 ]
 
-RUN_AHEAD = 1  # steps; `kit.runtime.session.issuer` has the same two
-SEGMENTS_AHEAD = 256
 SWITCH_NS = 5_000_000  # after so long Python lets another thread run
 MOST_SWITCHES = 2_000  # of a step; a damaged file may say that one records for days
 AGAIN = 0.3  # to issue a known segment again: of what the worker does for its arrays
@@ -290,7 +289,7 @@ class _Steps:
             self._replay()
         else:
             self._record(guessing=self._shape.is_guessed)
-        ahead = self._ends[-RUN_AHEAD:] if self._ends else []
+        ahead = self._ends[-STEPS_AHEAD:] if self._ends else []
         self._host("a step ahead of the device", "ahead", self._costs.sync, tuple(ahead))
         self.marks.append(len(self.work) - 1)
         self._ends.append(self._done[-1])

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 
+from kit.ir.plan import SEGMENTS_AHEAD, STEPS_AHEAD
 from kit.runtime.profiling.host_spans import HostSpans
 from kit.runtime.recording.bulk import Task
 from kit.runtime.session.executor import Executor
 from kit.runtime.session.waits import Waits
 
-__all__ = ["MAX_AHEAD", "RUN_AHEAD", "Issuer"]
-
-MAX_AHEAD = 256  # segments that may wait to run: memory, and Python's garbage collector, notice
-RUN_AHEAD = 1  # steps that may be recorded before the oldest has run
+__all__ = ["Issuer"]
 
 
 class Issuer:
@@ -34,7 +32,7 @@ class Issuer:
         self._segments = 0
         self._position = 0  # of the next segment in its step
         self._markers: list[Task] = []  # the last task of each step that may still run
-        self._ahead: deque[Task] = deque(maxlen=MAX_AHEAD + 1)  # the latest tasks
+        self._ahead: deque[Task] = deque(maxlen=SEGMENTS_AHEAD + 1)  # the latest tasks
 
     def next_segment(self) -> int:
         """The number of the next segment."""
@@ -88,10 +86,10 @@ class Issuer:
     def throttle(self) -> None:
         """More is going to be recorded: wait if that is too far ahead of the device."""
         ahead = self._ahead
-        if len(ahead) > MAX_AHEAD:
+        if len(ahead) > SEGMENTS_AHEAD:
             start = time.perf_counter_ns()
-            self.finish(ahead[-MAX_AHEAD // 2])  # not one by one: threads switch
-            while len(ahead) > MAX_AHEAD // 2:  # another thread may have done it meanwhile
+            self.finish(ahead[-SEGMENTS_AHEAD // 2])  # not one by one: threads switch
+            while len(ahead) > SEGMENTS_AHEAD // 2:  # another thread may have done it meanwhile
                 ahead.popleft()
             self.counts["ahead.count"] += 1
             self.spans.add("segments ahead", "ahead", start, self.waits.until_ns)
@@ -104,8 +102,8 @@ class Issuer:
             self._markers.append(self.last)
 
     def wait_for_steps(self) -> None:
-        """Wait until the device is no more than `RUN_AHEAD` steps behind."""
-        while len(self._markers) > RUN_AHEAD:
+        """Wait until the device is no more than `STEPS_AHEAD` steps behind."""
+        while len(self._markers) > STEPS_AHEAD:
             start = time.perf_counter_ns()
             self.finish(self._markers.pop(0))
             self.spans.add("a step ahead of the device", "ahead", start, self.waits.until_ns)

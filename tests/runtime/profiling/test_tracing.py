@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import kit
+from kit.ir.plan import SEGMENTS_AHEAD
 from kit.runtime.profiling.device_spans import profiled
-from kit.runtime.session.issuer import MAX_AHEAD
 from kit.threads import read_stacks
 from kit.trace import kernel_table
 from kit.widgets.numbers.segments import segments_html
@@ -175,9 +175,9 @@ def test_a_program_that_runs_ahead_waits_for_the_device_now_and_then() -> None:
         x = torch.erf(torch.zeros(3, device="kit"))
         timer = threading.Timer(1.0, slow.set)
         timer.start()
-        y = chain(x, MAX_AHEAD * 3)
+        y = chain(x, SEGMENTS_AHEAD * 3)
         assert slow.is_set()  # it could not get so far ahead
-        assert y.tolist() == [MAX_AHEAD * 3.0] * 3
+        assert y.tolist() == [SEGMENTS_AHEAD * 3.0] * 3
         assert session.metrics()["ahead.count"] >= 1
         timer.join()
 
