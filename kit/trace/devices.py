@@ -35,6 +35,7 @@ __all__ = [
     "is_wait",
     "region_name",
     "sends_on_host",
+    "stream_lane",
 ]
 
 # How Kineto, or a fork of it, begins the categories of devices whose events have no rules here; of
@@ -78,6 +79,11 @@ def device_of(lane: str) -> str:
     Of several processes, "process 1 device/2" for "process 1 device/2 compute".
     """
     return lane[: _DEVICE.match(lane).end()]  # type: ignore[union-attr]  # it matches ""
+
+
+def stream_lane(device: object, stream: object) -> str:
+    """The lane of a stream of a GPU: "device/0 stream 7"."""
+    return f"device/{device} stream {stream}"
 
 
 def count_devices(timeline: Timeline) -> int:

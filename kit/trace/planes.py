@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from kit.trace.devices import stream_lane
+
 __all__ = ["HOST_PLANE", "NOISE", "TPU_PLANE", "DeviceEvent", "device_events", "quiet_about_types"]
 
 HOST_PLANE = "/host:CPU"
@@ -121,12 +123,12 @@ def _run_of(kernel: DeviceEvent) -> tuple[str, str, Any]:
 
 
 def _gpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
-    """The kernels of one GPU's plane; "Stream #7(Compute)" is named as a torch trace names it."""
+    """The kernels of one GPU's plane; of its lines, those of streams: "Stream #7(Compute)"."""
     number = plane.name.rsplit(":", 1)[-1]
     for line in plane.lines:
         if not line.name.startswith("Stream"):
             continue  # lines that XProf derives, and counters
-        lane = f"device/{number} {_STREAM.sub('stream ', line.name)}"
+        lane = stream_lane(number, _STREAM.sub("", line.name))
         for event in line.events:
             stats = dict(event.stats)
             # an op in a loop has those around it before its name; a kernel's name is C++

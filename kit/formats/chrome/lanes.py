@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.devices import device_of
+from kit.trace.devices import device_of, stream_lane
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
 
 __all__ = ["Halves", "Lanes"]
@@ -46,7 +46,7 @@ class Lanes:
         try:
             return self._streams[device, stream]
         except (KeyError, TypeError):
-            lane = f"device/{cut_name(device)[:40]} stream {cut_name(stream)[:80]}"
+            lane = stream_lane(cut_name(device)[:40], cut_name(stream)[:80])
         number = self.number(lane)
         is_small = all(type(x) is int and abs(x) < 1 << 62 for x in (device, stream))
         if is_small and len(self._streams) < _MAX_KEYS:

@@ -39,6 +39,7 @@ from kit.trace.devices import (
     is_wait,
     region_name,
     sends_on_host,
+    stream_lane,
 )
 from kit.trace.host import AT_ONCE_NS, ENGINE, is_update, phases, waits_for_copy
 from kit.trace.intervals import Ints, elapsed, joined
@@ -348,7 +349,7 @@ def _kernels(events: Iterable[Any], caller: Callable[[Any], int]) -> Iterator[Sp
     """What ran on a GPU. The profiler draws the host's annotations there too: those did not run."""
     for e in events:
         if e.device_type.name != "CPU" and not e.is_user_annotation:
-            lane = f"device/{e.device_index} stream {e.device_resource_id}"
+            lane = stream_lane(e.device_index, e.device_resource_id)
             yield _span(lane, e.name, kind_on_device(e.name), e, caller(e))
 
 
