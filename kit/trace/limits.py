@@ -18,10 +18,11 @@ from kit.trace.kinds import CATEGORY_ROWS, CAUSES, LIMITS
 from kit.trace.metrics import breakdown_ns
 from kit.trace.timeline import Timeline
 
-__all__ = ["BUSY", "Limit", "is_filled", "limit_shares", "limited_by"]
+__all__ = ["BUSY", "Limit", "close_causes", "is_filled", "limit_shares", "limited_by"]
 
 BUSY = 0.85  # a device that is busy for this part of the step is what limits it
 _MOST = 0.5  # or for more than this, where it can have no work while the host does anything else
+_CLOSE = 0.75  # of the largest share: another that has so much may have more in a rerun
 _UNTRACED = ("no step was traced", "torch computed ")  # notes that say why there is no breakdown
 
 _LIMIT_OF = {row.name: row.limit for row in CATEGORY_ROWS}
@@ -103,3 +104,17 @@ def limited_by(timeline: Timeline, shares: Mapping[str, float] | None = None) ->
         return Limit("device", shares["device"])
     what = max(LIMITS[1:], key=lambda name: shares[name])
     return Limit(what, shares[what])
+
+
+def close_causes(shares: Mapping[str, float], limit: Limit) -> Mapping[str, float]:
+    """Why else a device is idle for nearly as long as by the limit: the share of each cause.
+
+    Args:
+        shares: those of `limit_shares`; another limit than the largest of these is not of them.
+    """
+    least = _CLOSE * limit.share
+    if limit.what == "device" or shares[limit.what] != limit.share:
+        return {}
+    cause_of = {limit: cause for cause, limit in _LIMIT_OF_CAUSE.items()}
+    close = [x for x in LIMITS[1:] if x != limit.what and shares[x] >= least > 0]
+    return {cause_of[x]: shares[x] for x in sorted(close, key=lambda x: -shares[x])}

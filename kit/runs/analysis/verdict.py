@@ -27,7 +27,7 @@ from kit.trace.devices import is_runtimes, is_transfer
 from kit.trace.imported import OF_FUNCTIONS
 from kit.trace.intervals import joined, within, without
 from kit.trace.kinds import ON_DEVICE
-from kit.trace.limits import BUSY, is_filled
+from kit.trace.limits import BUSY, close_causes, is_filled
 from kit.trace.metrics import waits_of
 
 __all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict"]
@@ -263,6 +263,9 @@ def verdict(run: Run) -> Verdict | None:
             "waiting is no loss while the device works, what follows is, "
             f"{format_percent(lost)} of the traced step"
         )
+    if close := close_causes(run.limit_shares, limit):
+        others = " and ".join(f"{cause}, {format_percent(x)}" for cause, x in close.items())
+        said += f". Nearly as much is lost by {others}"
     if differ := sorts_of_steps(run.timeline, run.sorts):
         said += f". All of this is of the mean of the traced steps, which differ: {differ}"
     said += _of_unequal(run, advice) + _of_measured(run, limit)

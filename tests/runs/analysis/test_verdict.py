@@ -25,7 +25,7 @@ from kit.runs.loss_scaling import HOST_CHECK
 from kit.runs.run import EXPORTED_AS
 from kit.runs.settings import Settings
 from kit.text import format_ms
-from kit.trace import LIMITS, SyncPoint, Timeline
+from kit.trace import LIMITS, Span, SyncPoint, Timeline
 from kit.trace.devices import TORCH_CPU
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import waits_of
@@ -91,6 +91,24 @@ def test_where_recording_lasts_nothing_is_claimed_that_only_looks_could_have_see
     said = of(replace(run, timeline=replace(run.timeline, origin=origin))).next_step
     assert said.startswith("if it computes: ") == (origin == "imported")
     assert said.endswith("in native steps on Linux and in traces with stacks only, from 1 ms on)")
+
+
+@pytest.mark.parametrize(
+    ("spans", "said"),
+    [
+        ([host("record", 4, 7.2), host("own", 7.2, 10)], "own code, 28%"),
+        ([host("record", 4, 6.2), host("input", 6.2, 8.1), host("own", 8.1, 10)],
+         "input, 19% and own code, 19%"),
+        ([host("record", 4, 7.6), host("own", 7.6, 10)], ""),
+    ],
+)  # fmt: skip
+def test_a_limit_that_is_the_largest_by_little_is_not_told_alone(
+    spans: list[Span], said: str
+) -> None:
+    """A step was "recording-bound (21%)", and own-bound in a rerun: its own code took 20 %."""
+    found = of(one_step([busy(0, 4), *spans]))
+    assert found.limit.what == "recording"
+    assert found.said.partition(". Nearly as much is lost by ")[2] == said
 
 
 @pytest.mark.parametrize("mode", ["lazy", "torch"])
