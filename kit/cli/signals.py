@@ -18,9 +18,14 @@ from typing import Any
 from kit.cli.terminal import complain
 from kit.threads import in_forked_children
 
-__all__ = ["Enough", "Told", "as_ctrl_c", "leave", "leaving_nothing"]
+__all__ = ["Enough", "Told", "as_ctrl_c", "ending_timers", "leave", "leaving_nothing"]
 
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_TIMERS = [
+    getattr(signal, f"ITIMER_{name}")
+    for name in ("REAL", "VIRTUAL", "PROF")
+    if hasattr(signal, "setitimer")  # not on Windows
+]
 AGAIN_S = 1.0  # between two signals that are not one
 
 
@@ -88,6 +93,17 @@ class Told:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a job in the background
             signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def ending_timers() -> Iterator[None]:
+    """The timers that the block sets end with it, as those of a script with its process."""
+    free = [number for number in _TIMERS if signal.getitimer(number) == (0, 0)]
+    try:
+        yield
+    finally:
+        for number in free:
+            signal.setitimer(number, 0)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from tests.factories import make_run
         (["--save", "model.pt"], "in a file *.kitrun"),
         (["--save", "model"], "is a file of another kind"),
         (["--report", "page.pdf"], "a browser prints a page as PDF"),
+        (["--save", "now", "--report", "./now"], "the page would take the place of the run"),
         (["--device", "1"], "did you mean --devices? The script's own arguments stand after --"),
         (["--trace"], "The script's own arguments stand after --"),
     ],

@@ -34,7 +34,7 @@ class Outputs:
 
     Raises:
         SettingsError: the file for the run is one of another kind, or the page's has a suffix that
-            no report has.
+            no report has, or they are one.
         OSError: such a file cannot be written.
     """
 
@@ -44,6 +44,11 @@ class Outputs:
         self._save = self._target(options.save, _check_save)
         self._report = self._target(options.report, check_report_target)
         self.are_saved = self._save is not None
+        if self._save and self._report and _is_same(self._save, self._report):
+            raise SettingsError(
+                f"--save and --report name one file, {str(options.report)!r:.200}: the page would "
+                "take the place of the run"
+            )
 
     def _target(self, given: Path | None, check: Callable[[Path], None]) -> Path | None:
         if given is None:
@@ -85,6 +90,10 @@ class Outputs:
 
     def _named(self, made: Run) -> Run:
         return replace(made, label=self._label or made.label)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _of_rank(path: Path) -> Path:

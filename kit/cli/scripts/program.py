@@ -16,7 +16,7 @@ from kit.cli.scripts.module import before_exec, own_main, run_in
 from kit.cli.scripts.outputs import Outputs
 from kit.cli.scripts.script import error_text, has_step
 from kit.cli.scripts.watching import WithTorch
-from kit.cli.signals import Enough, Told, as_ctrl_c, leave
+from kit.cli.signals import Enough, Told, as_ctrl_c, ending_timers, leave
 from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams, said_of
 from kit.errors import KitError, SettingsError, suppressed
 from kit.text import safe_terminal
@@ -187,6 +187,7 @@ def _run_watched(
                 os.environ[ACCELERATE_DEVICE] = "kit"
         around.enter_context(_as_python(options))
         around.enter_context(before_exec(lambda: _tell_of_exec(watching, options)))
+        around.enter_context(ending_timers())
         status = _ended(watching, options, drop, told)
         # A library, or torch.accelerator, brings a script there that names no device itself.
         has_come = session is not None and session.streams.ops_recorded() > 0
@@ -278,11 +279,12 @@ def _as_python(options: argparse.Namespace) -> Iterator[None]:
             sys.path[0] = os.getcwd() if options.module else str(here)
         yield
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # a full disk, a closed one, the script's own kind
-                stream.flush()
+        left = sys.stdout, sys.stderr
         sys.argv, sys.path[:], sys.stdout, sys.stderr, sys.excepthook = before
         open_closed_streams()
+        for stream in left:
+            with contextlib.suppress(Exception):  # a full disk, a closed one, the script's own kind
+                stream.flush()
 
 
 def _nothing_seen(options: argparse.Namespace, status: int, watching: WithTorch) -> str:

@@ -135,6 +135,22 @@ def late(*args):
 
 Run.save = late
 """
+TIMED = """
+import sys
+Run = sys.modules["kit.runs.run"].Run
+save = Run.save
+
+def late(*args):
+    time.sleep(1.2)
+    save(*args)
+
+def limit(*_):
+    raise TimeoutError("too late")
+
+Run.save = late
+signal.signal(signal.SIGALRM, limit)
+signal.alarm(1)
+"""
 AGAIN = """
 try:
     kill()
@@ -183,6 +199,15 @@ def test_what_is_being_saved_is_saved_first(tmp_path: Path) -> None:
     assert ended.returncode == 128 + signal.SIGTERM
     assert "saved a.kitrun" in ended.stdout
     assert Run.load(tmp_path / "a.kitrun").step_times_ns
+
+
+@WITH_SIGNALS
+def test_a_time_limit_of_a_script_ends_with_it(tmp_path: Path) -> None:
+    """Natively it does; here it ended what sums up the run, with status 1."""
+    ended = _run(LOOP.format(device="cpu") + TIMED, tmp_path)
+    assert ended.returncode == 0
+    assert not ended.stderr
+    assert "saved a.kitrun" in ended.stdout
 
 
 @WITH_SIGNALS
