@@ -67,7 +67,6 @@ def _fast_decoder() -> Callable[[str], Any]:
 
 _decode_whole = _fast_decoder()
 
-
 Take = Callable[[Sequence[Any]], None]
 
 
@@ -274,6 +273,8 @@ def _several(window: _Window) -> list[Any]:
     One call of the scanner makes each name of a value once. Text that ends with "}" and is a list
     between brackets holds whole events, whatever else is in it.
     """
+    if len(window.text) - window.at < _PIECE:
+        window.more()  # no event is tried before its end is read: each error counts lines
     text, end = window.text, window.at + _PIECE
     for _ in range(4):
         cut = text.rfind("},", window.at, end)

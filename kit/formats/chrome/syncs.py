@@ -18,7 +18,7 @@ from kit.trace.active import grouped
 from kit.trace.communication import way_of
 from kit.trace.host import AT_ONCE_NS, idle_in, waits_for_copy
 from kit.trace.imported import Spans, cut_name
-from kit.trace.intervals import Ints, Mask, without
+from kit.trace.intervals import Ints, Mask
 from kit.trace.timeline import SyncPoint
 
 __all__ = [
@@ -228,8 +228,7 @@ def computed(
     """
     start, stop = columns.start, columns.stop
     calls = calls[np.lexsort((-stop[calls], start[calls]))]
-    cells = without(columns.times(calls), columns.times(others))  # cut where any begins or ends
-    cells = cells[cells[:, 1] - cells[:, 0] >= LEAST_NS]
+    cells = _quiet(columns, calls, others)
     inner = calls[np.searchsorted(start[calls], cells[:, 0], "right") - 1]
     found: list[tuple[int, int, int]] = []
     for call, (begin, end) in zip(inner.tolist(), cells.tolist(), strict=True):
@@ -243,3 +242,20 @@ def computed(
     name, begins, stops = np.array(found, np.int64).reshape(-1, 3).T
     thread = int(columns.thread[calls[0]]) if len(calls) else 0
     return Spans(thread, "own", name.astype(np.int32), begins, stops)
+
+
+def _quiet(columns: Columns, calls: Rows, others: Rows) -> Ints:
+    """The long stretches in which no event begins or ends, and none of the others goes on.
+
+    Only what is long is looked at closely: a trace has millions of edges, and few such stretches.
+    """
+    if not len(calls):
+        return np.zeros((0, 2), np.int64)
+    sides = columns.start, columns.stop
+    edges = np.concatenate([side[rows] for side in sides for rows in (calls, others)])
+    edges.sort()
+    places = np.flatnonzero(edges[1:] - edges[:-1] >= LEAST_NS)
+    cells = np.stack([edges[places], edges[places + 1]], axis=1)
+    begun, ended = (np.searchsorted(np.sort(side[others]), cells[:, 0], "right") for side in sides)
+    found: Ints = cells[(begun == ended) & (cells[:, 0] >= columns.start[calls].min())]
+    return found

@@ -204,6 +204,23 @@ def test_events_are_read_as_json_would_whatever_the_window(
     assert head == {"before": [1, "]"], "after": 12345}
 
 
+def test_where_a_window_ends_no_event_is_tried_by_itself(tmp_path, monkeypatch):
+    """JSON's error counts the lines of a megabyte: twice a window, a tenth of all reading."""
+    tried = []
+
+    def decoded(text: str, at: int) -> Any:
+        tried.append(at)
+        return json.JSONDecoder().raw_decode(text, at)
+
+    monkeypatch.setattr(reader, "_decode", decoded)
+    read: list[Any] = []
+    file = written(tmp_path, [op(f"aten::op_{i}" + "x" * 60, ts=i) for i in range(25_000)])
+    assert file.stat().st_size > 3 << 20
+    read_events(file, read.extend)
+    assert len(read) == 25_000
+    assert len(tried) < 20
+
+
 @given(data=st.binary(max_size=300))
 def test_random_bytes_are_a_trace_file_error(tmp_path_factory, data: bytes):
     path = tmp_path_factory.mktemp("bytes") / "t.json"
