@@ -70,6 +70,12 @@ REFUSED = (
     ),
     # Each by the bytes that it begins with; those that are no UTF-8 have been replaced.
     Refused(
+        re.compile(r"\A[^\n]*\n\ufffd[\2-\5][}\]\ufffd]"),
+        "a pickle and no trace",
+        "if it is a snapshot of torch's allocator, kit.open_memory(path) opens it, and `kit view` "
+        "if its name ends in .pickle",
+    ),
+    Refused(
         re.compile(r"\A[^\n]*\n\(\ufffd/\ufffd"),
         "packed by zstd",
         "unpack it first, as by `zstd -d`",

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import pickle
 import sqlite3
 import zipfile
 from contextlib import closing
@@ -78,6 +79,8 @@ def test_a_saved_run_is_known_by_its_first_bytes_whatever_its_name(tmp_path: Pat
             "memory",
             "chrome_trace",
         ),
+        ("snapshot", pickle.dumps({"segments": []}), "a pickle", "kit.open_memory(path)"),
+        ("snapshot.pickle", pickle.dumps({"segments": []}, 2), "a pickle", "kit.open_memory(path)"),
         ("a.json.zst", b"\x28\xb5\x2f\xfd\x04\x00\x99\x00", "packed by zstd", "zstd -d"),
         ("a.json.xz", lzma.compress(b"{}"), "packed by xz", "unxz"),
         ("a.json.bz2", bz2.compress(b"{}"), "packed by bzip2", "bunzip2"),
