@@ -280,7 +280,7 @@ def test_a_rank_that_multiprocessing_has_started_is_one_though_no_launcher_says_
 def test_what_others_took_of_few_short_steps_is_what_they_took_since_the_run_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ten steps of 7 ms on two full cores: nothing was known, and the verdict was sure of itself."""
+    """Ten steps of 7 ms on two full cores: nothing was known, and the verdict was sure."""
     ends = (
         replace(START, threads_s={2: 0.0}),
         after(at_s=12.0, busy_s=103.9, own_s=30.5, threads_s={2: 1.0}),
