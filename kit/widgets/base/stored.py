@@ -127,7 +127,9 @@ class Follower:
         if isinstance(widget, _UNSAID) or (is_box and is_hidden(widget)):
             return
         names = ("value", "children", *getattr(widget, "drawn_from", ()))
-        widget.observe(self._changed, [name for name in names if widget.has_trait(name)])
+        followed = [name for name in names if widget.has_trait(name)]
+        if followed:  # traitlets takes no name for all
+            widget.observe(self._changed, followed)
         left_out = HTML if is_box and is_panel(widget) else ()
         for child in getattr(widget, "children", ()):
             if not isinstance(child, left_out):

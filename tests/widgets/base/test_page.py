@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from bokeh.embed import components
+from bokeh.plotting import figure
 from ipywidgets import (
     HTML,
     Button,
@@ -30,6 +31,7 @@ from ipywidgets import (
 from kit.ir.plan import OpStream
 from kit.runs.compiles import Compile
 from kit.widgets.base.controls import labelled
+from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View, framed, packed, static_page
 from kit.widgets.base.stored import LEFT_OUT, Follower, set_to
 from kit.widgets.numbers.compiles import CompileView
@@ -124,6 +126,21 @@ def test_a_page_is_made_again_for_what_is_in_it_and_not_for_texts_of_its_control
     assert asyncio.run(made_by(status, "step 2 of 3")) == 0
     assert asyncio.run(made_by(slider, 5)) == 1
     assert asyncio.run(made_by(text, "shown now")) == 2
+
+
+def test_a_page_is_not_made_again_because_a_figure_is_shown(monkeypatch: pytest.MonkeyPatch):
+    """Each run of an explorer was stored twice: its figures were drawn, and that was a change."""
+    monkeypatch.setattr("kit.widgets.base.stored.REST_S", 0.0)
+    live, made = LivePlot(figure()), []
+
+    async def made_by_showing() -> int:
+        follower = Follower(View([live]), lambda: made.append(follower.rest()))
+        live.plot.title.text = "changed before it is shown"
+        live._view_count = 1
+        await asyncio.sleep(0.01)
+        return len(made)
+
+    assert asyncio.run(made_by_showing()) == 0
 
 
 @pytest.mark.parametrize("kind", [TimelineView, GapView, CompileView, WhatIfView, SourceView])
