@@ -227,3 +227,10 @@ def _small_loop() -> Callable[[int], None]:
         opt.zero_grad()
 
     return step
+
+
+def test_what_withholds_the_verdict_is_not_said_twice_above_the_numbers() -> None:
+    run = recorded((662.0, 662.0, 662.0))
+    assert run.doubt.startswith("a measured step took 662 ms and a traced one 10 ms")
+    for shown in (headline_html(run), run.to_markdown().partition("##")[0]):
+        assert shown.count("measured step took 662 ms and a traced one 10 ms") == 1

@@ -30,7 +30,7 @@ _NONE = "none"
 def run_markdown(run: Run, *, title: str | None = None) -> str:
     """The tables of a run; no text of a program or a trace is markup in them."""
     t = run.timeline
-    notes = (run.doubt, *time_notes(run), str(run.conditions), *t.notes)
+    notes = dict.fromkeys((run.doubt, *time_notes(run), str(run.conditions), *t.notes))
     parts = [
         f"# {safe_markdown(title or run.name or 'run')}",
         f"origin of the timeline: {t.origin}; {headline_text(run)}",

@@ -76,7 +76,7 @@ def _label(run: Run) -> str:
 def _doubt(run: Run) -> str:
     """Above the numbers of a run: that it was disturbed, not steady, or slowed by tracing."""
     doubt = run.doubt
-    said = " ".join(safe_html(capital(n), 300) + "." for n in time_notes(run))
+    said = " ".join(safe_html(capital(n), 300) + "." for n in time_notes(run) if n != doubt)
     if not doubt:
         return f'<div style="margin-bottom:8px">{sentence(said)}</div>' if said else ""
     more = f"The numbers may be off; what limits the step is not said. {said}"
