@@ -19,6 +19,7 @@ __all__ = [
     "COMMIT",
     "ENDS_AT",
     "IMPORTED",
+    "OF_MACHINE",
     "TIME",
     "VALUES",
     "WATCHED",
@@ -43,6 +44,8 @@ WATCHED = "watched"  # how the recording of a loop by `kit.watch` ended
 VALUES = "workload values"  # digests of those that the builder reads
 ENDS_AT = "a step ends at"  # of such a loop: the call and its line
 IMPORTED = "imported from"  # the format of a foreign trace
+# What a step takes differs by these: runs in which one of them differs do not compare.
+OF_MACHINE = ("jax", "torch", "python", "cores", "cores for XLA", "threads of torch")
 
 
 def is_of_strangers(run: Run) -> bool:

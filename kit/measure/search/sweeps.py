@@ -48,7 +48,7 @@ from kit.measure.many.portable import check_importable, let_go, portable
 from kit.measure.search.saved import files_of, folder_at, read
 from kit.measure.search.source import not_compared, source_of
 from kit.runs.knob import check_by_name
-from kit.runs.labels import COMMIT
+from kit.runs.labels import COMMIT, OF_MACHINE
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
@@ -59,11 +59,6 @@ __all__ = ["sweep"]
 
 _Future: TypeAlias = "Future[Run | BaseException]"
 
-# Keys in a run's environment: runs in which one of them differs do not compare.
-_OF_MACHINE = (
-    *("device", "jax", "torch", "python", "cores", "cores for XLA", "threads of torch"),
-    COMMIT,
-)
 PARALLEL = "measured in parallel"  # key in a run's environment
 _POLL_S = 0.2  # how soon a cancel is seen while workers are busy
 # What a workload was when the last sweep of it began, by what that one left: its steps may change
@@ -317,7 +312,7 @@ class _Sweep:
         """Say so if saved and new runs come from different machines or versions."""
         for native in (True, False):
             found = [r for r in self.runs.values() if (r.settings.mode == "torch") == native]
-            for name in _OF_MACHINE:
+            for name in ("device", *OF_MACHINE, COMMIT):
                 values = sorted({v for r in found if (v := r.environment.get(name)) is not None})
                 if name == COMMIT and self.loaded and values:
                     values = sorted({*values, provenance().get(COMMIT, values[0])})

@@ -20,7 +20,14 @@ from kit.runs.bulk_sizes import size_text
 from kit.runs.change import Difference, doubt_of, middle_ms, steps_difference, within_text
 from kit.runs.compiles import COMPILED
 from kit.runs.knob import knobs_of
-from kit.runs.labels import device_of, has_other_samples, labels_of, samples_of, told_settings
+from kit.runs.labels import (
+    OF_MACHINE,
+    device_of,
+    has_other_samples,
+    labels_of,
+    samples_of,
+    told_settings,
+)
 from kit.runs.run import Run
 from kit.text import format_number, format_percent, is_whole_number, safe_label
 from kit.trace import union_ns
@@ -369,7 +376,8 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _settings_labels(runs: Sequence[Run]) -> list[str]:
-    """The settings in which each run differs from the others, in words; "": none was told."""
+    """The settings in which each run differs from the others, in words, and the machine and its
+    versions, where these do; "": none was told."""
     words = [_words(run) for run in runs]
     keys = dict.fromkeys(key for w in words for key in w)  # workloads differ in their own knobs
     words = [dict.fromkeys(keys, "") | w for w in words]
@@ -390,8 +398,8 @@ def _joined(words: Iterable[str]) -> str:
 
 def _words(run: Run) -> dict[str, str]:
     """Each setting as a reader says it, "" where the mode leaves it without effect."""
-    s, told = run.settings, told_settings(run)
-    native = f"{run.environment.get('baseline', 'torch')} (native)"
+    s, told, env = run.settings, told_settings(run), run.environment
+    native = f"{env.get('baseline', 'torch')} (native)"
     others = {
         knob.name: knob.in_words(getattr(s, knob.name)) if knob.has_effect(s.mode) else ""
         for knob in knobs_of(s)
@@ -408,4 +416,5 @@ def _words(run: Run) -> dict[str, str]:
         "bulk": bulk if s.mode == "bulked" else "",
         **others,
         "device": safe_label(device_of(run), 40),
+        **{name: f"{name} {env[name]}" if name in env else "" for name in OF_MACHINE},
     }

@@ -38,7 +38,7 @@ from kit.widgets.compare.view import (
     comparison_markdown,
     comparison_text,
 )
-from tests.factories import empty_run, make_run, one_span_run, timed
+from tests.factories import empty_run, make_run, native_run, one_span_run, timed
 from tests.widgets.compare.drawn import columns_of
 
 
@@ -96,6 +96,17 @@ def test_a_label_names_only_the_settings_that_differ():
     assert run_labels(runs) == ["loss scaling none", "loss scaling dynamic, on device"]
     runs.append(make_run(base.replace(batch_size=4)))
     assert run_labels(runs)[2] == "loss scaling none · batch size 4"
+
+
+def test_a_label_names_what_differs_of_the_machine_and_its_versions():
+    """Of runs with one and two cores for XLA it was said which is the fastest, and not why."""
+    had = {"device": "cpu (cpu)", "torch": "2.13.0", "cores": "2", "cores for XLA": "1"}
+    one = replace(make_run(), environment=had)
+    two = replace(one, environment={**had, "torch": "2.14.0", "cores for XLA": "2"})
+    labels = ["torch 2.13.0 · cores for XLA 1", "torch 2.14.0 · cores for XLA 2"]
+    assert run_labels([one, two]) == labels
+    native = replace(native_run(), environment={"device": "cpu (x)", "threads of torch": "2"})
+    assert not any("torch 2" in label for label in run_labels([one, native]))  # it does not say
 
 
 def test_a_label_leaves_out_what_has_no_effect_in_its_mode():
