@@ -68,7 +68,7 @@ check:  ## lint and javascript, side by side
 lint: $(VENV)/.installed-test  ## the linter, the layout and the types of the Python code
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy kit
+	$(PY) -m mypy
 
 javascript: node_modules/.installed  ## lint and types of the JavaScript, and node's tests
 	npm run --silent check

@@ -102,7 +102,7 @@ def torch_step(device: str, layers: int, scaled: bool = False, **optimizer: Any)
     return step
 
 
-def jax_step(layers: int) -> tuple[Callable[..., Any], list[Any], Any]:
+def jax_step(layers: int) -> Any:
     """The same architecture by hand: a donated jit with AdamW, its state and its batch."""
     return step_by_hand.jit_step(*step_by_hand.encoder(layers))
 

@@ -31,7 +31,7 @@ import torch
 import kit
 from kit.errors import ExecutionError, KitError
 from kit.runtime.engine.engine import Engine
-from kit.runtime.engine.operations import Operation, Variable
+from kit.runtime.engine.operations import DONE, Operation, Variable
 from tests.reliability.files.saves import fill_disk, kill_savers
 from tests.reliability.growth import Held, grown
 from tests.reliability.kinds import KINDS
@@ -89,7 +89,7 @@ def engine_round(seed: int) -> int:
     for thread in threads:
         thread.join()
     engine.close()
-    if not all(op.is_done for op, *_ in pushed.values()) or len(pushed) != THREADS * OPERATIONS:
+    if any(op.state != DONE for op, *_ in pushed.values()) or len(pushed) != THREADS * OPERATIONS:
         raise SystemExit(f"round {seed}: an operation was lost")
     if len(set(ran)) != len(ran):
         raise SystemExit(f"round {seed}: an operation ran twice")

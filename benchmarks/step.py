@@ -92,7 +92,7 @@ def kit_steps(model: str, row: str) -> Steps:
     import kit
 
     options = {"check_indices": "off"} if row == UNCHECKED else {"step_mode": row}
-    session = kit.Session(kit.Settings(mode="lazy", **options))  # type: ignore[arg-type]
+    session = kit.Session(kit.Settings(mode="lazy", **options))
     session.__enter__()
     step = training_step(model, "kit")
 
