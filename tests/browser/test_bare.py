@@ -33,6 +33,7 @@ from kit.widgets.numbers.headline import HeadlineView
 from kit.widgets.numbers.tradeoff import TradeoffView
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.browser.labserver import Browser
+from tests.browser.test_phone import CROWDED
 from tests.factories import make_run
 from tests.widgets.numbers.test_parallel import LINK, STEP
 from tests.widgets.numbers.test_tradeoff import row
@@ -115,6 +116,20 @@ DRAWN = """() => {
 }"""
 
 
+# Texts that end beyond the page, but for what scrolls.
+BEYOND = """() => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+  const range = new Range();
+  for (let text; (text = texts.nextNode());) {
+    if (text.parentElement.closest("script, style, option, .kit-wide")) continue;
+    range.selectNodeContents(text);
+    const ends = [...range.getClientRects()].map((box) => box.right);
+    if (Math.max(0, ...ends) > innerWidth + 1) found.push(text.data);
+  }
+  return found;
+}"""
+
+
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[type, Any]:
     folder = tmp_path_factory.mktemp("views")
@@ -170,6 +185,22 @@ def test_the_page_of_each_view_is_drawn_in_a_bare_frame(offline: Browser, shown)
         assert (found["canvases"] > 0) == has_figure, kind
         assert word in found["text"], (kind, found["text"][:300])
     assert (offline.errors(), offline.outside) == ([], [])
+
+
+def test_no_page_of_a_view_is_wider_than_a_small_phone(offline: Browser, tmp_path: Path, shown):
+    file, page = tmp_path / "view.html", offline.page
+    page.set_viewport_size({"width": 320, "height": 700})
+    wide = {}
+    for kind, view in shown.items():
+        file.write_text(view.page())
+        page.goto(file.as_uri())
+        if VIEWS[kind][1]:
+            offline.wait_for_canvases(1)
+        found = [*page.evaluate(BEYOND), *page.evaluate(CROWDED)]
+        if page.evaluate("document.documentElement.scrollWidth") > 320 or found:
+            wide[kind.__name__] = found
+    assert wide == {}
+    assert offline.errors() == []
 
 
 def test_a_stored_figure_whose_bokehjs_is_out_of_reach_says_so(offline: Browser, shown):

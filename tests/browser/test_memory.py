@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kit
 from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
+from tests.factories import make_run
 
 pytestmark = pytest.mark.browser
 
@@ -50,6 +53,18 @@ THEME = """(name) => window.jupyterapp.commands.execute(
   "apputils:change-theme", {theme: `JupyterLab ${name}`})"""
 
 
+# Of each canvas with a ground, the lightest channel in the row and the column at its edge.
+EDGES = """() => {
+  const all = (root) => [...root.querySelectorAll("*")].flatMap(
+    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  return all(document).filter((e) => e.matches("canvas.bk-layer")).map((e) => {
+    const context = e.getContext("2d"), pixels = [[0, 0, e.width, 1], [0, 0, 1, e.height]];
+    return pixels.flatMap((box) => [...context.getImageData(...box).data])
+      .reduce((most, value, i) => (i % 4 === 3 ? most : Math.max(most, value)), 0);
+  }).filter((most) => most > 0);
+}"""
+
+
 def opened(lab: Lab, browser: Browser) -> Any:
     """The page with a notebook that shows the view."""
     page = browser.page
@@ -74,6 +89,17 @@ def test_the_legend_stays_in_its_figure_when_the_theme_changes(lab: Lab, browser
             )
     finally:
         page.evaluate(THEME, "Light")
+
+
+def test_no_light_edge_is_left_of_figures_that_turn_dark(offline: Browser, tmp_path: Path) -> None:
+    """Bokeh begins half a pixel within: a figure's light ground showed in its first row."""
+    file = tmp_path / "memory.html"
+    file.write_text(kit.MemoryView(make_run()).page())
+    offline.page.goto(file.as_uri())
+    offline.wait_for_canvases(2)
+    assert set(offline.page.evaluate(EDGES)) == {255}
+    offline.page.evaluate("document.body.dataset.jpThemeLight = 'false'")
+    offline.page.wait_for_function(f"() => ({EDGES})().every((most) => most < 60)")
 
 
 def test_clicks_on_the_area_a_holder_and_a_row_select_nodes(lab: Lab, browser: Browser) -> None:

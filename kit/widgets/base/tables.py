@@ -226,7 +226,7 @@ def tab_stop(is_one: bool) -> str:
 def keys_html(colors: Mapping[str, str]) -> str:
     """What colours stand for: a swatch and its words, one after the other."""
     return "".join(
-        f'<span style="margin-right:14px;white-space:nowrap">{swatch(color)}{said}</span>'
+        f'<span style="display:inline-block;margin-right:14px">{swatch(color)}{said}</span>'
         for said, color in colors.items()
     )
 

@@ -39,7 +39,7 @@ MEASURED_ONLY = "nothing is modelled: this run has no\nrecorded graph. What was 
 # What holds memory -> its colour, from the bottom of the area to its top. Not the phases' hues.
 HOLDS = {
     "variables": HELD,
-    "kept for another segment or step": tint(COLORS["kernel"], 0.38),
+    "kept beyond its segment": tint(COLORS["kernel"], 0.38),
     "temporary": "#b07fd0",
 }
 _VARIABLE, _KEPT, _TEMPORARY = HOLDS

@@ -48,7 +48,7 @@ def _device(memory: MeasuredMemory) -> str:
         cells.insert(0, ["before the trace began", "", "", _share(memory.before, memory)])
     heads = ("held at the peak by", "line", "blocks", "bytes")
     more = not_shown(len(memory.held) - MAX_ROWS, "place")
-    rows = table(heads, cells, "llrr", widths=(24, 42, 14, 20)) if cells else ""
+    rows = table(heads, cells, "llrr", widths=(24, 42, 14, 20), least_px=420) if cells else ""
     return sentence(said) + _curve(memory) + rows + sentence(more)
 
 

@@ -210,7 +210,7 @@ def _model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSour
     fit = CustomJS(args={"plot": plot, "labels": sources["labels"]}, code=_FIT)
     plot.js_on_change("inner_width", fit)
     sources["labels"].js_on_change("data", fit)
-    keys = {"pale: a view, does not count": tint(CYCLE[0], 0.65)}
+    keys = {"pale: a view": tint(CYCLE[0], 0.65)}
     keys |= {phase: COLORS[phase] for phase in ("forward", "backward", "update")}
     ends = {"a segment ends": INK, "forced by the program": COLORS["wait"]}
     add_legend(plot, keys, ends)

@@ -120,7 +120,7 @@ def tradeoff_figure(rows: Sequence[Row]) -> figure:
         title="step time against compile time",
         sizing_mode="stretch_width",
         height=340,
-        min_width=380,
+        min_width=300,
         tools=[],
         name="tradeoff",
     )
@@ -177,7 +177,8 @@ def tradeoff_html(rows: Sequence[Row]) -> str:
         )
     if len(rows) > MAX_ROWS:
         note += f" The first {MAX_ROWS} of {len(rows)} are shown."
-    body = table(heads, cells, "l" + "r" * (len(heads) - 1), widths=widths)
+    least_px = 150 + 80 * (len(heads) - 1)
+    body = table(heads, cells, "l" + "r" * (len(heads) - 1), widths=widths, least_px=least_px)
     return section("Settings tried", body + sentence(note))
 
 
@@ -242,7 +243,7 @@ def _labels(rows: Sequence[Row], xs: list[float], ys: list[float], x_end: float)
     for i, row in enumerate(rows):
         if not (row["is_start"] or row["is_best"]):
             continue
-        text = f"best: {safe_label(row['words'], 30)}" if row["is_best"] else "as given"
+        text = "best" if row["is_best"] else "as given"  # its words are in the table
         if row["is_start"] and row["is_best"]:
             text = "as given, the best"
         is_right = xs[i] > 0.5 * x_end

@@ -63,7 +63,7 @@ def test_the_front_is_what_nothing_beats(points: list[tuple[float, float]]):
 
 def test_the_given_and_the_best_are_named_and_drawn_on_top():
     made = tradeoff_columns(tried())
-    assert made["labels"]["text"] == ["as given", "best: mode lazy"]
+    assert made["labels"]["text"] == ["as given", "best"]
     assert made["points"]["words"][-2:] == ["as given (given)", "mode lazy (best)"]
     assert len(made["points"]["x"]) == 4  # the failed one has no point
     assert made["front"] == {"x": [0.3, 1.5], "y": [5.0, 4.0]}

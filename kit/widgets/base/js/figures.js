@@ -53,6 +53,17 @@ function restyle(host) {
   for (const style of host.shadowRoot?.querySelectorAll("style") ?? []) style.textContent = String(style.textContent);
 }
 
+/** Bokeh clears and fills from half a pixel on: in the first row the ground of before would stay.
+ * @param {HTMLCanvasElement} [canvas] */
+function wipe(canvas) {
+  const context = canvas?.getContext("2d");
+  if (!canvas || !context) return;
+  context.save();
+  context.resetTransform();
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  context.restore();
+}
+
 /** Paints all figures of a page; it keeps what each of them looked like before. */
 export class FigurePainter {
   /** @param {import("./colors.js").DarkTwins} twins @param {() => boolean} isDark */
@@ -73,6 +84,7 @@ export class FigurePainter {
     for (const model of figure.references()) {
       hasChanged = this.paintModel(model, toDark, sources.get(model)) || hasChanged;
     }
+    if (hasChanged) for (const {canvas_view} of index.find(figure)) wipe(canvas_view?.primary.canvas);
     return hasChanged;
   }
 
