@@ -14,7 +14,7 @@ from kit.trace.devices import OTHER_DEVICES
 from kit.trace.imported import NOT_TRACED, STALLED, TOGETHER
 from kit.trace.kernels import wrong_times
 from kit.trace.kinds import ON_DEVICE
-from kit.trace.metrics import says_device
+from kit.trace.metrics import says_device, says_host
 from kit.trace.timeline import Timeline
 
 __all__ = [
@@ -60,6 +60,7 @@ _APART = (
     "open the trace of each process for itself, or a folder of them with kit.open_ranks, which "
     "compares them"
 )
+_ALONE = "open the trace that they were taken from, with all kernels and the calls of the host"
 _RECORD_AGAIN = (
     "record again, with another version of the profiler if it writes such times each time: the "
     "notes say which are wrong"
@@ -205,7 +206,11 @@ def unseen(
         return Unseen(f"events of {kind} are not read")
     if device.endswith(NOT_TRACED):
         return Unseen("the GPU that the file names was not traced")
-    return Unseen() if says_device(timeline) else Unseen("what the device did was not seen")
+    if not says_device(timeline):
+        return Unseen("what the device did was not seen")
+    if is_imported and not says_host(timeline) and not timeline.where(kind="kernel").any():
+        return Unseen("the file holds collectives alone, and not what ran beside them", _ALONE)
+    return Unseen()
 
 
 def in_cores(taken: float) -> str:

@@ -256,6 +256,18 @@ def test_a_kernel_without_a_time_is_a_gpu_whose_kernels_are_not_known(tmp_path):
     assert not any("no GPU was traced" in note for note in t.notes)
 
 
+def test_a_file_of_collectives_alone_says_nothing_of_the_kernels_beside_them(tmp_path):
+    """As a tool that merges ranks writes it: "communication-bound", with compute left out."""
+    at = {"cat": "kernel", "pid": 0, "args": {"device": 0, "stream": 7}}
+    sent = op("ncclDevKernel_Generic(ncclDevComm*)", 10, 50, **at)
+    computed = op("gemm", 70, 5, **at)
+    call = op("cudaLaunchKernel", 2, 3, cat="cuda_runtime")
+    for events, is_told in (([sent], False), ([sent, computed], True), ([sent, call], True)):
+        run = kit.open_trace(written(tmp_path, events))
+        assert ("collectives alone" in verdict(run).limit.doubt) is not is_told
+        assert ("communication-bound" in run.to_markdown()) is is_told
+
+
 def test_syncs_are_sync_points(tmp_path):
     assert all(type(s) is SyncPoint for s in cuda(tmp_path).syncs)
 
