@@ -265,13 +265,13 @@ def told_interval(*runs: Run, of_rerun: bool = True) -> tuple[float, float]:
 def within_text(*runs: Run, before: str = "") -> str:
     """`10.4 ms to 14 ms`, where a rerun's step is to be expected, after the words `before`.
 
-    Where that says nothing because the steps are very unequal, what they took.
+    Where that says nothing because the steps are few, or very unequal, what they took.
     """
     low, high = step_interval(*runs)
     if not _is_telling(low, high, runs):
         times = [time for run in runs for time in run.step_times_ns]
         if took := range_text(times):
-            return f"steps very unequal: {took}"
+            return took
     return before + ends_text(low, high)
 
 

@@ -102,12 +102,14 @@ def drift_text(times: Sequence[float]) -> str:
 
 
 def range_text(times_ns: Sequence[float]) -> str:
-    """`2.5 ms to 22.5 ms`: what the steps took; "" if they differ by less than the middle one."""
+    """`steps very unequal: 2.5 ms to 22.5 ms`, or what they took; "" of a single one."""
     import numpy as np
 
     times = np.asarray(times_ns, float) / 1e6
-    is_told = len(times) > 1 and float(np.ptp(times)) > float(np.median(times))
-    return _span(times) if is_told else ""
+    if len(times) < 2:
+        return ""
+    how = "very unequal:" if float(np.ptp(times)) > float(np.median(times)) else "took"
+    return f"steps {how} {_span(times)}"
 
 
 def unequal_text(run: MeasuredRun, *, has_verdict: bool = True) -> str:
