@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from numbers import Real
 from typing import Any, NoReturn, TypeVar
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 R = TypeVar("R")
+
+_BEGIN_S = 60.0  # after which a new thread is taken for dead
 
 _MOST_S = 1e9  # seconds, 30 years: Python's locks take nine times as many, jax's runtime twice
 _COLLECTS_IN_FRAMES = sys.version_info < (3, 12)
@@ -83,6 +86,36 @@ if hasattr(os, "register_at_fork"):  # not while another thread is within a meth
     )
 
 
+class _Begun(threading.Event):
+    """Set by a new thread as it begins; `Thread.start` waits for it.
+
+    Python's own waits for ever: a thread that has no memory for its first line never sets it.
+    """
+
+    _is_late = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the thread has begun.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        if not super().wait(_BEGIN_S if timeout is None else timeout):
+            raise RuntimeError(f"it did not begin within {_BEGIN_S:g} s")
+        return True
+
+    def run(self, work: Callable[..., object], *args: Any) -> None:
+        """Do the work, unless nobody counts on it any more."""
+        if not self._is_late:
+            work(*args)
+
+    def forget(self, thread: threading.Thread) -> None:
+        """The thread is not counted on, and not among those that Python names."""
+        self._is_late = True
+        known: dict[threading.Thread, Any] = threading._limbo  # type: ignore[attr-defined]
+        known.pop(thread, None)
+
+
 def start_thread(
     work: Callable[..., object], name: str, *, args: Sequence[Any] = (), is_daemon: bool = True
 ) -> threading.Thread:
@@ -94,10 +127,14 @@ def start_thread(
     Raises:
         EngineError: the system gives no more threads, or Python is ending.
     """
-    thread = threading.Thread(target=work, name=name, args=args, daemon=is_daemon)
+    begun = _Begun()
+    target = partial(begun.run, work)
+    thread = threading.Thread(target=target, name=name, args=args, daemon=is_daemon)
+    thread._started = begun  # type: ignore[attr-defined]
     try:
         thread.start()
     except but_of_handlers(RuntimeError, MemoryError) as error:
+        begun.forget(thread)
         cure = "end other threads, free memory, or raise the limit (ulimit -u, -v)"
         if "shutdown" in str(error):
             cure = "Python is ending; join the thread that still trains before the main one ends"

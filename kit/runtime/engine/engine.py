@@ -26,7 +26,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from kit.errors import EngineError, SessionError, note, to_raise
+from kit.errors import EngineError, SessionError, named, note, to_raise
 from kit.runtime.engine.operations import (
     CANCELLED,
     DONE,
@@ -238,8 +238,8 @@ class Engine:
         gate.acquire()
         if self._broken is not None and op.state != DONE:
             raise EngineError(
-                "the engine's worker has ended, so nothing more will run. A variable of another "
-                "engine does that"
+                f"the engine's worker has ended ({named(self._broken)}), so nothing more will run. "
+                "A lack of memory does that, or a variable of another engine"
             ) from self._broken
 
     def wait_to_read(self, variable: Variable) -> None:
@@ -319,8 +319,7 @@ class Engine:
             with self._lock:
                 self._broken, self._is_closed = error, True
                 for op in self._pending:
-                    for gate in op.gates or ():
-                        gate.release()
+                    _open_gates(op)
 
     def _loop(self) -> None:
         op: Operation | None = None
@@ -353,7 +352,6 @@ class Engine:
         """Let through who waits for it; the caller holds the lock."""
         op.state = DONE
         op.function = None  # a closure may hold arrays
-        del self._pending[op]
         writes = op.writes
         for variable in op.reads:
             if variable not in writes:
@@ -368,9 +366,8 @@ class Engine:
                 self._advance(variable)
         op.reads = op.writes = ()
         if op.gates is not None:
-            for gate in op.gates:
-                gate.release()
-            op.gates = None
+            _open_gates(op)
+        del self._pending[op]  # last: `_work` finds in there who waits, should an error come
 
     def _advance(self, variable: Variable) -> None:
         """The head of the queue may go: one write, or every read up to the next write."""
@@ -390,6 +387,12 @@ class Engine:
                 self._let_run(op)
             if is_write:
                 return
+
+
+def _open_gates(op: Operation) -> None:
+    """Let the threads go on that wait for it; the caller holds the lock."""
+    while op.gates:
+        op.gates.pop().release()
 
 
 _State = tuple[Variable, int, int, Operation | None]  # readers, length of the queue, last write

@@ -73,6 +73,7 @@ _HOLD = frozenset({
 })  # fmt: skip
 # Functions that wait with nothing half done: an interrupt ends the wait, and harms nothing.
 _WAITS = frozenset({"Engine.wait", "Pool._finish"})
+_STARTS = frozenset({threading.__file__, f"{KIT}threads.py"})  # in which a thread is started
 
 Handler = Callable[[int, FrameType | None], object]
 _TABLE: Any = importlib.import_module("_signal")  # which `signal` asks, also where it is imported
@@ -363,7 +364,7 @@ def _is_waiting(frame: FrameType | None) -> bool:
         return False
     if frame.f_code.co_filename != threading.__file__:
         return frame.f_code.co_qualname in _WAITS and frame.f_code.co_filename.startswith(KIT)
-    while frame is not None and frame.f_code.co_filename == threading.__file__:
+    while frame is not None and frame.f_code.co_filename in _STARTS:
         if frame.f_code.co_name == "start":
             return False  # a thread that has started must be known to whoever starts it
         frame = frame.f_back

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import linecache
 import random
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -14,12 +18,14 @@ import torch
 from ipywidgets import Widget
 
 import kit
-from kit.errors import EngineError, SessionError
+from kit.errors import EngineError, ExecutionError, SessionError
 from kit.measure.attached.slow import telling
 from kit.measure.base.loading import prefetched
 from kit.runtime.engine.engine import Engine
-from kit.runtime.engine.operations import Variable
+from kit.runtime.engine.operations import Variable, outcome
+from kit.runtime.session.interrupts import _is_waiting
 from kit.runtime.session.session import Session, current_session
+from kit.threads import start_thread
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.widgets.explorer.rerun import Newest, Reruns
 from kit.widgets.explorer.view import Explorer
@@ -258,3 +264,119 @@ def _lines(part: Any) -> list[Line]:
     code = part.__code__
     numbers = sorted({number for *_, number in code.co_lines() if number is not None})
     return [(code, number) for number in numbers[1:] if does_something(code, number)]
+
+
+def test_without_memory_at_any_line_of_the_worker_nobody_waits_for_ever() -> None:
+    """Whoever waited for an operation that was just done did: it was no longer known who."""
+    codes = [vars(Engine)[name].__code__ for name in _OF_WORKER] + [outcome.__code__]
+    seen: dict[Line, int] = {}
+    _wait_for_worker(codes, lambda line: seen.update({line: seen.get(line, 0) + 1}))
+    assert {code for code, _ in seen} == set(codes)
+    for line, count in seen.items():
+        for number in range(1, count + 1):
+            _wait_for_worker(codes, _raising_at(line, number))
+
+
+_OF_WORKER = ("_loop", "_run", "_complete", "_advance", "_let_run", "_wake", "report")
+
+
+def _raising_at(line: Line, number: int) -> Callable[[Line], None]:
+    """What raises where the worker comes to a line for that time."""
+    left = number
+
+    def look(at: Line) -> None:
+        nonlocal left
+        left -= at == line
+        if at == line and left == 0:
+            raise MemoryError
+
+    return look
+
+
+def _wait_for_worker(codes: list[CodeType], look: Callable[[Line], None]) -> None:
+    """Wait for operations that wait for each other, one of which fails; `look` at the lines."""
+    engine, gate = Engine(setting=partial(_traced, codes, look)), threading.Event()
+    a, b, c = Variable(), Variable(), Variable()
+    with suppress(EngineError):  # the worker has ended
+        engine.push(gate.wait, (), (a,))
+        for reads, writes in (((a,), (b,)), ((a,), (c,)), ((c,), (a,))):
+            engine.push(lambda: None, reads, writes, is_urgent=writes == (a,))
+        engine.push(lambda: 1 / 0, (b, c), (b,))
+
+    def wait() -> None:
+        for use in (lambda: engine.wait_to_read(b), engine.wait_all, engine.close):
+            with suppress(EngineError, ExecutionError):
+                use()
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    until(lambda: engine._broken is not None or bool(engine._pending) or not waiting.is_alive())
+    gate.set()
+    waiting.join(60)
+    assert not waiting.is_alive()
+
+
+@contextmanager
+def _traced(codes: list[CodeType], look: Callable[[Line], None]) -> Iterator[None]:
+    """Look at each line of these functions in this thread, also of those that run already."""
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code not in codes:
+            return None
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and "with self._lock" not in text:  # it stands for its end, too
+            look((frame.f_code, frame.f_lineno))
+        return trace
+
+    sys.settrace(trace)
+    yield
+
+
+def test_a_thread_that_dies_before_it_begins_is_told_and_waited_for_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python's own `start` waits for ever where the new thread has no memory for its first line."""
+    ran: list[int] = []
+    monkeypatch.setattr("kit.threads._BEGIN_S", 0.2)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # "ignored in thread started by"
+
+    def no_memory(thread: threading.Thread) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "_bootstrap_inner", no_memory)
+        with pytest.raises(EngineError, match="no thread for 'kit worker' could be started"):
+            Engine().push(lambda: ran.append(1))
+    assert not [t for t in threading.enumerate() if t.name == "kit worker"]
+    late = threading.Event()
+    real = threading.Thread._bootstrap_inner
+
+    def begins_late(thread: threading.Thread) -> None:
+        late.wait()
+        real(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "_bootstrap_inner", begins_late)
+        with leaves_no_thread():
+            with pytest.raises(EngineError, match="it did not begin within"):
+                Engine().push(lambda: ran.append(1))
+            late.set()
+    assert ran == []
+
+
+def test_whoever_waits_until_a_thread_has_begun_is_not_interrupted_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread would run, and nobody know of it."""
+    frames: list[FrameType] = []
+    main, real = threading.get_ident(), threading.Thread._bootstrap_inner
+
+    def begins(thread: threading.Thread) -> None:
+        until(lambda: sys._current_frames()[main].f_code.co_filename == threading.__file__)
+        threading.Event().wait(0.05)
+        frames.append(sys._current_frames()[main])
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "_bootstrap_inner", begins)
+    start_thread(lambda: None, "short").join()
+    assert not _is_waiting(frames[0])
