@@ -71,7 +71,8 @@ class _Call:
 def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     """The recipe for calls of this kind; geometry and static arguments are as in `args`."""
     recipe = with_fitting_numbers(_uncounted(tape, func, args, kwargs), func, args, kwargs)
-    if not (func._schema.name.startswith(_LISTS) and write_slots(func)):
+    is_of_lists = func._schema.name.startswith(_LISTS) and not isinstance(args[0], torch.Tensor)
+    if not (is_of_lists and write_slots(func)):
         return recipe
     counted = _counted(recipe)
     return counted if func._schema.name.startswith(_FUSED) else _in_order(counted, func)
@@ -145,10 +146,10 @@ def _uncounted(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
     writes = write_slots(func)
     if has_rule or writes or not func._can_decompose():  # else, in inference mode, its parts do
         check_devices(tape, name, args, kwargs)
+    if name.startswith("aten.index") and _has_mask(args):  # what it shows, no shape says
+        return masked_write(func, args) or _host_recipe(func)
     check_types(func, args, kwargs)
     check_numbers(func, args, kwargs)
-    if name.startswith("aten.index") and _has_mask(args):
-        return masked_write(func, args) or _host_recipe(func)
     check_fit(name, args)
     if any(a.is_out for a in schema.arguments):
         return out_recipe(func, args, kwargs) or _host_recipe(func)

@@ -85,3 +85,35 @@ def test_a_wrong_rule_is_an_error_that_names_the_op_and_the_line(bad: Any) -> No
         with pytest.raises(LoweringError, match=r"aten\.neg\.default.*test_fallback\.py"):
             (-x).cpu()
         assert (x + x).tolist() == [6, 2, 2, 0]
+
+
+WRITES = {
+    "one number at a mask and places": lambda x, m, i: x.index_put_((m, i), x.new_tensor(7.0)),
+    "numbers at a mask and places": lambda x, m, i: x.index_put_((m, i), x[0, :2].clone()),
+    "at places and a mask": lambda x, m, i: x.T.index_put_((i, m), x.new_tensor(7.0)),
+    "added": lambda x, m, i: x.index_put_((m, i), x.new_tensor(7.0), accumulate=True),
+    "of one element": lambda x, m, i: x[:, :1].index_put_((m,), x[:2, :1].clone()),
+    "a new tensor": lambda x, m, i: x.index_put((m, i), x.new_tensor(7.0)),
+    "read": lambda x, m, i: x[m, i],
+    "read for one row": lambda x, m, i: x[m, i[:1]],
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_mask_beside_places_is_torchs(name: str) -> None:
+    """Whether they fit was asked of a mask of zeros, which shows nothing (RetinaNet's labels)."""
+
+    def numbers(device: str) -> list[Any]:
+        x = torch.arange(12.0).reshape(4, 3).to(device)
+        mask = torch.tensor([True, False, False, True]).to(device)
+        return [WRITES[name](x, mask, torch.tensor([2, 0]).to(device)).tolist(), x.tolist()]
+
+    with open_session():
+        assert numbers("kit") == numbers("cpu")
+
+
+def test_a_mask_and_places_that_do_not_fit_raise_torchs_error() -> None:
+    with open_session():
+        x, mask = torch.ones(4, 3, device="kit"), torch.tensor([True] * 3 + [False], device="kit")
+        with pytest.raises(IndexError, match=r"could not be broadcast together.*\[3\], \[2\]"):
+            x[mask, torch.tensor([0, 1], device="kit")] = 1.0
