@@ -205,6 +205,15 @@ def _solve_ex(a: Array, b: Array, *, left: bool = True, check_errors: bool = Fal
     return x[..., 0] if is_vector else x, lu, pivots, _singular(a, lu)
 
 
+def _cholesky_solve(b: Array, factor: Array, upper: bool = False) -> Array:
+    """Solves A x = b, of whose A this is the Cholesky factor."""
+    batch = jnp.broadcast_shapes(factor.shape[:-2], b.shape[:-2])
+    factor = jnp.broadcast_to(factor, (*batch, *factor.shape[-2:]))
+    b = jnp.broadcast_to(b, (*batch, *b.shape[-2:]))
+    y = _triangle(factor, b, upper=upper, adjoint=upper)
+    return _triangle(factor, y, upper=upper, adjoint=not upper)
+
+
 def _lu_unpack(
     lu: Array, pivots: Array, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> Any:
@@ -269,7 +278,7 @@ def _cross(x: Array, y: Array, *, dim: int = -1) -> Array:
 
 LINALG_RULES = Rules({
     "aten._grouped_mm.default": _grouped_mm,
-    "aten.linalg_cholesky_ex.default": _cholesky_ex,
+    "aten.linalg_cholesky_ex.default": _cholesky_ex, "aten.cholesky_solve.default": _cholesky_solve,
     "aten.linalg_inv_ex.default": _inv_ex, "aten.linalg_lu_factor_ex.default": _lu_factor_ex,
     "aten.linalg_lu_solve.default": _lu_solve, "aten.lu_unpack.default": _lu_unpack,
     "aten.linalg_solve_triangular.default": _solve_triangular,
@@ -277,6 +286,7 @@ LINALG_RULES = Rules({
     "aten._linalg_svd.default": _svd, "aten._linalg_eigh.default": _eigh,
     "aten.linalg_cross.default": _cross,
     "aten.linalg_matrix_exp.default": _matrix_exp,
+    "aten.linalg_householder_product.default": lax.linalg.householder_product,
     "aten.vdot.default": lambda x, y: jnp.sum(jnp.conj(x) * y),
 })  # fmt: skip
 

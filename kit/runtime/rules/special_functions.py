@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,32 @@ def _of_floats(function: Callable[..., Any]) -> Callable[..., Array]:
 def _digamma(x: Array) -> Array:
     """As in torch, infinite at 0 and not a number at the other poles."""
     return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x))
+
+
+def _polygamma(n: Any, x: Any) -> Array:
+    """Jax's is wrong below -9: from a half down another way is taken."""
+    if not isinstance(n, int):  # `polygamma_` has the order last
+        n, x = x, n
+    x = floating(x)
+    if n == 0:
+        return _digamma(x)
+    is_low = x < 0.5
+    if n == 1:  # by reflection, as in torch
+        high = special.polygamma(1, jnp.where(is_low, 1 - x, x))
+        high = jnp.where(jnp.isposinf(x), 0, high)
+        wave = jnp.square(jnp.pi / jnp.sin(jnp.pi * (x - jnp.round(x))))
+        return jnp.where(is_low, wave - high, high)
+    is_pole = (x <= 0) & (x == jnp.floor(x))
+
+    def up(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        x, terms = state
+        return jnp.where(x < 0.5, x + 1, x), jnp.where(x < 0.5, terms + x ** -(n + 1.0), terms)
+
+    start = jnp.where(is_pole, 1, x), jnp.zeros_like(x)
+    high, terms = lax.while_loop(lambda state: jnp.any(state[0] < 0.5), up, start)
+    sign = (-1) ** (n + 1)
+    value = special.polygamma(n, high) + sign * math.factorial(n) * terms
+    return jnp.where(is_pole, sign * jnp.inf, value)
 
 
 def _mvlgamma(x: Array, p: int) -> Array:
@@ -203,6 +230,7 @@ SPECIAL_RULES = Rules({
     **{_overload(f"{name}{n}"): rule for name, rule in _POLYNOMIALS.items()
        for n in ("", ".n_scalar")},
     "aten.mvlgamma.default": _mvlgamma,
+    "aten.polygamma.default": rounded_once(_polygamma),
     "aten.logit.default": rounded_once(_logit), "aten.heaviside.default": _heaviside,
     "aten.nan_to_num.default": _nan_to_num,
     "aten.gcd.default": _gcd, "aten.lcm.default": _lcm,

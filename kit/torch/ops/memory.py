@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from kit.errors import SessionError
 from kit.runtime.recording.bulk import Value, twin
 from kit.runtime.recording.sites import format_site, here
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.attention import ATTENTION
 from kit.torch.ops.host import made_elsewhere, run_on_host
+from kit.torch.ops.linalg import LINALG
 from kit.torch.ops.losses import LOSSES
-from kit.torch.ops.out import resized, write_out
+from kit.torch.ops.out import resize, resized, write_out
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.recurrent import RECURRENT_LAYERS
-from kit.torch.ops.schema import Special, decomposed, on_meta, recorded
+from kit.torch.ops.schema import Special, decomposed, recorded
 from kit.torch.ops.sequences import SEQUENCES
 from kit.torch.tensors.buffer import Buffer, View, part_of, shows_memory
 from kit.torch.tensors.checks import check_sessions, check_writable
@@ -296,13 +296,6 @@ def _turn(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     return tensor  # type: ignore[no-any-return]
 
 
-def _no_resize(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    wanted = args[1].shape if isinstance(args[1], torch.Tensor) else args[1]
-    if tuple(wanted) == tuple(args[0].shape):
-        return args[0]
-    raise SessionError(f"{func} would change memory under other tensors; make a new tensor instead")
-
-
 def _set(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """`x.set_(y)`: x shows the memory of y; `register_parametrization` sets a tensor to itself."""
     tensor, source = args
@@ -375,11 +368,6 @@ def _batch_norm(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     return wrap(tape, y, spec), wrap(tape, batch_mean, channels), wrap(tape, invstd, channels)
 
 
-def _check_linalg(tape: Tape, func: Any, args: Any, kwargs: Any) -> None:
-    """Torch reads LAPACK's flag after each factorisation, to raise: a sync point on any device."""
-    func(to_host(args[0], cause="linalg error check"), *args[1:], **kwargs)
-
-
 def _linspace(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     """Torch's own decomposition does not cast the ends of integers first, as torch does."""
     ends, dtype = args[:2], kwargs.get("dtype") or torch.get_default_dtype()
@@ -388,17 +376,7 @@ def _linspace(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     return decomposed(tape, func, *ends, *args[2:], **kwargs)  # type: ignore[no-any-return]
 
 
-def _cholesky(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
-    """A factor that is known to be one: programs catch the error of a matrix that has none."""
-    func(*on_meta(args), **kwargs)  # which looks at the shape, in its own words
-    upper = any((*args[1:], *kwargs.values()))
-    factor, info = torch.ops.aten.linalg_cholesky_ex.default(args[0], upper=upper)
-    torch.ops.aten._linalg_check_errors.default(info, "cholesky", is_matrix=args[0].dim() == 2)
-    return factor
-
-
 SPECIAL: dict[str, Special] = {
-    "aten._linalg_check_errors.default": _check_linalg, "aten.cholesky.default": _cholesky,
     "aten.native_batch_norm.default": _batch_norm,
     "aten._native_batch_norm_legit.default": _batch_norm,
     "aten.detach.default": _same_memory, "aten.alias.default": _same_memory,
@@ -415,7 +393,7 @@ SPECIAL: dict[str, Special] = {
     "aten.view_copy.default": _view_copy,
     "aten.split.Tensor": _split, "aten.split_with_sizes.default": _split,
     "aten.unbind.int": _unbind, "aten.as_strided.default": _as_strided,
-    "aten.resize_.default": _no_resize, "aten.resize_as_.default": _no_resize,
+    "aten.resize_.default": resize, "aten.resize_as_.default": resize,
     "aten.set_.source_Tensor": _set,
     "aten.linspace.Tensor_Tensor": _linspace, "aten.linspace.Tensor_Scalar": _linspace,
     "aten.linspace.Scalar_Tensor": _linspace,
@@ -426,7 +404,7 @@ SPECIAL: dict[str, Special] = {
     "aten.as_strided_copy.default": lambda h, f, a, k: _as_strided(h, f, a, k).clone(),
     "aten.transpose_.default": _turn, "aten.t_.default": _turn, "aten.unsqueeze_.default": _turn,
     "aten.squeeze_.default": _turn, "aten.squeeze_.dim": _turn, "aten.squeeze_.dims": _turn,
-    **SEQUENCES, **ATTENTION, **RANDOM, **RECURRENT_LAYERS, **LOSSES,
+    **SEQUENCES, **ATTENTION, **RANDOM, **RECURRENT_LAYERS, **LOSSES, **LINALG,
     "aten._has_compatible_shallow_copy_type.default":  # `model.to` in inference mode
         lambda h, f, a, k: isinstance(a[0], KitTensor) and isinstance(a[1], KitTensor),
     "aten.is_pinned.default": lambda h, f, a, k: False,

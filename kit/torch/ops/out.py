@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any
 
 import torch
 
-from kit.runtime.recording.sites import level_of_user
+from kit.errors import SessionError
+from kit.runtime.recording.sites import format_site, here, level_of_user
 from kit.torch.ops.fitting import check_whole
 from kit.torch.ops.host import run_on_host
 from kit.torch.ops.schema import Recipe, flat_tensors
-from kit.torch.tensors.buffer import shows_memory
+from kit.torch.tensors.buffer import Buffer, shows_memory
 from kit.torch.tensors.checks import check_writable
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, strided, wrap
 
-__all__ = ["inplace_by_functional", "out_recipe", "resized", "write_out"]
+__all__ = ["inplace_by_functional", "out_recipe", "resize", "resized", "write_out"]
 
 # Reductions that torch computes in the dtype of `out` where no dtype is given: -2.5 * -1.5 into an
 # int8 is -2 * -1.
@@ -110,6 +112,29 @@ def resized(out: KitTensor, shape: Sequence[int]) -> KitTensor | None:
     if not has_room or base.spec.dtype is not out.dtype or not shows_memory(out.ref):
         return None
     return strided(tape, base, spec)
+
+
+def resize(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
+    """Show the same memory in another shape, or more memory that begins with the same numbers."""
+    tensor: KitTensor = args[0]
+    shape = args[1].shape if isinstance(args[1], torch.Tensor) else args[1]
+    if tuple(shape) == tuple(tensor.shape):
+        return tensor
+    memory: torch.Tensor | None = resized(tensor, shape)
+    if memory is None:
+        # Of this tensor and of this call: others would go on with the memory of before.
+        is_alone = isinstance(tensor.ref, Buffer) and getrefcount(tensor.ref) == 2
+        if tensor.ref.base.spec.reach and not is_alone:
+            site = format_site(here()) or "an unknown line"
+            raise SessionError(
+                f"{func} at {site} would change memory under other tensors; make a new tensor "
+                "instead"
+            )
+        memory = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+        memory.view(-1)[: tensor.numel()] = tensor.view(-1)
+    tape.session.stepper.note_obstacle("the step resizes a tensor; give it its shape before")
+    tensor.data = memory
+    return tensor
 
 
 def _check_cast(result: torch.Tensor, out: torch.Tensor) -> None:

@@ -22,7 +22,9 @@ from kit.torch.tensors.private import private
 __all__ = ["ProgramPlace", "outside_torch"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
+_WRAPPERS = tuple(
+    _TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops", "_library")
+)
 MANY = 100_000  # forward ops whose places are remembered for their backward
 # What Python puts between two others, and where every thread begins.
 _BETWEEN = {"<string>", contextlib.__file__, sys.modules["threading"].__file__}

@@ -278,3 +278,30 @@ def test_a_linear_layer_keeps_its_input_even_if_its_weight_is_frozen() -> None:
         inner.add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (0,), (3, 2), (6,)])
+def test_a_tensor_that_is_resized_within_its_memory_shows_it(shape: tuple[int, ...]) -> None:
+    def numbers(device: str) -> list[Any]:
+        x = torch.arange(6.0).reshape(2, 3).to(device)
+        part, same = x[0], x.resize_(shape)
+        x.add_(1)
+        return [x.tolist(), x.stride(), same is x, part.tolist()]
+
+    with open_session():
+        assert numbers("kit") == numbers("cpu")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_tensor_grows_whose_memory_no_other_shows(rows: int) -> None:
+    with open_session():
+        x = torch.arange(rows * 3.0, device="kit").reshape(rows, 3).clone()
+        before = x.flatten().tolist()
+        assert x.resize_(2, 4).shape == (2, 4)
+        assert x.flatten().tolist()[: rows * 3] == before
+        x.fill_(3)
+        assert x.sum() == 24
+        for other in (x.detach(), x[0], x.t()):
+            with pytest.raises(SessionError, match="make a new tensor"):
+                x.resize_(3, 3)
+            assert other.sum() > 0
