@@ -38,7 +38,7 @@ __all__ = [
 
 R = TypeVar("R")
 
-_BEGIN_S = 60.0  # after which a new thread is taken for dead
+_BEGIN_S = 30.0  # after which a new thread is taken for dead
 
 _MOST_S = 1e9  # seconds, 30 years: Python's locks take nine times as many, jax's runtime twice
 _COLLECTS_IN_FRAMES = sys.version_info < (3, 12)
