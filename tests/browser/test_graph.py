@@ -243,6 +243,26 @@ def test_a_title_that_is_broken_as_its_page_gets_narrower_is_not_cut(
         assert page.evaluate(CUT_TITLE) == [lines, 0]
 
 
+# How many pixels of a graph's title are beyond its figure, and what the title ends with.
+BEYOND = """() => {
+  const {title, outer_width} = graph.models.figure;
+  const ruler = document.createElement("canvas").getContext("2d");
+  ruler.font = `bold 14px ${title.text_font}`;
+  const ends = title.text.split("\\n").map((line) => ruler.measureText(line).width);
+  return [Math.max(...ends) - outer_width, title.text.at(-1)];
+}"""
+
+
+def test_a_title_with_a_long_name_ends_where_its_figure_does(offline: Browser, tmp_path: Path):
+    run = replace(run_of(bert(12)), name="a_step_for_masked_language_modelling_large")
+    offline.page.set_viewport_size({"width": 320, "height": 900})
+    open_graph(offline, tmp_path / "graph.html", run)
+    until(offline, "graph.models.figure.title.text.includes('\\n')")
+    more, end = offline.page.evaluate(BEYOND)
+    assert more <= 0
+    assert end == "…"
+
+
 def test_thousands_of_open_boxes_are_drawn_as_far_as_they_can_be_seen(
     offline: Browser, tmp_path: Path
 ):

@@ -184,10 +184,9 @@ def page_js() -> str:
     It does its work once in a page, however often it runs. `window.kitPage` is what it offers:
     `isDark()`, `twin(color)`, the colour as the page's theme wants it, `paint(figure, index)`, and
     `watch(views)`, which keeps a figure's canvases as wide as it is, and lets a swipe over it
-    scroll the page; `fit(figure)`: its title and legends follow its width; and
-    `sendNoEchoes(document)`: a figure then tells the kernel only what was done in the page. The
-    window gets a "kit-theme" event when the theme changes, also for print: who draws then draws at
-    once.
+    scroll the page; `fitLegends(figure)`; `sendNoEchoes(document)`: a figure then tells the kernel
+    only what was done in the page. The window gets a "kit-theme" event when the theme changes, also
+    for print: who draws then draws at once.
     """
     colors = {
         "twins": {**DARK, "ink": INK, "muted": MUTED},
@@ -234,7 +233,7 @@ def style_figure(plot: Plot) -> Plot:
     code = (
         f"{page_js()}\nconst {{index}} = cb_context;"
         "window.kitPage.paint(figure, index); window.kitPage.watch(index.find(figure));"
-        "window.kitPage.sendNoEchoes(figure.document); window.kitPage.fit(figure);"
+        "window.kitPage.sendNoEchoes(figure.document); window.kitPage.fitLegends(figure);"
     )
     plot.js_on_change("inner_width", CustomJS(args={"figure": plot}, code=code))
     plot.background_fill_color = BACKGROUND

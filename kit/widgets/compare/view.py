@@ -192,7 +192,8 @@ def comparison_figure(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> fig
     plot.yaxis[0].major_label_text_color = INK
     _add_tools(plot, bars, marks)
     named = {name: source[name] for name in ("texts", "bars", "syncs")}
-    prepare = CustomJS(args={"figure": plot, **named}, code=_prepare_js(columns["height"]))
+    args = {"figure": plot, "title": columns["title"], **named}
+    prepare = CustomJS(args=args, code=_prepare_js(columns["height"]))
     plot.js_on_change("inner_width", prepare)
     return plot
 
@@ -215,11 +216,11 @@ def _prepare_js(bare_px: int) -> str:
     Args:
         bare_px: the height of the figure without its legend.
     """
-    sizes = f"{{bare: {bare_px}, keys: {KEYS_PX}}}"
+    red, sizes = f'"{COLORS["wait"]}"', f"{{bare: {bare_px}, keys: {KEYS_PX}}}"
     return f"""
 const view = cb_context.index.find_one(figure);
 const strips = {script("widgets/compare/js/strips.js")};
-if (view) strips.prepare(view, {{texts, bars, syncs}}, "{COLORS["wait"]}", {sizes});
+if (view) strips.prepare(view, {{texts, bars, syncs}}, title, {red}, {sizes});
 """
 
 

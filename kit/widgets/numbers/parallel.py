@@ -201,7 +201,7 @@ class ParallelView(View):
     def _draw_curve(self) -> figure:
         plot = figure(
             x_axis_type="log", height=310, sizing_mode="stretch_width", tools=[],
-            toolbar_location=None, title="modelled step time by backward bulk size",
+            toolbar_location=None, title="modelled step time",
             x_axis_label="ops a segment, backward", y_axis_label="ms a step",
         )  # fmt: skip
         plot.add_layout(Legend(orientation="horizontal", location="left", ncols=2), "below")
@@ -235,7 +235,7 @@ class ParallelView(View):
             sizing_mode="stretch_width",
             tools=["xpan", "xwheel_zoom", "reset"],
             x_axis_label="ms",
-            title="modelled step of one device",
+            title="one device, modelled",
         )
         plot.xaxis.formatter = BasicTickFormatter(use_scientific=False)  # no powers of ten
         bars = plot.hbar(y="lane", left="left", right="right", height=0.75, color="color",

@@ -3,26 +3,28 @@ import {cut} from "./wrap.js";
 
 const SQUARE = 17, BETWEEN = 12; // pixels: of a key's colour, and from one key to the next
 const LEAST = 2; // columns; more rows leave the figure no height
-const wholeTitles = new WeakMap(); // title -> what it said, and what is shown of that
 
-/** @returns {((text: string, font: string) => number) | null} pixels of a text */
-function makeRuler() {
-  const context = document.createElement("canvas").getContext("2d");
-  return context && ((text, font) => {
-    context.font = font;
-    return context.measureText(text).width;
-  });
+/** @type {CanvasRenderingContext2D | null} */
+let ruler = null;
+
+/** @param {string} text @param {string} font @returns {number} pixels */
+function widthOf(text, font) {
+  ruler ??= document.createElement("canvas").getContext("2d");
+  if (!ruler) return 0;
+  ruler.font = font;
+  return ruler.measureText(text).width;
 }
 
-/** @param {any} figure of bokeh */
-function fitTitle(figure) {
-  const ruler = makeRuler(), {title, inner_width, min_border_right} = figure;
-  if (!ruler || !inner_width || !title?.text) return;
-  const known = wholeTitles.get(title), whole = known?.shown === title.text ? known.whole : title.text;
-  const font = `${title.text_font_style} ${title.text_font_size.value ?? title.text_font_size} ${title.text_font}`;
-  const shown = cut(whole, inner_width + (min_border_right ?? 0), (text) => ruler(text, font));
-  wholeTitles.set(title, {whole, shown});
-  title.setv({text: shown}, {sync: false}); // another page of the same kernel may have another width
+/**
+ * What of a title has room: in one line, or in two where it has a " - ", each cut at its end.
+ * @param {any} title of bokeh
+ * @param {string} text
+ * @param {number} room pixels
+ */
+export function titleIn({text_font_style, text_font_size, text_font}, text, room) {
+  const wide = (/** @type {string} */ line) => widthOf(line, `${text_font_style} ${text_font_size} ${text_font}`);
+  const lines = wide(text) > room ? text.split(" - ") : [text];
+  return lines.map((line) => cut(line, room, wide)).join("\n");
 }
 
 /**
@@ -38,21 +40,14 @@ export function columnsIn(wide, room) {
   return LEAST;
 }
 
-/** @param {any} figure of bokeh */
+/** Let the legends of a figure follow its width. @param {any} figure of bokeh */
 export function fitLegends(figure) {
-  const ruler = makeRuler();
-  if (!ruler || !figure.inner_width) return;
+  if (!figure.inner_width) return;
   for (const legend of figure.below) {
     const names = legend.items?.map((/** @type {any} */ item) => item.label?.value);
     if (!names?.every((/** @type {any} */ name) => typeof name === "string")) continue;
     const font = `${legend.label_text_font_size} ${legend.label_text_font}`;
-    const wide = names.map((/** @type {string} */ name) => SQUARE + ruler(name, font));
+    const wide = names.map((/** @type {string} */ name) => SQUARE + widthOf(name, font));
     legend.setv({ncols: columnsIn(wide, figure.inner_width)}, {sync: false}); // as a title's text
   }
-}
-
-/** Let the title and the legends of a figure follow its width. @param {any} figure of bokeh */
-export function fit(figure) {
-  fitTitle(figure);
-  fitLegends(figure);
 }

@@ -4,7 +4,7 @@ import {DarkTwins, hexOf} from "./colors.js";
 import {copyLink, nameControls, undoByKeys} from "./controls.js";
 import {FigurePainter, sendNoEchoes, StretchedCanvases} from "./figures.js";
 import {keepKeys} from "./keys.js";
-import {fit} from "./fit.js";
+import {fitLegends} from "./fit.js";
 import live from "./live.css";
 import css from "./page.css";
 
@@ -74,7 +74,7 @@ export function makePage(colors) {
   nameControls();
   paintAll();
   return {
-    isDark, fit, sendNoEchoes,
+    isDark, fitLegends, sendNoEchoes,
     paint: (/** @type {any} */ figure, /** @type {any} */ index) => painter.paint(figure, index),
     watch: (/** @type {Iterable<any>} */ views) => canvases.watch(views),
     twin: (/** @type {string} */ color) => (isDark() ? twins.of(color) : color),

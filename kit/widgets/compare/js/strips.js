@@ -2,7 +2,7 @@
 // their texts have room.
 import {Card, led, rowsOf} from "./card.js";
 import {isForPlot, makeStop, takeKeys} from "../../base/js/keys.js";
-import {fitLegends} from "../../base/js/fit.js";
+import {fitLegends, titleIn} from "../../base/js/fit.js";
 
 const ZOOM = 1.4, MOVE = 0.15; // of one key, as in a timeline of one run
 const LETTER = 6; // pixels, of a step's name
@@ -76,10 +76,11 @@ function fitHeight(figure, {bare, keys}) {
  * Let a figure take keys, and its texts follow its width and its zoom; once for each element of it.
  * @param {any} view bokeh's view of the figure
  * @param {{texts: any, bars: any, syncs: any}} sources the steps' names, bars and sync points
+ * @param {string} said the title
  * @param {string} red the colour of waits
  * @param {{bare: number, keys: number}} px as of `fitHeight`
  */
-export function prepare(view, {texts, bars, syncs}, red, px) {
+export function prepare(view, {texts, bars, syncs}, said, red, px) {
   const {el: host, model: figure} = view, range = figure.x_range;
   const fit = () => {
     const {text, room, alpha} = texts.data;
@@ -92,6 +93,8 @@ export function prepare(view, {texts, bars, syncs}, red, px) {
   fitHeight(figure, px);
   const [letters, ticks] = fitting(figure.inner_width);
   const quietly = {sync: false}; // another page of the same kernel may have another width
+  const {title, inner_width, min_border_right} = figure;
+  title.setv({text: titleIn(title, said, inner_width + min_border_right)}, quietly);
   figure.select_one("titles").setv({text_font_size: {value: `${letters.toFixed(1)}px`}}, quietly);
   figure.select_one("axis").ticker.setv({desired_num_ticks: ticks}, quietly);
   if (host.kitHasKeys) return;

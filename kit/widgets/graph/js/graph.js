@@ -1,5 +1,6 @@
 // A graph in the page: what is open, selected and found. No kernel is needed for any of it.
 import {download} from "../../base/js/dom.js";
+import {titleIn} from "../../base/js/fit.js";
 import {Bar} from "./bar.js";
 import {hoverOf} from "./boxes.js";
 import {Camera} from "./camera.js";
@@ -14,7 +15,7 @@ import {opsOf, pathOf, PHASE, Scene, Search} from "./scene.js";
 const MOST_BOXES = 2000; // glyphs at once: a frame of 2,000 took 50 ms
 const NARROW_PX = 600; // a figure in which the notes do not fit beside each other
 const BETWEEN = "  ·  "; // notes, as in payload.py
-const BOLD = 8; // pixels of a letter of the title
+const MARGIN = 8; // pixels beside the title
 const NEAR = 0.3; // of what is shown: boxes as far outside are drawn, too
 
 /** @typedef {{nodes: Set<number>, sites: Set<string>, label: string}} Selection */
@@ -147,9 +148,8 @@ export class KitGraph {
     const drawer = scene.count ? `laid out by ${this.engine || scene.drawnBy}` : "";
     const notes = [scene.note, bars, drawer].filter(Boolean).join(BETWEEN);
     const width = models.figure.outer_width; // 0 until it is laid out
-    const isNarrow = width > 0 && width < NARROW_PX;
-    const isLong = isNarrow && scene.title.length * BOLD > width;
-    this.write(models.figure.title, isLong ? scene.title.replace(" - ", "\n") : scene.title);
+    const isNarrow = width > 0 && width < NARROW_PX, {title} = models.figure;
+    this.write(title, isNarrow ? titleIn(title, scene.title, width - MARGIN) : scene.title);
     this.write(models.note, isNarrow ? notes.replaceAll(BETWEEN, "\n") : notes);
     const isCut = drawn.length === MOST_BOXES && placed.rects.size > MOST_BOXES;
     this.bar?.say(picture, isCut ? this.nearCount(placed) - MOST_BOXES : 0);
