@@ -20,6 +20,7 @@ from kit.errors import Cancelled, SettingsError, is_of_handler, named_in_a_line
 from kit.measure.base.turns import CancelledFn, Progress
 from kit.measure.many.placement import Placement
 from kit.measure.search.tuned import (
+    CUT,
     Programs,
     Trial,
     Tuned,
@@ -44,7 +45,6 @@ ROUNDS = 3  # in which the finalists take turns
 SWEEPS = 2  # over all settings: the second sees what the first has changed
 MIN_STEPS = 4
 WARMUP = CONFIRM + 2  # a replayed step is one from there on
-_CUTS = ("mode", "bulk_forward", "bulk_backward")
 
 Axes = dict[str, list[dict[str, Any]]]
 Draw = Callable[[Tuned], Any]  # a view, or None
@@ -91,7 +91,7 @@ def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]], *, is_alone: boo
         if isinstance(values, str) or not isinstance(values, Sequence):
             raise SettingsError(f"vary[{name!r}] must be a list of values, not {values!r}")
     axes: Axes = {name: [{name: x} for x in values] for name, values in named.items()}
-    if not any(name in vary for name in _CUTS):  # after what is seldom in vain, and compiles less
+    if not any(name in vary for name in CUT):  # after what is seldom in vain, and compiles less
         sizes = [{"mode": "bulked", "bulk_forward": n, "bulk_backward": n} for n in BULK_SIZES]
         last = {name: axes.pop(name) for name in ("prefetch", "segment_mode") if name not in vary}
         axes |= {"bulk size": [{"mode": "lazy"}, *sizes], **last}

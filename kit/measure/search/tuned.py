@@ -16,13 +16,13 @@ from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.text import format_count, format_ms, format_number
 
-__all__ = ["Programs", "Trial", "Tuned", "choose", "in_words", "program_of", "same_losses",
+__all__ = ["CUT", "Programs", "Trial", "Tuned", "choose", "in_words", "program_of", "same_losses",
            "training_of", "work_of"]  # fmt: skip
 
 TOLERANCE = {"float32": 2e-3}  # of a loss, relative
 LOW_PRECISION = 3e-2
-_CUT = ("mode", "bulk_forward", "bulk_backward")  # said together: how the step is cut
-_SIZES = (*_CUT, "bulk_inference")  # told apart by the sizes in force
+CUT = ("mode", "bulk_forward", "bulk_backward")  # said together: how the step is cut
+_SIZES = (*CUT, "bulk_inference")  # told apart by the sizes in force
 
 
 def work_of(settings: Settings) -> tuple[Any, ...]:
@@ -67,6 +67,11 @@ def same_losses(run: Run, reference: Run) -> bool:
 
 def in_words(settings: Settings, start: Settings) -> str:
     """What differs from the start: `mode lazy + step_mode replay`."""
+    return " + ".join(_changes(settings, start)) or "as given"
+
+
+def _changes(settings: Settings, start: Settings) -> list[str]:
+    """Each change from the start, in words."""
     parts = []
     if _cut_of(settings) != _cut_of(start):
         forward, backward = settings.bulk_sizes
@@ -79,11 +84,11 @@ def in_words(settings: Settings, start: Settings) -> str:
         )
     for knob in knobs_of(settings):
         value = getattr(settings, knob.name)
-        is_named = knob.name not in _CUT and not knob.is_measuring
+        is_named = knob.name not in CUT and not knob.is_measuring
         if is_named and value != getattr(start, knob.name):
             is_clear = knob.name == "loss_scaling"
             parts.append(str(value) if is_clear else f"{knob.name} {knob.write(value)}")
-    return " + ".join(parts) or "as given"
+    return parts
 
 
 def _cut_of(settings: Settings) -> tuple[Any, ...]:
@@ -140,7 +145,7 @@ class Trial:
     @property
     def changes(self) -> int:
         """How many settings differ from the start."""
-        return 0 if self.words == "as given" else self.words.count(" + ") + 1
+        return len(_changes(self.settings, self.start))
 
     @property
     def samples_per_step(self) -> int:

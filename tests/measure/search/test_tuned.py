@@ -10,6 +10,7 @@ import pytest
 from kit.measure.search.tuned import Tuned, choose
 from kit.runs.change import error_of
 from kit.runs.conditions import Conditions
+from kit.runs.knob import OwnKnob
 from kit.runs.settings import Settings
 from tests.measure.search.test_autotune import trial
 
@@ -99,3 +100,14 @@ def test_what_may_be_as_fast_is_not_said_to_pay_a_compile_back_or_never_to(
     tuned = Tuned.of(start, start, [start, other], budget_s=10, spent_s=3)
     (after,) = (row["pays_off_after"] for row in tuned.tried if not row["is_start"])
     assert math.isnan(after)
+
+
+def test_a_value_with_a_plus_is_one_change():
+    """Two were counted, and a simpler setting was chosen in its place."""
+    norms = ("batch", "batch + layer")
+    start, other = (
+        Settings(own=(OwnKnob("norm", x, values=norms, default="batch", where="mine (a.py:3)"),))
+        for x in norms
+    )
+    changed = trial(other, [[5.0]], start=start)
+    assert (changed.words, changed.changes) == ("norm batch + layer", 1)
