@@ -11,7 +11,8 @@ from torch import nn
 import kit
 from kit.errors import SettingsError
 from kit.measure.base.context import Context
-from kit.measure.many.replicas import ReplicaContext, run
+from kit.measure.many.context import ReplicaContext
+from kit.measure.many.replicas import run
 from kit.workloads import (
     flips,
     mlp,
