@@ -52,7 +52,7 @@ from kit.trace.imported import Caller, MeasuredMemory
 from kit.trace.kernels import after_steps_fraction
 from kit.trace.kinds import NOT_BEGUN
 from kit.trace.limits import BUSY
-from kit.trace.metrics import says_host, union_ns, waits_of
+from kit.trace.metrics import Together, says_host, union_ns, waits_of
 from kit.trace.timeline import Pin, with_pin, without_pin
 
 if TYPE_CHECKING:
@@ -149,13 +149,18 @@ class Run:
         """The timeline's origin; of a run that kit exported and opened, the one it had before."""
         return self.environment.get(EXPORTED_AS, self.timeline.origin)
 
+    @cached_property
+    def together(self) -> Together:
+        """What goes on at the same time in the traced steps."""
+        return Together(self.timeline)
+
     def breakdown(self) -> tuple[BreakdownRow, ...]:
         """Where the mean traced step went, by category; see `kit.trace.breakdown`."""
         return self._breakdown
 
     @cached_property
     def _breakdown(self) -> tuple[BreakdownRow, ...]:
-        return breakdown(self.timeline).with_note(self.doubt)
+        return breakdown(self.timeline, self.together).with_note(self.doubt)
 
     @cached_property
     def _idle(self) -> Idle:
@@ -174,7 +179,7 @@ class Run:
     @cached_property
     def limit_shares(self) -> Mapping[str, float]:
         """What part of the traced steps each limit has; see `kit.trace.limit_shares`."""
-        return limit_shares(self.timeline, self._idle.causes)
+        return limit_shares(self.timeline, self._idle.causes, self.together)
 
     @property
     def not_begun_fraction(self) -> float:

@@ -15,7 +15,7 @@ from kit.text import format_percent
 from kit.trace.devices import TORCH_CPU
 from kit.trace.gaps import idle_of
 from kit.trace.kinds import CATEGORY_ROWS, CAUSES, LIMITS
-from kit.trace.metrics import breakdown_ns
+from kit.trace.metrics import Together
 from kit.trace.timeline import Timeline
 
 __all__ = ["BUSY", "Limit", "close_causes", "is_filled", "limit_shares", "limited_by"]
@@ -45,7 +45,9 @@ class Limit:
 
 
 def limit_shares(
-    timeline: Timeline, causes: Mapping[str, float] | None = None
+    timeline: Timeline,
+    causes: Mapping[str, float] | None = None,
+    together: Together | None = None,
 ) -> Mapping[str, float]:
     """For each of `LIMITS` its part of the traced steps; all of them add up to 1.
 
@@ -55,12 +57,13 @@ def limit_shares(
 
     Args:
         causes: those of `kit.trace.gaps.idle_of`, if they are known already.
+        together: that of the timeline, if it is known already.
 
     Raises:
         TimelineError: no step was traced.
     """
     charged = dict.fromkeys(LIMITS, 0.0)
-    for category, (_, exposed) in breakdown_ns(timeline).items():
+    for category, (_, exposed) in (together or Together(timeline)).breakdown_ns().items():
         charged[_LIMIT_OF[category]] += exposed
     whole = sum(charged.values())
     if not whole:

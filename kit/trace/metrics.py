@@ -229,7 +229,7 @@ def overlap_fraction(timeline: Timeline, *, of: str, under: str) -> float:
     return _part(widths, a, b)
 
 
-def breakdown(timeline: Timeline) -> BreakdownRows:
+def breakdown(timeline: Timeline, together: Together | None = None) -> BreakdownRows:
     """Where the mean step went, one row for each of `CATEGORIES`; () if no step was traced.
 
     Each instant of a step is charged once: to the device if it is busy, else to a collective, a
@@ -240,6 +240,9 @@ def breakdown(timeline: Timeline) -> BreakdownRows:
     it; nor for waits elsewhere and own code where none was seen, nor for the device where nobody
     saw it.
 
+    Args:
+        together: that of the timeline, if it is known already.
+
     Units:
         milliseconds, averaged over the step spans
 
@@ -247,7 +250,7 @@ def breakdown(timeline: Timeline) -> BreakdownRows:
         Idle, compute and non-compute time of HTA's temporal breakdown, split further,
         https://hta.readthedocs.io/en/latest/source/features/temporal_breakdown.html
     """
-    parts = breakdown_ns(timeline)
+    parts = (together or Together(timeline)).breakdown_ns()
     whole = sum(exposed for _, exposed in parts.values())
     if not whole:
         return BreakdownRows()
@@ -266,15 +269,7 @@ def breakdown_ns(timeline: Timeline) -> dict[str, tuple[int, int]]:
     Units:
         whole nanoseconds: the exposed ones add up to the union of the step spans exactly
     """
-    widths, left, masks = _by_category(timeline)
-    step = left.copy()
-    found: dict[str, tuple[int, int]] = {}
-    for name, (done, mask) in masks.items():
-        found[name] = int(widths[done & step].sum()), int(widths[mask & left].sum())
-        left &= ~mask
-    (unknown,) = found.keys() ^ CATEGORIES
-    found[unknown] = (int(widths[left].sum()),) * 2
-    return {category: found[category] for category in CATEGORIES}
+    return Together(timeline).breakdown_ns()
 
 
 class Together:
@@ -282,6 +277,17 @@ class Together:
 
     def __init__(self, timeline: Timeline) -> None:
         self._widths, self._step, self._masks = _by_category(timeline)
+
+    def breakdown_ns(self) -> dict[str, tuple[int, int]]:
+        """As `breakdown_ns` of the timeline."""
+        widths, left = self._widths, self._step.copy()
+        found: dict[str, tuple[int, int]] = {}
+        for name, (done, mask) in self._masks.items():
+            found[name] = int(widths[done & self._step].sum()), int(widths[mask & left].sum())
+            left &= ~mask
+        (unknown,) = found.keys() ^ CATEGORIES
+        found[unknown] = (int(widths[left].sum()),) * 2
+        return {category: found[category] for category in CATEGORIES}
 
     def time_ns(self, categories: Iterable[str]) -> int:
         """Time of the steps in which at least one of these categories of the breakdown goes on.

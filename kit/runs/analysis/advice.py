@@ -39,7 +39,6 @@ from kit.text import format_count, format_ms
 from kit.trace import count_devices, union_ns
 from kit.trace.devices import is_runtimes
 from kit.trace.kinds import CATEGORY_ROWS, COPY, ELSEWHERE, MADE_ANEW, OWN, TRACE
-from kit.trace.metrics import Together
 
 __all__ = ["RULES", "Advice", "advise", "limits_of"]
 
@@ -94,7 +93,7 @@ class _Seen:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.rows = run.breakdown()
-        self._together = Together(run.timeline)
+        self._together = run.together
         self.step_ms = run.traced_ms
         times = run.step_times_ns or (self.step_ms * 1e6,)
         # Of the measured steps: the median, or the mean, where a few of them cost much.

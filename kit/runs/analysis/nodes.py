@@ -23,6 +23,8 @@ def node_ns(run: Run) -> dict[int, float]:
     Units:
         nanoseconds, the mean of the traced steps
     """
+    if not run.graphs:
+        return {}
     t = run.timeline
     spans, inside = in_steps(t, np.flatnonzero(t.where(kind=ON_DEVICE)))
     if not len(spans):
@@ -42,6 +44,8 @@ def node_ns(run: Run) -> dict[int, float]:
 
 def node_kernels(run: Run) -> dict[int, list[tuple[str, int]]]:
     """The kernels that compute each node: their names, and how many nodes each computes."""
+    if not run.graphs:
+        return {}
     t = run.timeline
     known = t.where(kind=ON_DEVICE) & ((t.node >= 0) | (t.segment >= 0))
     kernels, _ = distinct_kernels(t, np.flatnonzero(known))
