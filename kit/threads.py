@@ -101,6 +101,7 @@ class _Begun(threading.Event):
             RuntimeError: it does not.
         """
         if not super().wait(_BEGIN_S if timeout is None else timeout):
+            self._is_late = True
             raise RuntimeError(f"it did not begin within {_BEGIN_S:g} s")
         return True
 
@@ -110,10 +111,16 @@ class _Begun(threading.Event):
             work(*args)
 
     def forget(self, thread: threading.Thread) -> None:
-        """The thread is not counted on, and not among those that Python names."""
-        self._is_late = True
+        """The thread is not counted on, and not among those that Python names.
+
+        One that begins although this failed (no memory to wait for it) takes its name away itself.
+        """
+        was_waited_for, self._is_late = self._is_late, True
         known: dict[threading.Thread, Any] = threading._limbo  # type: ignore[attr-defined]
-        known.pop(thread, None)
+        if thread in known and not was_waited_for:
+            super().wait(_BEGIN_S)
+        if not self.is_set():
+            known.pop(thread, None)
 
 
 def start_thread(

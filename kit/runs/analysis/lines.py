@@ -146,7 +146,7 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
 def dearest_lines(run: Run) -> tuple[list[LineCost], dict[str, Callable[[LineCost], float]]]:
     """The lines that are known, the dearest first; and what a table of them has, in ms a step.
 
-    What is not known of any line is no part of the table.
+    What is not known of any line is no part of the table, but for the device of traced steps.
     """
     rows = sorted((row for row in line_costs(run) if row.site), key=lambda row: -row.total_ms)
     parts: dict[str, Callable[[LineCost], float]] = {
@@ -158,10 +158,11 @@ def dearest_lines(run: Run) -> tuple[list[LineCost], dict[str, Callable[[LineCos
         parts["elsewhere"] = lambda row: row.elsewhere_ms
     if any(row.own_ms for row in rows):
         parts["own code"] = lambda row: row.own_ms
+    said = {"device"} if run.timeline.steps else set()  # by "unknown"
     known = {
         head: ms_of
         for head, ms_of in parts.items()
-        if not all(math.isnan(ms_of(row)) for row in rows)
+        if head in said or not all(math.isnan(ms_of(row)) for row in rows)
     }
     return rows, known
 
