@@ -119,5 +119,6 @@ def close_causes(shares: Mapping[str, float], limit: Limit) -> Mapping[str, floa
     if limit.what == "device" or shares[limit.what] != limit.share:
         return {}
     cause_of = {limit: cause for cause, limit in _LIMIT_OF_CAUSE.items()}
-    close = [x for x in LIMITS[1:] if x != limit.what and shares[x] >= least > 0]
+    others = set(LIMITS[1:]) - {limit.what, "unknown"}  # nothing follows from what nobody saw
+    close = [x for x in LIMITS if x in others and shares[x] >= least > 0]
     return {cause_of[x]: shares[x] for x in sorted(close, key=lambda x: -shares[x])}
