@@ -189,7 +189,7 @@ def test_ci_fails_where_a_package_cannot_be_installed(machine: Path):
 def test_check_takes_the_python_and_the_javascript_side_by_side(machine: Path):
     plan = call(machine, "make", "--dry-run", "--always-make", "check").stdout
     assert "--jobs 2 lint javascript" in plan
-    assert {"-m mypy kit", "npm run --silent check"} <= {
+    assert {"-m mypy", "npm run --silent check"} <= {
         line.removeprefix(".venv/bin/python ") for line in plan.splitlines()
     }
 
@@ -217,7 +217,7 @@ def test_help_lists_every_target_that_is_no_file(machine: Path):
 
 def test_quick_checks_first_and_leaves_out_browsers_notebooks_and_slow_tests(machine: Path):
     lines = call(machine, "make", "--dry-run", "--always-make", "quick").stdout.splitlines()
-    assert any("-m mypy kit" in line for line in lines[:-1])
+    assert any(line.endswith("-m mypy") for line in lines[:-1])
     assert '-m "not browser and not notebook and not slow and not alone"' in lines[-1]
 
 

@@ -37,7 +37,7 @@ READS: dict[str, Callable[[Any, Any], None]] = {
     "read": lambda loss, out: loss.item(),
     "logging": lambda loss, out: print(loss, file=io.StringIO()),
     "data-dependent shape": lambda loss, out: out[out > 0],
-    "op on the host": lambda loss, out: torch.linalg.det(out[:3, :3]),
+    "op on the host": lambda loss, out: torch.linalg.eigvals(out[:3, :3]),
     "library read": lambda loss, out: torch.testing.assert_close(loss, loss),
 }
 
