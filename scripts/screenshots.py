@@ -60,7 +60,7 @@ def explorer(folder: Path) -> None:
         assert lab.open_and_run(browser, "tour.ipynb", seconds=300) == []
         page = browser.page
         page.keyboard.press("Control+b")  # the file browser takes room
-        browser.wait_for_canvases(4)
+        browser.wait_for_canvases(3)  # of the timeline and the graph; more lie below
         page.wait_for_timeout(3000)
         shoot(page, IMAGES / "explorer.png")
         page.set_viewport_size({"width": 950, "height": 2450})  # 830 pixels are left for the view
