@@ -149,6 +149,17 @@ def test_a_loop_whose_time_is_outside_of_what_was_recorded_says_so(
     assert len(watch.run.timeline.notes) == len(recorded.timeline.notes) + 1
 
 
+def later_steps(monkeypatch: pytest.MonkeyPatch, count: int, *, each_ns: int) -> later.LaterSteps:
+    """So many steps after the recording, each as long as this on a clock of their own."""
+    clock = itertools.count(step=each_ns)
+    monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
+    steps = later.LaterSteps()
+    steps.begin()
+    for _ in range(count):
+        steps.end_step()
+    return steps
+
+
 @pytest.mark.parametrize(
     ("own_ms", "said"),
     [(10, []), (13, []), (40, ["a slower beginning"]), (1, ["outside of what was recorded"])],
@@ -156,12 +167,7 @@ def test_a_loop_whose_time_is_outside_of_what_was_recorded_says_so(
 def test_later_steps_that_are_much_slower_or_faster_than_the_measured_ones_are_said(
     own_ms: int, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = itertools.count(step=10**7)
-    monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
-    steps = later.LaterSteps()
-    steps.begin()
-    for _ in range(3):
-        steps.end_step()
+    steps = later_steps(monkeypatch, 3, each_ns=10**7)
     run = replace(make_run(), step_times_ns=(own_ms * 10**6,) * 3)
     notes = set(steps.noted(run).timeline.notes) - set(run.timeline.notes)
     assert [part for note in notes for part in said if part in note] == said
@@ -174,12 +180,7 @@ def test_on_a_busy_machine_later_steps_may_be_others_by_other_programs(
     own_ms: int, others: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop of equal steps was told of "a slower beginning, as of an epoch that fills a cache"."""
-    clock = itertools.count(step=10**7)
-    monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
-    steps = later.LaterSteps()
-    steps.begin()
-    for _ in range(3):
-        steps.end_step()
+    steps = later_steps(monkeypatch, 3, each_ns=10**7)
     taken = Conditions(cores=2, others=others)
     run = replace(make_run(), step_times_ns=(own_ms * 10**6,) * 3, conditions=taken)
     said = steps.noted(run).timeline.notes[-1]
@@ -191,12 +192,7 @@ def test_noise_of_the_measured_steps_is_no_time_outside_of_them(
     own_ms: tuple[int, int], said: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10 ms each was "the rest of the loop's time" beside steps of 4 ms to 16 ms."""
-    clock = itertools.count(step=14 * 10**6)
-    monkeypatch.setattr(later, "perf_counter_ns", lambda: next(clock))
-    steps = later.LaterSteps()
-    steps.begin()
-    for _ in range(6):
-        steps.end_step()
+    steps = later_steps(monkeypatch, 6, each_ns=14 * 10**6)
     run = replace(make_run(), step_times_ns=tuple(ms * 10**6 for ms in own_ms * 2))
     assert any("each in the mean" in note for note in steps.noted(run).timeline.notes) == said
 
