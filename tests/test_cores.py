@@ -78,7 +78,7 @@ def a_fifth_of_a_core() -> Iterator[Path]:
 LIMITED = """
 import os, sys
 import kit
-from kit.runs.analysis.verdict import verdict
+from kit.runs.verdict.verdict import verdict
 from kit.workloads import mlp
 settings = kit.Settings(mode=sys.argv[2], device="cpu", steps=30, warmup=3)
 kit.run(mlp, settings)  # imports and compiles

@@ -32,7 +32,9 @@ _TENSORS = [*_RUNTIME, "torch/tensors"]
 _OPS = [*_TENSORS, "torch/ops", "torch/scaling", "torch/hybrid"]
 _FRONT_ENDS = [*_OPS, "torch", "torch/parallel", "jax", "formats"]
 _MEASURE = [*_FRONT_ENDS, "measure/base", "measure/native", "measure"]
-_PICTURES = [*_DATA, "runs/device", "runs/analysis", "runs/whatif", "widgets/base"]
+_PICTURES = [
+    *_DATA, "runs/device", "runs/analysis", "runs/verdict", "runs/whatif", "widgets/base",
+]  # fmt: skip
 _VIEWS = [*_PICTURES, "widgets/timeline", "widgets/graph", "widgets/compare"]
 
 _CHECKED = [*_MEASURE, "measure/search", "workloads", "workloads/rnn", "gpu_check/base"]
@@ -54,9 +56,10 @@ BELOW: dict[str, list[str]] = {
     "runs/saved": _DATA,
     "runs/device": _DATA,
     "runs/analysis": [*_DATA, "runs/device"],
+    "runs/verdict": [*_DATA, "runs/device", "runs/analysis"],
     "runs/whatif": [*_DATA, "runs/device", "runs/analysis"],
     "runs/tables": [*_DATA, "runs/device", "runs/analysis"],
-    "formats": [*_DATA, "runs/analysis", "runs/tables", "formats/chrome"],
+    "formats": [*_DATA, "runs/verdict", "runs/tables", "formats/chrome"],
     "formats/chrome": _DATA,
     "formats/ranks": [
         *_DATA,
@@ -136,11 +139,11 @@ TOP = (
 )  # fmt: skip
 
 # (file, what it imports): the only imports that point up. A run answers `run.advice()`,
-# `run.to_markdown()`, `run.query()` and `run.to_dataframe()`, made of what its analysis says, and
+# `run.to_markdown()`, `run.query()` and `run.to_dataframe()`, made of what its verdict says, and
 # it is saved and loaded by its own name.
 EXCEPTIONS = {
-    ("runs/run", "runs/analysis/advice"),
-    ("runs/run", "runs/analysis/markdown"),
+    ("runs/run", "runs/verdict/advice"),
+    ("runs/run", "runs/verdict/markdown"),
     ("runs/run", "runs/saved/file"),
     ("runs/run", "runs/tables/frame"),
     ("runs/run", "runs/tables/query"),
@@ -329,7 +332,7 @@ def test_no_files_of_a_folder_share_a_prefix():
         ("ir/graph", "from kit.trace import Timeline"),
         ("trace/metrics", "def f():\n    import jax"),
         ("runs/run", "from kit.runtime.session.session import Session"),
-        ("runs/saved/file", "from kit.runs.analysis.advice import advise"),
+        ("runs/saved/file", "from kit.runs.verdict.advice import advise"),
         ("runtime/engine/engine", "from kit.runtime.session.session import Session"),
         ("runtime/session/session", "import torch.nn"),
         ("torch/ops/losses", "from kit.torch.dispatch import Dispatcher"),
@@ -356,7 +359,7 @@ def test_a_forbidden_import_is_found(file: str, source: str):
         ("torch/scaling/scaler", "import torch"),
         ("jax/program", "import jax.numpy as jnp"),
         ("reports/html", "from kit.widgets.base import theme\nimport bokeh.embed"),
-        ("runs/run", "from kit.runs.analysis.advice import advise"),
+        ("runs/run", "from kit.runs.verdict.advice import advise"),
     ],
 )
 def test_an_allowed_import_is_let_through(file: str, source: str):

@@ -63,7 +63,7 @@ def _numbers(run: Run) -> str:
 
 def _advice(run: Run) -> str:
     """The advice for the line that waits; or that line, and what else is to be said."""
-    from kit.runs.analysis.verdict import verdict
+    from kit.runs.verdict.verdict import verdict
 
     where = " and ".join(sorted({f"{sync.site} ({sync.cause})" for sync in run.sync_points}))
     waits = f"The host waits at {where}."

@@ -201,7 +201,7 @@ def _check_holds_trace(folder: Path) -> None:
 
 def summary_of(run: Run) -> str:
     """A run as text for a terminal."""
-    from kit.runs.analysis.summary import summary
+    from kit.runs.verdict.summary import summary
 
     return summary(run)
 

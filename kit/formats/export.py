@@ -26,11 +26,11 @@ from kit.errors import SettingsError
 from kit.files import as_path, write_whole
 from kit.formats.chrome.read import FORMAT, VERSION
 from kit.formats.chrome.roles import EXPORTED
-from kit.runs.analysis.markdown import run_markdown
 from kit.runs.compiles import COMPILED_MS, COMPILES
 from kit.runs.conditions import Conditions
 from kit.runs.given import one_run
 from kit.runs.run import KNOWN_FRACTION, Run
+from kit.runs.verdict.markdown import run_markdown
 from kit.text import no_formula
 from kit.trace import KINDS, SyncPoint, Timeline
 from kit.trace.active import by_segment

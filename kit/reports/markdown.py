@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kit.errors import SettingsError
-from kit.runs.analysis.markdown import run_markdown
 from kit.runs.change import step_difference, step_text, traced_text
 from kit.runs.labels import label_of, told_settings
 from kit.runs.run import Run
+from kit.runs.verdict.markdown import run_markdown
 from kit.text import format_ms, format_share, markdown_table, safe_markdown
 from kit.trace import CATEGORIES
 from kit.widgets.compare.data import comparison_rows

@@ -56,8 +56,8 @@ from kit.trace.metrics import Together, says_host, union_ns, waits_of
 from kit.trace.timeline import Pin, with_pin, without_pin
 
 if TYPE_CHECKING:
-    from kit.runs.analysis.advice import Advice
     from kit.runs.tables.query import Answer
+    from kit.runs.verdict.advice import Advice
 
 __all__ = ["BASELINE", "EXPORTED_AS", "JIT", "KNOWN_FRACTION", "MEASURED_WAITS", "Fused",
            "Run"]  # fmt: skip
@@ -328,7 +328,7 @@ class Run:
         return self.limited_by().doubt if self.breakdown() else self.doubt
 
     def advice(self) -> tuple[Advice, ...]:
-        """What costs time, on which line, and its cure; see `kit.runs.analysis.advice`.
+        """What costs time, on which line, and its cure; see `kit.runs.verdict.advice`.
 
         It rests on the traced steps as they are: ask `withheld` whether these can be trusted.
         """
@@ -336,13 +336,13 @@ class Run:
 
     @cached_property
     def _advice(self) -> tuple[Advice, ...]:
-        from kit.runs.analysis.advice import advise
+        from kit.runs.verdict.advice import advise
 
         return advise(self)
 
     def to_markdown(self) -> str:
         """Headline, what limits the step, breakdown, lines, kernels, sync points, as Markdown."""
-        from kit.runs.analysis.markdown import run_markdown
+        from kit.runs.verdict.markdown import run_markdown
 
         return run_markdown(self)
 

@@ -12,7 +12,7 @@ import kit
 from kit.errors import TraceFileError
 from kit.formats.host_events import HostEvent, with_waits
 from kit.formats.python_lines import places
-from kit.runs.analysis.summary import summary
+from kit.runs.verdict.summary import summary
 from kit.widgets.numbers.syncs import syncs_drawn
 from tests.formats.test_xplane import _names as names_of
 from tests.formats.test_xplane import field, opened, space

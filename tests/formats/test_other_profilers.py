@@ -15,8 +15,8 @@ from kit.errors import TraceFileError
 from kit.formats import trace_viewer as viewer
 from kit.formats.chrome import json as chrome_json
 from kit.reports.markdown import report_markdown
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
+from kit.runs.verdict.summary import summary
 from kit.trace.metrics import says_host
 from kit.widgets.numbers.syncs import syncs_drawn
 from tests.factories import HOSTILE

@@ -18,8 +18,8 @@ import kit
 from kit.errors import TraceFileError
 from kit.formats import xplane
 from kit.formats.xplane import read_xplane
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
+from kit.runs.verdict.summary import summary
 from kit.trace import Timeline, busy_fraction
 from kit.trace.imported import MAX_SPAN_NAME
 from kit.trace.kernels import after_steps_fraction

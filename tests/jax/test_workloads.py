@@ -22,11 +22,11 @@ import kit
 from kit.errors import Cancelled, SettingsError, TimelineError
 from kit.measure.experiment import run
 from kit.measure.search.sweeps import sweep
-from kit.runs.analysis.summary import summary
-from kit.runs.analysis.verdict import verdict
 from kit.runs.conditions import Conditions
 from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.settings import Settings
+from kit.runs.verdict.summary import summary
+from kit.runs.verdict.verdict import verdict
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.trace import Span, Timeline
 from kit.widgets.numbers.syncs import syncs_drawn

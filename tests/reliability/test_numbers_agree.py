@@ -24,8 +24,8 @@ import kit
 from kit.measure.base.loop import TRACED_STEPS
 from kit.reports.html import report_html
 from kit.reports.markdown import report_markdown
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
+from kit.runs.verdict.summary import summary
 from kit.trace import count_devices
 from kit.widgets.base.cards import headline_html
 from kit.widgets.compare.data import comparison_rows

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 import kit
 from kit import workloads
 from kit.runs.analysis.diff import diff_runs
-from kit.runs.analysis.markdown import run_markdown
-from kit.runs.analysis.summary import summary
 from kit.runs.change import (
     Difference,
     StepTimes,
@@ -35,6 +33,8 @@ from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.steady import enough_steps, unequal_text
+from kit.runs.verdict.markdown import run_markdown
+from kit.runs.verdict.summary import summary
 from kit.text import format_ms
 from kit.trace import Span, Timeline
 from kit.widgets.base.cards import headline_changes, headline_html

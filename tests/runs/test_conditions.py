@@ -16,10 +16,10 @@ from kit.reports.html import report_html
 from kit.reports.markdown import report_markdown
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.segments import segment_costs
-from kit.runs.analysis.summary import summary
-from kit.runs.analysis.verdict import verdict
 from kit.runs.change import step_difference
 from kit.runs.conditions import DISTURBED, KNOWN, UNKNOWN_CONDITIONS, Conditions, doubt
+from kit.runs.verdict.summary import summary
+from kit.runs.verdict.verdict import verdict
 from kit.widgets.base.cards import headline_html
 from kit.widgets.numbers.advice import AGAIN, AdviceView, advice_html
 from kit.widgets.numbers.headline import changed_html

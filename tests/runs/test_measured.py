@@ -13,10 +13,10 @@ import torch
 
 import kit
 from kit.reports.markdown import report_markdown
-from kit.runs.analysis.summary import summary
-from kit.runs.analysis.verdict import verdict
 from kit.runs.compiles import FIRST_MEASURED, Compile
 from kit.runs.conditions import Conditions
+from kit.runs.verdict.summary import summary
+from kit.runs.verdict.verdict import verdict
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.base.cards import headline_html
 from kit.widgets.numbers.advice import advice_html

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kit.ir.plan import OpStream
-from kit.runs.analysis.advice import AdviceRows
-from kit.runs.analysis.cures import Advice
 from kit.runs.analysis.diff import diff_runs
 from kit.runs.analysis.memory import memory
+from kit.runs.verdict.advice import AdviceRows
+from kit.runs.verdict.cures import Advice
 from kit.runs.whatif.predict import predict
 from tests.factories import empty_run, make_run
 

@@ -17,10 +17,10 @@ from kit.errors import RunFileError
 from kit.reports.markdown import report_markdown
 from kit.runs.analysis.kernels import kernel_table
 from kit.runs.analysis.lines import line_costs
-from kit.runs.analysis.summary import summary
-from kit.runs.analysis.verdict import verdict
 from kit.runs.conditions import Conditions
 from kit.runs.steady import sorts_of_steps, sorts_text
+from kit.runs.verdict.summary import summary
+from kit.runs.verdict.verdict import verdict
 from kit.trace import Span, Timeline, union_ns
 from kit.trace.metrics import breakdown_ns
 from kit.widgets.base.cards import headline_html

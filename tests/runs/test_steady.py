@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from kit.reports.html import report_html
 from kit.reports.markdown import report_markdown
 from kit.runs.analysis.headline import headline_text, syncs_of_steps
-from kit.runs.analysis.summary import summary
 from kit.runs.change import ends_text, step_interval, step_text, told_interval, within_text
 from kit.runs.conditions import Conditions
 from kit.runs.run import Run
@@ -31,6 +30,7 @@ from kit.runs.steady import (
     rare_reads_text,
     unequal_text,
 )
+from kit.runs.verdict.summary import summary
 from kit.runs.whatif.predict import predict
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.base.cards import headline_html

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 import kit
-from kit.runs.analysis.summary import summary
+from kit.runs.verdict.summary import summary
 from kit.trace import Span, SyncPoint, Timeline, breakdown_ns, gaps, idle_after, union_ns
 from kit.trace.devices import count_devices
 from kit.trace.gaps import Gap, idle_gaps, idle_of, idle_table

@@ -18,7 +18,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.widgets.base.theme import COLORS, LABELS, kind_color
 from kit.widgets.timeline.payload import timeline_payload
-from kit.runs.analysis.summary import summary
+from kit.runs.verdict.summary import summary
 from kit.widgets.numbers.step import breakdown_html
 
 spans = [Span("host/main", "step 0", "step", 0, 100), Span("device/0", "k", "kernel", 0, 40),
@@ -46,7 +46,7 @@ from kit.trace import GAP_CAUSES, LIMITS, Span, Timeline, idle_table, limited_by
 from kit.trace import gaps
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runs.analysis.summary import summary
+from kit.runs.verdict.summary import summary
 from kit.widgets.numbers.gaps import CAUSE_COLORS, gaps_html
 from kit.widgets.timeline.payload import timeline_payload
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kit.errors import TimelineError
-from kit.runs.analysis.markdown import run_markdown
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
+from kit.runs.verdict.markdown import run_markdown
+from kit.runs.verdict.summary import summary
 from kit.trace.timeline import MAX_PINS, MAX_TEXT, Pin
 from kit.widgets.timeline.payload import timeline_payload
 from tests.factories import HOSTILE, empty_run, make_run

@@ -1,1 +1,1 @@
-"""What can be read off a run: costs by line, kernel, segment and node; memory, advice, diffs."""
+"""What can be read off a run: costs by line, kernel, segment and node; memory, diffs."""

@@ -8,9 +8,9 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML, Button, HBox, Layout
 
-from kit.runs.analysis.cures import Advice, change_text
-from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.run import Run
+from kit.runs.verdict.cures import Advice, change_text
+from kit.runs.verdict.verdict import Verdict, verdict
 from kit.text import capital, safe_html
 from kit.widgets.base.closing import close_widget
 from kit.widgets.base.controls import button

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kit.runs.analysis.cures import sync_cure
 from kit.runs.analysis.headline import why_no_waits, why_waits_unknown
 from kit.runs.run import Run
+from kit.runs.verdict.cures import sync_cure
 from kit.text import format_number, safe_html
 from kit.trace import SyncRow
 from kit.trace.metrics import waits_of

@@ -13,8 +13,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import kit
-from kit.runs.analysis.verdict import verdict
 from kit.runs.run import Run
+from kit.runs.verdict.verdict import verdict
 from kit.trace import union_ns
 from tests.formats.chrome.test_callers import event, opened
 

@@ -10,10 +10,10 @@ import pytest
 
 import kit
 from kit.runs.analysis.headline import busy_of
-from kit.runs.analysis.summary import summary
-from kit.runs.analysis.verdict import verdict
 from kit.runs.conditions import MUCH
 from kit.runs.run import Run
+from kit.runs.verdict.summary import summary
+from kit.runs.verdict.verdict import verdict
 
 # What Kineto calls the events of each sort of device; the last are of forks.
 CATEGORIES = ("mtia_runtime", "mtia_ccp_events", "mtia_insight", "mtia_counters", "glow_runtime",

@@ -11,7 +11,7 @@ import kit
 from kit.formats.chrome.lanes import Lanes
 from kit.formats.chrome.read import read_chrome
 from kit.formats.foreign import Streams
-from kit.runs.analysis.verdict import verdict
+from kit.runs.verdict.verdict import verdict
 from kit.trace import SyncPoint, breakdown, kernel_table
 from kit.trace.active import launches
 from kit.trace.metrics import says_device

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kit
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
+from kit.runs.verdict.summary import summary
 from kit.trace.imported import MAX_POINTS, few_points
 from kit.widgets.memory.tables import memory_drawn
 from tests.factories import HOSTILE

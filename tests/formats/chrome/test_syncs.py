@@ -10,7 +10,7 @@ import pytest
 import kit
 from kit.formats.chrome.read import read_chrome
 from kit.reports.html import report_html
-from kit.runs.analysis.verdict import verdict
+from kit.runs.verdict.verdict import verdict
 from kit.trace import Timeline, limit_shares
 from kit.trace.kernels import after_steps_fraction
 from tests.formats.chrome.traces import cuda_trace, op, opened, step, written

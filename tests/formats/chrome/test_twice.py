@@ -13,8 +13,8 @@ import pytest
 
 import kit
 from kit.formats.export import export_trace
-from kit.runs.analysis.verdict import verdict
 from kit.runs.run import Run
+from kit.runs.verdict.verdict import verdict
 from tests.formats.chrome.traces import cuda_trace, op, opened, torch_trace
 
 COLUMNS = ("lane", "kind", "name", "start_ns", "stop_ns", "segment", "node")

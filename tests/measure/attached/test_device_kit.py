@@ -17,8 +17,8 @@ import kit
 from kit.errors import SessionError, SettingsError
 from kit.measure.base.loading import NEXT
 from kit.measure.base.loop import TRACED_STEPS
-from kit.runs.analysis.summary import summary
 from kit.runs.labels import samples_of
+from kit.runs.verdict.summary import summary
 from kit.torch.optimizers import FOLLOWED
 from tests.warm import warm_python
 

@@ -26,8 +26,8 @@ from kit.measure.attached.native import NativeRecorder
 from kit.measure.attached.optimizers import index_of
 from kit.measure.attached.recording import Recording
 from kit.measure.base.loop import TRACED_STEPS
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
+from kit.runs.verdict.summary import summary
 from kit.widgets.numbers.step import run_notes_html
 from kit.widgets.numbers.syncs import syncs_drawn
 from tests.measure.attached import loops

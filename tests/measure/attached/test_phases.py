@@ -18,9 +18,9 @@ from kit.errors import SettingsError
 from kit.measure.attached import later
 from kit.measure.attached.optimizers import Leader
 from kit.measure.base.loop import TRACED_STEPS
-from kit.runs.analysis.summary import summary
 from kit.runs.conditions import Conditions, doubt
 from kit.runs.steady import MOST_WARMUP
+from kit.runs.verdict.summary import summary
 from kit.text import format_ms
 from tests.factories import make_run
 from tests.measure.attached.loops import Loop

@@ -22,7 +22,7 @@ from kit.measure.attached.native import MARK, NativeRecorder
 from kit.measure.attached.recorder import Recorded
 from kit.measure.native import others
 from kit.measure.native.instruments import Profiler
-from kit.runs.analysis.summary import summary
+from kit.runs.verdict.summary import summary
 from kit.torch.optimizers import FOLLOWED
 from kit.torch.tensors.private import private
 from tests.measure.attached.loops import Loop

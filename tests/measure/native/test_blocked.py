@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import kit
 from kit.measure.native.events import timeline_of
-from kit.runs.analysis.advice import advise
 from kit.runs.run import Run
+from kit.runs.verdict.advice import advise
 from kit.runtime.profiling.elsewhere import Look
 from kit.trace.host import ENGINE
 from kit.trace.kinds import WORKERS_BEGIN, WORKERS_END

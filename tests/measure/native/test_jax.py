@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kit.measure.native.jax import _with_waits
-from kit.runs.analysis.verdict import verdict
 from kit.runs.run import BASELINE, JIT
 from kit.runs.settings import Settings
+from kit.runs.verdict.verdict import verdict
 from kit.runtime.profiling.elsewhere import Look
 from kit.trace import Span, Timeline
 from tests.factories import make_run

@@ -20,8 +20,8 @@ import kit
 from kit.measure.native.events import is_outermost
 from kit.measure.native.lines import Lines, ModuleNames
 from kit.runs.analysis.lines import line_costs
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
+from kit.runs.verdict.summary import summary
 from kit.widgets.numbers.callers import callers_drawn
 from tests.measure.native.looked_at import Step, profiled
 

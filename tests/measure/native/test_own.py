@@ -14,14 +14,14 @@ import torch
 
 import kit
 from kit.measure.native.events import _compiles
-from kit.runs.analysis.advice import advise
-from kit.runs.analysis.cures import compile_cures
-from kit.runs.analysis.verdict import verdict
+from kit.runs.verdict.advice import advise
+from kit.runs.verdict.cures import compile_cures
+from kit.runs.verdict.verdict import verdict
 from kit.trace import Span, Timeline
 from kit.trace.intervals import Ints
 from kit.trace.limits import limited_by
 from tests.measure.native.test_blocked import line_of, share, watched
-from tests.runs.analysis.advised import synthetic
+from tests.runs.verdict.advised import synthetic
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a thread does"),

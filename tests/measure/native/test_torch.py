@@ -21,9 +21,9 @@ from kit.measure.experiment import run
 from kit.measure.native.events import timeline_of
 from kit.measure.native.torch import measure
 from kit.measure.search.sweeps import sweep
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.runs.verdict.summary import summary
 from kit.trace import Timeline, breakdown_ns
 from kit.widgets.numbers.syncs import syncs_drawn
 from kit.workloads import bert, mlp

@@ -34,7 +34,7 @@ import kit
 from kit.errors import RunFileError, TraceFileError
 from kit.formats.memory_snapshot import SNAPSHOT_SUFFIXES
 from kit.reports.ranks import ranks_html
-from kit.runs.analysis.summary import summary
+from kit.runs.verdict.summary import summary
 from kit.widgets.timeline.view import timeline_payload
 from kit.widgets.views import VIEWS
 from kit.workloads.made_ranks import Job, made_traces

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import kit
 from kit.ir import Aval, Graph, Node
 from kit.runs.analysis.lines import HOW_TIMED, PHASES, line_costs, place_of, work_of_steps
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
+from kit.runs.verdict.summary import summary
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.metrics import says_device
 from kit.widgets.numbers.source import source_html

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import kit
 from kit.runs.analysis.headline import busy_of, headline_differences, headline_text
-from kit.runs.analysis.verdict import verdict
 from kit.runs.change import time_notes
+from kit.runs.verdict.verdict import verdict
 from kit.trace import Span, Timeline, headline
 from kit.trace.limits import BUSY, limited_by
 from kit.widgets.base.cards import headline_html

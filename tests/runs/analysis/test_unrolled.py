@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import kit
-from kit.runs.analysis.advice import advise
 from kit.runs.device.unrolled import unrolled_cells
+from kit.runs.verdict.advice import advise
 from kit.widgets.graph.tree import build_tree
 from tests.factories import make_run
 

@@ -10,8 +10,8 @@ import torch
 
 import kit
 from kit.measure.experiment import run
-from kit.runs.analysis.summary import summary
 from kit.runs.settings import Settings
+from kit.runs.verdict.summary import summary
 from kit.runtime.profiling import clocks
 from kit.runtime.profiling.clocks import DayClock
 from kit.workloads import mlp

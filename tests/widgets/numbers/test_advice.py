@@ -6,9 +6,9 @@ from typing import Any
 
 from ipywidgets import Widget
 
-from kit.runs.analysis.cures import change_text
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.runs.verdict.cures import change_text
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.numbers.advice import AdviceView, advice_html
 from tests.reliability.growth import alive

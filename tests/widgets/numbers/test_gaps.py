@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.runs.verdict.summary import summary
 from kit.trace import Span, SyncPoint, Timeline, idle_gaps
 from kit.trace.kinds import GAP_CAUSES
 from kit.widgets.base.theme import FAINT

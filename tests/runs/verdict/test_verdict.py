@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 import kit
 from kit.cli.demo import _advice
 from kit.reports.markdown import report_markdown
-from kit.runs.analysis.advice import ADVICE_RULES, limits_of
-from kit.runs.analysis.summary import summary
-from kit.runs.analysis.verdict import LIMIT_ROWS, verdict
 from kit.runs.conditions import KNOWN, OF_OTHERS, Conditions
 from kit.runs.loss_scaling import HOST_CHECK
 from kit.runs.run import EXPORTED_AS
 from kit.runs.settings import Settings
+from kit.runs.verdict.advice import ADVICE_RULES, limits_of
+from kit.runs.verdict.limit_rows import LIMIT_ROWS
+from kit.runs.verdict.summary import summary
+from kit.runs.verdict.verdict import verdict
 from kit.text import format_ms
 from kit.trace import LIMITS, Span, SyncPoint, Timeline
 from kit.trace.devices import TORCH_CPU
@@ -35,9 +36,9 @@ from kit.widgets.numbers.syncs import syncs_drawn
 from kit.workloads import recorded
 from kit.workloads.recorded import RECORDINGS
 from tests.factories import make_run
-from tests.runs.analysis.advised import MS, busy, host, one_step
-from tests.runs.analysis.advised import run_of as measured
-from tests.runs.analysis.advised import verdict_of as of
+from tests.runs.verdict.advised import MS, busy, host, one_step
+from tests.runs.verdict.advised import run_of as measured
+from tests.runs.verdict.advised import verdict_of as of
 
 
 def test_each_limit_has_a_row() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import kit
-from kit.runs.analysis.verdict import Verdict, verdict
+from kit.runs.verdict.verdict import Verdict, verdict
 from kit.trace import Span, SyncPoint, Timeline
 
 LAZY = kit.Settings(mode="lazy", steps=4, warmup=3, batch_size=16)

@@ -13,10 +13,10 @@ import pytest
 
 import kit
 from kit.runs.analysis.lines import line_costs
-from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
+from kit.runs.verdict.summary import summary
 from kit.text import safe_terminal
 from kit.trace import Span, Timeline
 from kit.trace.imported import Caller

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kit.runs.analysis.headline import headline_text, why_no_waits, why_waits_unknown
 from kit.runs.analysis.lines import dearest_lines
-from kit.runs.analysis.verdict import verdict
 from kit.runs.change import time_notes
 from kit.runs.run import Run
 from kit.runs.sources import code_by_site
+from kit.runs.verdict.verdict import verdict
 from kit.text import (
     format_more,
     format_ms,

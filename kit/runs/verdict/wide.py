@@ -13,13 +13,13 @@ import numpy as np
 
 from kit.ir import Aval, Graph
 from kit.ir.roles import PARAMETER, roles
-from kit.runs.analysis.cures import Advice, in_a_step
 from kit.runs.analysis.kernels import kernel_table
 from kit.runs.device.callers import charged_by_caller
 from kit.runs.device.flops import node_flops
 from kit.runs.device.shapes import call_cost
 from kit.runs.labels import is_of_jax
 from kit.runs.run import Run
+from kit.runs.verdict.cures import Advice, in_a_step
 
 __all__ = ["float64_advice"]
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 import kit
 from kit.ir import Graph, Node
 from kit.reports.markdown import report_markdown
-from kit.runs.analysis import advice as advice_rules
-from kit.runs.analysis import cures
-from kit.runs.analysis.advice import RULES, AdviceRule, advise
-from kit.runs.analysis.cures import Advice, SyncCure, sync_cure
-from kit.runs.analysis.summary import summary
+from kit.runs.verdict import advice as advice_rules
+from kit.runs.verdict import cures
+from kit.runs.verdict.advice import RULES, AdviceRule, advise
+from kit.runs.verdict.cures import Advice, SyncCure, sync_cure
+from kit.runs.verdict.summary import summary
 from kit.trace import Span, SyncPoint, Timeline, sync_table
 from kit.trace.kinds import BESIDE_WORKERS, COPY, MADE_ANEW, OF_WORKERS, TRACE, WORKERS_BEGIN
 from kit.widgets.numbers.advice import advice_html
 from kit.workloads import recorded
-from tests.runs.analysis.advised import LAZY, MS, busy, host, rules, run_of, synthetic
+from tests.runs.verdict.advised import LAZY, MS, busy, host, rules, run_of, synthetic
 
 
 def test_waiting_for_batches_asks_for_prefetch_and_then_for_a_faster_loader() -> None:

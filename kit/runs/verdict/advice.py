@@ -9,13 +9,17 @@ Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/troubleshoo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
-from kit.runs.analysis.cures import (
+from kit.runs.analysis.lines import away_by_line, recorded_before_copies, seldom_at_line
+from kit.runs.device.unrolled import unrolled_cells
+from kit.runs.gradients import comes_last
+from kit.runs.labels import is_native, is_of_jax, is_of_jit, is_of_strangers, is_on_cpu, is_on_gpu
+from kit.runs.run import Run
+from kit.runs.verdict.cures import (
     SYNC_CURES,
     Advice,
     compile_cures,
@@ -23,29 +27,20 @@ from kit.runs.analysis.cures import (
     has_workers,
     if_copied,
     in_a_step,
-    input_names,
     loader_cure,
     sleeps_in_input,
     sync_cure,
 )
-from kit.runs.analysis.lines import away_by_line, recorded_before_copies, seldom_at_line
-from kit.runs.analysis.wide import float64_advice
-from kit.runs.device.unrolled import unrolled_cells
-from kit.runs.gradients import comes_last
-from kit.runs.labels import is_native, is_of_jax, is_of_jit, is_of_strangers, is_on_cpu, is_on_gpu
-from kit.runs.run import Run
+from kit.runs.verdict.seen import HOST_WORK, RECORDING, SHARE, Seen
+from kit.runs.verdict.wide import float64_advice
 from kit.shown import Column, Rows
 from kit.text import format_count, format_ms
 from kit.trace import count_devices, union_ns
 from kit.trace.devices import is_runtimes
-from kit.trace.kinds import CATEGORY_ROWS, COPY, ELSEWHERE, MADE_ANEW, OWN, TRACE
+from kit.trace.kinds import ELSEWHERE, MADE_ANEW, OWN, TRACE
 
 __all__ = ["RULES", "Advice", "advise", "limits_of"]
 
-SHARE = 0.05  # of the step: what costs less is not worth a sentence
-_RECORDING = tuple(row.name for row in CATEGORY_ROWS if row.phase)
-# What one thread does in turn.
-HOST_WORK = (*_RECORDING, "own code", "input", "host waits elsewhere")
 _IN_A_THREAD = "let a thread do that ahead of the step (prefetch=2)."
 _IN_PROCESSES = (
     "let processes do that ahead of the step ({processes}). A thread (prefetch=2) gains where the "
@@ -73,9 +68,9 @@ class AdviceRows(Rows[Advice]):
 def advise(run: Run) -> tuple[Advice, ...]:
     """What costs this run time, the dearest first; () if nothing stands out.
 
-    None promises more than a step can lose: see `_Seen.most_ms`.
+    None promises more than a step can lose: see `Seen.most_ms`.
     """
-    seen, found = _Seen(run), []
+    seen, found = Seen(run), []
     for rule in ADVICE_RULES:
         most = seen.most_ms(rule.spares)
         for advice in rule.find(run, seen):
@@ -87,74 +82,7 @@ def advise(run: Run) -> tuple[Advice, ...]:
     return AdviceRows(dearest_first).with_note(run.withheld)
 
 
-class _Seen:
-    """What several rules ask of a run's timeline, worked out once."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.rows = run.breakdown()
-        self._together = run.together
-        self.step_ms = run.traced_ms
-        times = run.step_times_ns or (self.step_ms * 1e6,)
-        # Of the measured steps: the median, or the mean, where a few of them cost much.
-        self.measured_ms = max(float(np.median(times)), sum(times) / len(times)) / 1e6
-        # A trace slows some parts of a step more than the whole: as often again, it is taken to be.
-        self._faster = min(self.measured_ms / self.step_ms, 1.0) ** 2 if self.rows else 1.0
-
-    @cached_property
-    def copies_only(self) -> bool:
-        """Is what the step itself copies all of its input?"""
-        names = input_names(self._run, lane="host/main")
-        return bool(names) and all(name.startswith(COPY) for name in names)
-
-    def most_ms(self, spares: Sequence[str]) -> float:
-        """The most that a step can lose if the host is spared this work.
-
-        The device's work remains, and the host's other work, both at their least without a trace;
-        at best the two hide each other. A trace makes no kernel of a GPU longer.
-
-        Args:
-            spares: categories of the breakdown.
-        """
-        if not self.rows:
-            return self._run.step_ms
-        left = self.beside_ms(self.rest_ms(spares))
-        if is_on_gpu(self._run):
-            left = min(left, self.measured_ms - self.together_ms("device busy"))
-        return max(left, 0.0)
-
-    def rest_ms(self, spares: Sequence[str]) -> float:
-        """What a traced step takes at best if the host is spared this work; as `most_ms`."""
-        rest = self.together_ms(*(name for name in HOST_WORK if name not in spares))
-        if spares == ("input",) and not self._run.settings.prefetch and self._run.devices == 1:
-            rest = self.together_ms(*HOST_WORK) - self.together_ms("input")  # and its sleeps
-        if "compile" in spares:  # in native steps, whose phases go on meanwhile
-            rest = self.together_ms(*HOST_WORK, "compile") - self.together_ms("compile")
-        if "input" in spares and self.copies_only:
-            rest -= recorded_before_copies(self._run)
-        return max(rest, self.together_ms("device busy"))
-
-    def beside_ms(self, traced_ms: float) -> float:
-        """What is left of a measured step beside a part that takes so long in a traced one."""
-        return max(self.measured_ms - self._faster * traced_ms, 0.0)
-
-    def together_ms(self, *categories: str) -> float:
-        """Milliseconds a step in which one of these categories goes on, hidden or not."""
-        steps = max(self._run.timeline.steps, 1)
-        return self._together.time_ns(categories) / steps / 1e6
-
-    def exposed_ms(self, category: str) -> float:
-        """Milliseconds a step of this category that nothing hides."""
-        return sum(row.exposed_ms for row in self.rows if row.category == category)
-
-    @property
-    def is_starved(self) -> bool:
-        """True if the device is idle for long enough to be worth a sentence, or it is not known."""
-        busy = self._run.headline().device_busy_fraction
-        return not 1.0 - busy < SHARE
-
-
-def _syncs(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _syncs(run: Run, seen: Seen) -> Iterator[Advice]:
     for row in run.sync_rows:
         is_seen = run.settings.step_mode != "speculate" or seen.is_starved
         is_traced = not math.isnan(row.idle_ms_per_step)  # else the cost is an untraced wait
@@ -162,7 +90,7 @@ def _syncs(run: Run, seen: _Seen) -> Iterator[Advice]:
             yield sync_cure(row, run)  # of few: it looks through all waits
 
 
-def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _input(run: Run, seen: Seen) -> Iterator[Advice]:
     ms, whole = seen.exposed_ms("input"), seen.together_ms("input")
     is_seen = ms >= SHARE * seen.step_ms
     # Hidden under the device's work, it is still the host's, which may be what a step waits for.
@@ -200,7 +128,7 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield Advice("input", text, ms=whole)
 
 
-def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _elsewhere(run: Run, seen: Seen) -> Iterator[Advice]:
     batch = _LOADER[is_of_jax(run)] if is_of_strangers(run) else "prefetch=2"
     keep = "" if is_of_jax(run) else " (in torch, no empty_cache())"
     what = "for something else than the device (it sleeps, reads a file or takes a lock)"
@@ -223,7 +151,7 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield Advice("host waits elsewhere", text, site, ms)
 
 
-def _own(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _own(run: Run, seen: Seen) -> Iterator[Advice]:
     is_jaxs = is_of_jax(run)
     there, loader = "with device=ctx.device", "ctx.loader"
     if is_of_strangers(run):
@@ -244,7 +172,7 @@ def _own(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield Advice("own code", text, site, ms)
 
 
-def _at_lines(run: Run, seen: _Seen, cause: str, kind: str) -> Iterator[tuple[str, str, float]]:
+def _at_lines(run: Run, seen: Seen, cause: str, kind: str) -> Iterator[tuple[str, str, float]]:
     """Of each line with such spans: the line, what the device loses, in words, and all of it."""
     steps = max(run.timeline.steps, 1) * count_devices(run.timeline)
     whole = away_by_line(run, kind)
@@ -260,7 +188,7 @@ def _at_lines(run: Run, seen: _Seen, cause: str, kind: str) -> Iterator[tuple[st
             yield row.site, lost, most
 
 
-def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _compiles(run: Run, seen: Seen) -> Iterator[Advice]:
     late, steps = run.measured.compiles, max(len(run.step_times_ns), 1)
     if not late:
         return
@@ -283,7 +211,7 @@ def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
     yield Advice("compile", text, ms=ms)
 
 
-def _traces(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _traces(run: Run, seen: Seen) -> Iterator[Advice]:
     """Functions that jax runs in the steps to see their ops, which it does once for each kind."""
     t = run.timeline
     found: dict[str, list[str]] = {}
@@ -305,7 +233,7 @@ def _traces(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield Advice("tracing", text, what.rpartition(" at ")[2], ms)
 
 
-def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _recording(run: Run, seen: Seen) -> Iterator[Advice]:
     s, limit = run.settings, run.limited_by() if seen.rows else None
     if s.mode == "torch" or limit is None or limit.what != "recording":
         return
@@ -325,7 +253,7 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
         f"the next one{order}. Record it less ({less}{fused}), or give the "
         f"device{'s' if many else ''} more to do (a larger batch)."
     )
-    yield Advice("recording", text, ms=seen.together_ms(*_RECORDING), change=change)
+    yield Advice("recording", text, ms=seen.together_ms(*RECORDING), change=change)
 
 
 def _has_one_core_too_few(run: Run) -> bool:
@@ -338,18 +266,18 @@ def _has_one_core_too_few(run: Run) -> bool:
     )
 
 
-def _takes_cores(run: Run, seen: _Seen) -> bool:
+def _takes_cores(run: Run, seen: Seen) -> bool:
     """Do recording and the device take the cores from each other, for long enough to be told?"""
-    ms = seen.together_ms(*_RECORDING)
+    ms = seen.together_ms(*RECORDING)
     busy = run.headline().device_busy_fraction  # a device that hardly works takes no core away
     is_large = ms >= 0.15 * seen.step_ms and ms > 0 and not busy < 0.15
     return is_large and run.settings.mode != "torch" and _has_one_core_too_few(run)
 
 
-def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _cores(run: Run, seen: Seen) -> Iterator[Advice]:
     if not _takes_cores(run, seen):
         return
-    ms, work = seen.together_ms(*_RECORDING), seen.together_ms("device busy")
+    ms, work = seen.together_ms(*RECORDING), seen.together_ms("device busy")
     cores, taken = int(run.environment["cores"]), run.environment["cores for XLA"]
     text = (
         f"XLA works with {taken} threads on {format_count(cores, 'core')}, so recording "
@@ -360,7 +288,7 @@ def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
     yield Advice("cores", text, ms=min(ms, work) if work else ms)
 
 
-def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _reduction(run: Run, seen: Seen) -> Iterator[Advice]:
     ms = seen.exposed_ms("reduction")
     if ms < SHARE * seen.step_ms or not ms:
         return
@@ -381,7 +309,7 @@ def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
     yield Advice("reduction", text, ms=min(whole, seen.beside_ms(whole)))
 
 
-def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _segments(run: Run, seen: Seen) -> Iterator[Advice]:
     if not run.segments or run.settings.mode not in ("imperative", "bulked"):
         return
     overhead = sum(run.metrics.get(f"overhead.{x}_ns", 0.0) for x in ("launch", "sync"))
@@ -397,7 +325,7 @@ def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield Advice("small segments", text, ms=joined * each_ms, change={"mode": "lazy"})
 
 
-def _unrolled(run: Run, seen: _Seen) -> Iterator[Advice]:
+def _unrolled(run: Run, seen: Seen) -> Iterator[Advice]:
     for row in unrolled_cells(run.graphs[0]) if run.graphs else ():
         text = (
             f"{row.site or 'An unknown line'} runs {row.cells} cells a step in a Python loop: each "
@@ -412,7 +340,7 @@ class AdviceRule:
     """What looks for one sort of cost."""
 
     names: tuple[str, ...]  # of the advice that it may give
-    find: Callable[[Run, _Seen], Iterator[Advice]]
+    find: Callable[[Run, Seen], Iterator[Advice]]
     limits: tuple[str, ...] = ()  # of `kit.trace.LIMITS`: those that its advice answers
     spares: tuple[str, ...] = ()  # categories: what the host need not do if it is followed
     is_rare: bool = False  # it costs some steps much and most of them nothing
@@ -431,7 +359,7 @@ ADVICE_RULES = (
         ("compile",),
         ("compile",),
     ),
-    AdviceRule(("recording",), _recording, ("recording",), _RECORDING),
+    AdviceRule(("recording",), _recording, ("recording",), RECORDING),
     AdviceRule(("reduction",), _reduction, ("reduction",)),
     AdviceRule(("cores",), _cores, ("recording", "dispatch")),
     AdviceRule(("small segments",), _segments, ("dispatch",)),

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 import kit
-from kit.runs.analysis.verdict import Verdict
+from kit.runs.verdict.verdict import Verdict
 from kit.trace import Span, Timeline
 from kit.trace.communication import kind_on_device
 from kit.trace.devices import TORCH_CPU
 from tests.factories import make_run
-from tests.runs.analysis.advised import MS, busy, host, one_step
-from tests.runs.analysis.advised import verdict_of as of
+from tests.runs.verdict.advised import MS, busy, host, one_step
+from tests.runs.verdict.advised import verdict_of as of
 
 
 def test_a_busy_device_with_something_to_save_is_not_told_that_only_less_work_helps() -> None:

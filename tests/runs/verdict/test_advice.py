@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import kit
-from kit.runs.analysis import advice
-from kit.runs.analysis.advice import RULES
-from kit.runs.analysis.cures import Advice, sync_cure
+from kit.runs.verdict import advice
+from kit.runs.verdict.advice import RULES
+from kit.runs.verdict.cures import Advice, sync_cure
 from kit.trace import Span, SyncPoint, SyncRow, Timeline
 from kit.workloads.masked_lm import Size, bert_of
 from tests.factories import make_run
-from tests.runs.analysis.advised import LAZY, MS, busy, host, rules, run_of, synthetic
+from tests.runs.verdict.advised import LAZY, MS, busy, host, rules, run_of, synthetic
 
 # What a small step may be told where other programs take the processor from it for a while.
 OF_A_BUSY_MACHINE = {"recording", "own code", "cores", "host waits elsewhere", "small segments"}

@@ -10,15 +10,15 @@ from urllib.parse import unquote_plus
 
 import numpy as np
 
-from kit.runs.analysis.cures import change_text
 from kit.runs.analysis.headline import headline_text, why_no_waits, why_waits_unknown
 from kit.runs.analysis.lines import HOW_TIMED, dearest_lines
-from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.change import time_notes
 from kit.runs.device.callers import best_view, callers_text, has_lines
 from kit.runs.labels import ENDS_AT, IMPORTED, device_of
 from kit.runs.run import Run
 from kit.runs.sources import code_by_site
+from kit.runs.verdict.cures import change_text
+from kit.runs.verdict.verdict import Verdict, verdict
 from kit.text import (
     format_bytes,
     format_count,
