@@ -136,7 +136,7 @@ def timed_steps(
         ready.note()
         before = time.perf_counter_ns()
         i += 1
-        if progress is not None and now >= next_report:
+        if progress is not None and (now >= next_report or i == end):
             said, part = _progress(i, first, end, settings)
             progress(said + _slow(i, (times or warming)[-1]), part)
             before = time.perf_counter_ns()

@@ -271,8 +271,11 @@ def test_a_loss_of_one_number_may_have_dimensions(framework: str, mode: str) -> 
 def test_a_report_that_takes_long_makes_no_step_shorter(
     monkeypatch: pytest.MonkeyPatch, report_ms: int
 ) -> None:
-    """The device went on with its last step meanwhile: steps of 50 ms were 30, and then 1."""
-    clock, busy_until = Clock([1 * MS]), [0]
+    """The device went on with its last step meanwhile: steps of 50 ms were 30, and then 1.
+
+    They come seldom then, but for the last one, which says that all steps are measured.
+    """
+    clock, busy_until, parts = Clock([1 * MS]), [0], list[float]()
 
     def step() -> int:
         clock.now = max(clock.now, busy_until[0] - 50 * MS)  # one step ahead of the device
@@ -284,12 +287,14 @@ def test_a_report_that_takes_long_makes_no_step_shorter(
 
     def report(text: str, part: float) -> None:
         clock.now += report_ms * MS
+        parts.append(part)
 
     monkeypatch.setattr(time, "perf_counter_ns", clock.read)
     pace = Pace(finish=finish, keep=lambda number: number)
     found = timed_steps(step, kit.Settings(warmup=3, steps=10), pace, progress=report)
     assert np.median(found.times) >= 0.95 * 50 * MS
     assert sum(found.times) >= 0.95 * 10 * 50 * MS
+    assert parts[-1] == pytest.approx(0.9)
 
 
 def test_data_that_ends_in_the_traced_steps_is_said_too() -> None:

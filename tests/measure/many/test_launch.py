@@ -212,6 +212,7 @@ def test_processes_with_other_workloads_are_refused_before_a_step() -> None:
         run_processes(functools.partial(other_by_process), SETTINGS, Team(2))
 
 
+@pytest.mark.alone
 def test_the_process_that_comes_last_is_named_and_not_the_buckets() -> None:
     run = kit.run(first_sleeps, SETTINGS, processes=2)
     process, ms = comes_last(run.timeline)

@@ -88,6 +88,7 @@ def pair() -> Iterator[Any]:
     thread.join()
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a thread does")
 def test_a_wait_for_another_rank_is_communication_and_no_sleep(pair: Callable[[], None]) -> None:
     net = torch.nn.Linear(8, 8)
