@@ -124,12 +124,16 @@ def open_closed_streams() -> None:
 
 
 @contextlib.contextmanager
-def kept_aside() -> Iterator[None]:
-    """The finished runs that an error holds are written to a folder of their own, which is said."""
+def kept_aside(unsaved: Sequence[Run] = ()) -> Iterator[None]:
+    """At an error, what is measured is written to a folder of its own, which is said.
+
+    Args:
+        unsaved: the finished runs, unless the error holds them.
+    """
     try:
         yield
     except BaseException as error:
-        if runs := getattr(error, "runs", ()):
+        if runs := getattr(error, "runs", unsaved):
             with suppressed(KitError, OSError):  # the disk that is full may be this one
                 folder = Path(tempfile.mkdtemp(prefix="kit-runs-"))
                 for i, run in enumerate(runs, 1):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.cli.scripts.script import near
-from kit.cli.terminal import say_and_keep, summary_of, written
+from kit.cli.terminal import kept_aside, say_and_keep, summary_of, written
 from kit.errors import SettingsError
 from kit.files import check_target
 from kit.reports.target import check_report_target
@@ -77,13 +77,15 @@ class Outputs:
         named = self._named(made)
 
         def keep() -> list[str]:
-            told = []
+            told, unsaved = [], [named]
             save, report = self._files
-            if save:
-                named.save(save)
-                told.append(f"\nsaved {safe_terminal(near(str(save), self.folder), WHOLE)}")
-            if report:
-                told.append(written([named], report, near(str(report), self.folder)))
+            with kept_aside(unsaved):
+                if save:
+                    named.save(save)
+                    unsaved.clear()
+                    told.append(f"\nsaved {safe_terminal(near(str(save), self.folder), WHOLE)}")
+                if report:
+                    told.append(written([named], report, near(str(report), self.folder)))
             return told
 
         say_and_keep(lambda: summary_of(named), keep)

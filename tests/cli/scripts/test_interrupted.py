@@ -268,3 +268,19 @@ def test_what_a_report_has_measured_is_kept_where_its_page_is_not_written(
     (folder,) = tmp_path.glob("kit-runs-*")
     assert f"the 2 runs that are done: kit report {folder}\n" in err
     assert len(list(folder.glob("*.kitrun"))) == 2
+
+
+@pytest.mark.parametrize("option", ["--save=out/a.kitrun", "--report=out/a.html"])
+def test_what_a_script_has_done_is_kept_where_its_file_cannot_be_written(
+    kit_run: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    Path("out").mkdir()
+    code = INTERRUPTED.format(steps=9, reads="import os; os.rmdir('out')")
+    script = write("train.py", code.replace('"cuda"', '"cpu"').replace("raise Key", "#"))
+    status, out, wrong = kit_run(script, "--skip", 1, option)
+    assert status == 1
+    assert "there is no such folder to write to" in wrong
+    (file,) = tmp_path.glob("kit-runs-*/*.kitrun")
+    assert f"the run that is done: kit report {file.parent}\n" in wrong
+    assert out.startswith(f"{Run.load(file).name}: recorded")
