@@ -14,6 +14,7 @@ import gc
 import os
 import sys
 import threading
+from _thread import allocate_lock
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -89,10 +90,15 @@ if hasattr(os, "register_at_fork"):  # not while another thread is within a meth
 class _Begun(threading.Event):
     """Set by a new thread as it begins; `Thread.start` waits for it.
 
-    Python's own waits for ever: a thread that has no memory for its first line never sets it.
+    Python's own waits for ever: a thread that has no memory for its first line never sets it. And
+    after an interrupt of that wait the thread would work, though its starter knows of none.
     """
 
-    _is_late = False
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_late = self._is_counted_on = False
+        self._gate = allocate_lock()  # the thread waits at it until its starter is through
+        self._gate.acquire()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the thread has begun.
@@ -107,17 +113,25 @@ class _Begun(threading.Event):
 
     def run(self, work: Callable[..., object], *args: Any) -> None:
         """Do the work, unless nobody counts on it any more."""
-        if not self._is_late:
+        self._gate.acquire()
+        if self._is_counted_on:
             work(*args)
+
+    def let_run(self) -> None:
+        """The starter counts on the thread."""
+        self._is_counted_on = True
+        self._gate.release()
 
     def forget(self, thread: threading.Thread) -> None:
         """The thread is not counted on, and not among those that Python names.
 
         One that begins although this failed (no memory to wait for it) takes its name away itself.
         """
-        was_waited_for, self._is_late = self._is_late, True
+        self._is_counted_on = False
+        if self._gate.locked():
+            self._gate.release()
         known: dict[threading.Thread, Any] = threading._limbo  # type: ignore[attr-defined]
-        if thread in known and not was_waited_for:
+        if thread in known and not self._is_late:
             super().wait(_BEGIN_S)
         if not self.is_set():
             known.pop(thread, None)
@@ -139,9 +153,13 @@ def start_thread(
     thread = threading.Thread(target=target, name=name, args=args, daemon=is_daemon)
     thread._started = begun  # type: ignore[attr-defined]
     try:
-        thread.start()
+        try:
+            thread.start()
+            begun.let_run()
+        except BaseException:
+            begun.forget(thread)
+            raise
     except but_of_handlers(RuntimeError, MemoryError) as error:
-        begun.forget(thread)
         cure = "end other threads, free memory, or raise the limit (ulimit -u, -v)"
         if "shutdown" in str(error):
             cure = "Python is ending; join the thread that still trains before the main one ends"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.errors import EngineError
+from kit.runtime.engine.engine import Engine
 from kit.threads import (
     living,
     living_types,
@@ -21,6 +22,7 @@ from kit.threads import (
     without_collection,
 )
 from tests.reliability.stops.errors import interrupt, lines_of, run_with
+from tests.waiting import leaves_no_thread
 
 # One thread calls functions whose frames differ in size, another reads its stack. The collector
 # runs often, and what it calls lets go of Python's lock, as any callback may.
@@ -131,6 +133,39 @@ def test_an_interrupt_in_a_block_without_collection_leaves_it_as_it_was(is_on: b
         block()
         assert gc.isenabled() is is_on, f"in the block after an interrupt at {line}"
     assert len(lines) > 6
+
+
+def test_an_interrupt_at_any_line_leaves_no_thread_that_nobody_knows() -> None:
+    """One that is known does its work; so it is with an engine, which knows one worker."""
+
+    def start() -> None:
+        nonlocal known
+        known = start_thread(lambda: ran.append(threading.current_thread()), "tried")
+
+    def start_worker() -> None:
+        engine.start()
+
+    known: threading.Thread | None = None
+    ran: list[threading.Thread] = []
+    code = start_thread.__code__
+    last = (code, max(number for *_, number in code.co_lines() if number))
+    with leaves_no_thread():
+        lines = [line for line in lines_of(start) if line[0].co_name != "start_thread"]
+    assert len(lines) > 1
+    for line in lines:
+        known = None
+        ran.clear()
+        with leaves_no_thread(), contextlib.suppress(KeyboardInterrupt):
+            run_with(start, line, interrupt)
+        assert ran == ([known] if known else []), f"after an interrupt at {line}"
+    for line in [*lines, last]:
+        with leaves_no_thread():
+            engine = Engine()
+            with contextlib.suppress(KeyboardInterrupt):
+                run_with(start_worker, line, interrupt)
+            engine.wait(engine.push(lambda: ran.append(threading.current_thread())))
+            assert ran.pop() is engine._worker
+            engine.close()
 
 
 def test_the_last_block_that_ends_switches_the_collector_on(is_on: bool) -> None:

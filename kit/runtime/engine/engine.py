@@ -313,6 +313,9 @@ class Engine:
 
     def _work(self) -> None:
         try:
+            with self._lock:  # as long as `start` does
+                if self._worker is not threading.current_thread():
+                    return  # `start` was interrupted
             with self._setting():
                 self._loop()
         except BaseException as error:  # noqa: BLE001 - nobody may wait for ever

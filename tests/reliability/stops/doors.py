@@ -244,14 +244,14 @@ def try_door(name: str, act_name: str, share: float, seed: int, pattern: str = "
                 assert found == before, f"left {found}, was {before}"
                 assert not TURNS.is_taken
                 assert use() == want, "the next use is another"
+                until = time.monotonic() + 20
+                while threading.active_count() > threads and time.monotonic() < until:
+                    time.sleep(0.05)
+                left, threads = threads, threading.active_count()
+                assert threads <= left, f"threads are left: {threading.enumerate()}"
             except Exception as error:  # noqa: BLE001 - it is told at the end
                 wrong.append(AssertionError(f"{where}: next: {error!r:.300}"))
             faulthandler.cancel_dump_traceback_later()
-        until = time.monotonic() + 20
-        while threading.active_count() > threads and time.monotonic() < until:
-            time.sleep(0.05)
-        if threading.active_count() > threads:
-            wrong.append(AssertionError(f"threads are left: {threading.enumerate()}"))
     if wrong:
         raise ExceptionGroup(f"{name}: {len(wrong)} of {tried} lines", wrong)
     return f"{name}: {tried} of {len(lines)} lines"

@@ -338,7 +338,8 @@ def test_a_thread_that_dies_before_it_begins_is_told_and_waited_for_no_longer(
     """Python's own `start` waits for ever where the new thread has no memory for its first line."""
     ran: list[int] = []
     monkeypatch.setattr("kit.threads._BEGIN_S", 0.2)
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # "ignored in thread started by"
+    told = threading.Event()  # "Exception ignored in thread started by"
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: told.set())
 
     def no_memory(thread: threading.Thread) -> None:
         raise MemoryError
@@ -360,7 +361,9 @@ def test_a_thread_that_dies_before_it_begins_is_told_and_waited_for_no_longer(
         with leaves_no_thread():
             with pytest.raises(EngineError, match="it did not begin within"):
                 Engine().push(lambda: ran.append(1))
+            told.clear()
             late.set()
+            assert told.wait(60)  # else it is told while another test runs
     assert ran == []
 
 
