@@ -115,14 +115,18 @@ def _behind_links(path: str | os.PathLike[str]) -> str:
     return os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
 
 
-def open_plain(path: str | os.PathLike[str]) -> IO[bytes]:
+def open_plain(path: str | os.PathLike[str], *, follows_links: bool = True) -> IO[bytes]:
     """Open a file to read its bytes; this does not wait, whatever the path names.
 
     Raises:
-        OSError: as `check_plain`, or the file may not be read.
+        OSError: as `check_plain`, or the file may not be read, or is a link that is not followed.
     """
     check_plain(path)  # before it is opened: to open a device can have effects
-    return open(path, "rb", opener=_open_plain)
+    return open(path, "rb", opener=_open_plain if follows_links else _open_no_link)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return _open_plain(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def _open_plain(path: str, flags: int) -> int:

@@ -122,7 +122,7 @@ def _key_of(folder: Path) -> bytes:
                 path.unlink(missing_ok=True)
             # Of several processes the last one's counts.
             write_whole(path, secrets.token_bytes(_KEY_BYTES), sync=False, mode=0o600)
-        with open(path, "rb", opener=_open_no_link) as file:
+        with open_plain(path, follows_links=False) as file:
             state, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
         if sys.platform != "win32" and (state.st_uid != os.getuid() or state.st_mode & 0o077):
             raise PermissionError(f"{str(path)!r} is not this user's alone: `chmod 600` it")
@@ -130,7 +130,3 @@ def _key_of(folder: Path) -> bytes:
             return key
         path.unlink()  # torn: what it has sealed is compiled again
     raise OSError(f"{str(path)!r} cannot be kept")
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))

@@ -91,6 +91,18 @@ def test_a_key_that_others_may_read_is_refused_and_a_torn_one_is_made_anew(tmp_p
     assert SealedFolder(str(tmp_path)).get("step") == b"y"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+def test_what_is_no_file_in_the_keys_place_is_refused_at_once(tmp_path: Path) -> None:
+    """A named pipe kept the first step of a session waiting for ever."""
+    os.mkfifo(tmp_path / "key", 0o600)
+    with pytest.raises(OSError, match="it is a named pipe; here a plain file is needed"):
+        SealedFolder(str(tmp_path))
+    (tmp_path / "key").unlink()
+    (tmp_path / "key").symlink_to(__file__)
+    with pytest.raises(OSError, match="key"):
+        SealedFolder(str(tmp_path))
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="the bits of a mode say nothing there")
 def test_that_no_more_can_be_written_is_said_once_and_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
