@@ -102,3 +102,14 @@ def test_what_cuda_bans_is_refused_and_without_autocast_computed() -> None:
             functional.binary_cross_entropy(made(HALF, 3), made(WHOLE, 3))
         loss = functional.binary_cross_entropy(made(WHOLE, 3), made(WHOLE, 3))
         assert loss.item() > 0
+
+
+def test_cross_entropy_rounds_its_log_softmax_as_on_cuda() -> None:
+    """Torch asks for it in the dtype of the input, and CUDA's list keeps what is asked for."""
+    scores = torch.randn(64, 3, generator=torch.Generator().manual_seed(0)).to(HALF)
+    labels = torch.arange(64) % 3
+    with kit.Session(), torch.autocast("kit", dtype=HALF):
+        found = functional.cross_entropy(scores.to("kit"), labels.to("kit")).cpu()
+    rounded = torch.log_softmax(scores.double(), 1).to(HALF).float()
+    torch.testing.assert_close(found, functional.nll_loss(rounded, labels))
+    assert (found - functional.cross_entropy(scores.float(), labels)).abs() > 1e-5
