@@ -42,6 +42,8 @@ class ProgramPlace:
         # Since a batch was drawn: networks ran with gradients, or without; who gave batches.
         self._networks: set[bool] = set()
         self._drawn: WeakSet[Any] = WeakSet()
+        self._newest: ref[Any] | None = None  # who gave the newest batch
+        self._training: WeakSet[Any] = WeakSet()  # whose batches have met networks with gradients
         # by ids, which others have once the modules are gone: parent, child, its name in there
         self._names: dict[tuple[int, int], tuple[ref[Any], ref[Any], str]] = {}
         self.phase = "forward"
@@ -66,15 +68,17 @@ class ProgramPlace:
     def next_batch(self, iterator: Any) -> bool:
         """A loader is asked for a batch: has its last one been evaluated, without gradients?
 
-        Batches of several loaders are drawn together, and a network without gradients between them
-        is a teacher of those that follow.
+        A network without gradients is a teacher of the batches that follow where several loaders
+        give those of a step, or one gives two and is known to train.
         """
         is_next = iterator in self._drawn
         has_evaluated = is_next and self._networks == {False} and not self._stack
+        has_evaluated = has_evaluated and iterator not in self._training
         if is_next or True in self._networks:
             self._networks.clear()
             self._drawn.clear()
         self._drawn.add(iterator)
+        self._newest = ref(iterator)
         return has_evaluated
 
     def follow(self) -> str:
@@ -134,10 +138,16 @@ class ProgramPlace:
             self.task, self.phase = -1, "forward"
         parent = self._stack[-1] if self._stack else None
         if parent is None:
-            self._networks.add(torch.is_grad_enabled())
+            self._note_network(torch.is_grad_enabled())
         name = self._name(parent, module)
         self.scope = f"{parent[1]}.{name}" if parent else name
         self._stack.append((module, self.scope))
+
+    def _note_network(self, has_gradients: bool) -> None:
+        self._networks.add(has_gradients)
+        newest = None if self._newest is None else self._newest()
+        if has_gradients and newest is not None:
+            self._training.add(newest)
 
     def leave(self, module: Any) -> None:
         """It ends, well or not."""

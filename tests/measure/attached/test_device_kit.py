@@ -149,6 +149,26 @@ def test_a_batch_of_another_loader_drawn_after_a_teacher_ends_no_step() -> None:
         assert session.step == 4
 
 
+def test_the_second_batch_of_a_step_ends_none_where_the_loader_is_known_to_train() -> None:
+    """Each step was cut in two behind a teacher, and its program compiled in two parts."""
+    batches = torch.utils.data.DataLoader(torch.randn(40, 8), batch_size=4)
+    evaluated = torch.utils.data.DataLoader(torch.randn(12, 8), batch_size=4)
+    with kit.Session(kit.Settings(mode="lazy")) as session, kit.watch(steps=2, skip=0):
+        loop, teacher = Loop("kit"), nn.Linear(8, 2).to("kit")
+        drawn = iter(batches)
+        for _ in range(5):
+            with torch.no_grad():
+                aim = teacher(next(drawn).to("kit"))
+            loss = (loop.net(next(drawn).to("kit")) - aim).square().mean()
+            loop.optimizer.zero_grad()
+            loss.backward()
+            loop.optimizer.step()
+            with torch.no_grad():
+                for batch in evaluated:
+                    loop.net(batch.to("kit")).square().mean()
+        assert session.step == 5 * (1 + 3)
+
+
 def test_pairs_of_two_loaders_that_are_evaluated_unread_end_a_step_each() -> None:
     left, right = (torch.utils.data.DataLoader(torch.randn(20, 8), batch_size=4) for _ in range(2))
     with kit.Session(kit.Settings(mode="lazy")) as session, kit.watch(steps=2, skip=0):
