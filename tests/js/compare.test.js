@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {led, rowsOf} from "../../kit/widgets/compare/js/card.js";
+import {headLines, linesOf, place} from "../../kit/widgets/compare/js/rows.js";
 import {fitting, pressed, seen} from "../../kit/widgets/compare/js/strips.js";
 
 const WHOLE = /** @type {[number, number]} */ ([0, 100]);
@@ -54,4 +55,43 @@ test("full stop and comma lead along a row, up and down to what is nearest in an
   assert.deepEqual(led("ArrowDown", rows, [2, 0], 0), [2, 0]);
   assert.equal(led("x", rows, [1, 0], 0), null);
   assert.equal(led(".", [], null, 0), null);
+});
+
+const letters = (/** @type {string} */ text) => text.length;
+
+test("a line ends between two parts, and in a part only where that is longer than a line", () => {
+  assert.deepEqual(linesOf(["lazy", "batch size 8"], 40, letters), ["lazy · batch size 8"]);
+  assert.deepEqual(linesOf(["lazy", "batch size 8", "b"], 12, letters), ["lazy", "batch size 8", "b"]);
+  assert.deepEqual(linesOf(["9 ms a step (1 ms to 90 ms)", "3% hidden"], 18, letters),
+    ["9 ms a step (1 ms", "to 90 ms)", "3% hidden"]); // no line ends between a number and its word
+  assert.deepEqual(linesOf([], 18, letters), []);
+});
+
+test("a title has one line where it has room, else some of its settings and some of its numbers", () => {
+  const head = [["lazy", "batch size 8"], ["9 ms a step"]];
+  assert.deepEqual(headLines(1, head, 40, letters), ["2  lazy · batch size 8 · 9 ms a step"]);
+  assert.deepEqual(headLines(1, head, 30, letters), ["2  lazy · batch size 8", "   9 ms a step"]);
+});
+
+/** A source of bokeh as far as `place` needs one. @param {Record<string, any>} data */
+function source(data) {
+  return {data, change: {emit: () => {}}, setv(/** @type {any} */ change) { Object.assign(this, change); }};
+}
+
+test("strips stand below the lines of their titles, in each width as if it were the first", () => {
+  const model = () => ({setv(/** @type {any} */ change) { Object.assign(this, change); }});
+  const figure = {left: [{ticker: {...model(), ticks: [1.5, 3.5]}}], y_range: {...model(), start: 4}};
+  const rows = () => ({top: [1, 3], bottom: [2, 4], run: [1, 2]});
+  const sources = {bars: source(rows()), syncs: source({}), tracks: source(rows()),
+    steps: source({...rows(), under: [1.2, 3.2]}), texts: source({y: [1.1, 3.1], run: [1, 2]}),
+    titles: source({y: [0.5, 2.5], text: ["1", "2"]})};
+  const px = {bare: 0, row: 10, title: 1, note: 0, keys: 0};
+  const lie = () => [sources.bars.data.top, sources.steps.data.under, sources.texts.data.y,
+    figure.left[0].ticker.ticks, figure.y_range.start, sources.titles.data];
+  const first = structuredClone(lie());
+  assert.equal(place(figure, sources, [["a", "b", "c"], ["d", "e"]], px), 30);
+  assert.deepEqual(lie(), [[3, 6], [3.2, 6.2], [3.1, 6.1], [3.5, 6.5], 7,
+    {y: [0.5, 1.5, 2.5, 4.5, 5.5], text: ["a", "b", "c", "d", "e"]}]);
+  assert.equal(place(figure, sources, [["1"], ["2"]], px), 0);
+  assert.deepEqual(lie(), first);
 });

@@ -11,10 +11,8 @@ Units:
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,7 @@ from kit.widgets.base.tables import amount
 from kit.widgets.base.theme import COLORS, kind_color
 from kit.widgets.compare.data import ComparisonRow, baseline_tag
 
-__all__ = ["KEYS_PX", "MAX_BARS", "MAX_STEPS", "MAX_SYNCS", "SOURCES", "comparison_columns"]
+__all__ = ["MAX_BARS", "MAX_STEPS", "MAX_SYNCS", "PX", "SOURCES", "TITLE", "comparison_columns"]
 
 SOURCES = ("bars", "steps", "syncs", "tracks", "texts", "titles")  # the keys that hold columns
 
@@ -38,13 +36,12 @@ _BUCKETS = 1000  # of the whole time axis: about a pixel each
 _MAX_LABEL = 84  # letters of a run's settings in the title of its strip
 _MAX_HOST_ROWS = 4
 _MAX_ROW = 12  # letters of a row's label; its end tells threads apart. A strip needs the room
-_TITLE, _STEPS, _THIN, _GAP, _SPACE = 1.05, 0.8, 0.62, 0.14, 0.6  # heights, in rows
+TITLE = 1.05  # height of a title's line, in rows; rows.js makes as many lines as the width asks for
+_STEPS, _THIN, _GAP, _SPACE = 0.8, 0.62, 0.14, 0.6  # heights, in rows
 _HEIGHTS = {"host": 1.0, "device": 1.0, "its steps": 0.7}
 _ROW_PX, _DENSE_PX, _DENSE_FROM = 17, 14, 7
-_MAX_LINE = 42  # letters of a line that fit on a phone
-_NOTE_PX = 14  # a line of it
-_FRAME_PX = 70  # title, note and axis
-KEYS_PX = 25  # a row of the legend
+_FRAME_PX = 70  # title, a line of the note, and axis
+PX = {"note": 14, "keys": 25}  # a line of the note, a row of the legend
 _STEP, _DEVICE_STEP = KINDS.index("step"), KINDS.index("device step")
 Columns = dict[str, Any]
 
@@ -90,22 +87,27 @@ def comparison_columns(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> Co
     neighbours of the same kind, and `alpha` is the part of a bar that was busy. At most `MAX_STEPS`
     steps of a run are shown.
 
-    Keys: `bars`, `steps`, `syncs`, `tracks`, `titles` (columns), `axis`, `kinds`, `title`, `note`,
-    `height` (pixels, without the legend).
+    Each title has one line. What can make more of them, where there is less room, are the parts of
+    `heads`, and of `notes`, which end a line.
+
+    Keys: `bars`, `steps`, `syncs`, `tracks`, `titles` (columns), `axis`, `kinds`, `title`, `heads`,
+    `notes`, `row` and `height` (pixels, without the legend).
     """
     windows = [_window(run.timeline) for run in runs]
     x_end = _axis_end([w.ms(w.end) for w in windows])
     columns: Columns = {name: {} for name in SOURCES}
     ticks: list[float] = []
     labels: list[str] = []
+    heads: list[list[list[str]]] = []
     y = 0.0
     for i, (run, window) in enumerate(zip(runs, windows, strict=True)):
         tag = baseline_tag(rows[i], rows)
-        title = _title_lines(i, run, rows[i], window, x_end, tag)
-        top = y + _TITLE * len(title)
+        heads.append(_head(run, rows[i], window, x_end, tag, i))
+        top = y + TITLE
         lanes, end = _rows(run.timeline, top + _STEPS + _GAP)
         parts = _strip(run.timeline, _Strip(i, window, tuple(lanes), top, end, x_end))
-        parts["titles"] = {"y": [y + _TITLE * (k + 0.55) for k in range(len(title))], "text": title}
+        text = f"{i + 1}  " + " · ".join([*heads[i][0], *heads[i][1]])
+        parts["titles"] = {"y": [y + TITLE * 0.55], "text": [text]}
         for name, part in parts.items():
             for key, values in part.items():
                 columns[name].setdefault(key, []).extend(values)
@@ -114,16 +116,16 @@ def comparison_columns(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> Co
         y = end + _SPACE
     colors = set(columns["bars"]["color"])
     kinds = [k for k, color in COLORS.items() if color in colors]
-    note = _note(runs, windows, columns)
+    row_px = _ROW_PX if len(runs) < _DENSE_FROM else _DENSE_PX
     return {
         **columns,
         "axis": {"ticks": ticks, "labels": labels, "end": y - _SPACE + _GAP, "x_end": x_end},
         "kinds": kinds,
         "title": _title(runs),
-        "note": note,
-        "height": int(y * (_ROW_PX if len(runs) < _DENSE_FROM else _DENSE_PX))
-        + _FRAME_PX
-        + _NOTE_PX * note.count("\n"),
+        "heads": heads,
+        "notes": _notes(runs, windows, columns),
+        "row": row_px,
+        "height": int(y * row_px) + _FRAME_PX,
     }
 
 
@@ -283,6 +285,7 @@ def _steps(strip: _Strip) -> Columns:
         "under": [strip.top + _STEPS] * n,
         "bottom": [strip.end] * n,
         "color": [kind_color("device step", str(i)) for i in range(n)],
+        "run": [strip.run + 1] * n,
     }
 
 
@@ -300,13 +303,13 @@ def _texts(timeline: Timeline, strip: _Strip) -> Columns:
             name = safe_label(timeline.names[timeline.name[i]], 40)
             b = min(int(timeline.stop_ns[i]), after)  # the next may begin before this one ends
             found.append((a, b, name, (row.top + row.bottom) / 2))
-    columns: Columns = {"x": [], "y": [], "text": [], "room": [], "alpha": []}
+    columns: Columns = {"x": [], "y": [], "text": [], "room": [], "alpha": [], "run": []}
     for a, b, text, y in found[: 4 * MAX_STEPS]:
         left, right = max(window.ms(a), 0.0), min(window.ms(b), window.ms(window.end), strip.x_end)
         if right <= left:
             continue
         at = {"x": (left + right) / 2, "y": y, "text": text, "room": right - left, "alpha": 0}
-        for key, value in at.items():
+        for key, value in {**at, "run": strip.run + 1}.items():
             columns[key].append(value)
     return columns
 
@@ -340,13 +343,15 @@ def _tracks(strip: _Strip) -> Columns:
         "top": [r.top for r in strip.rows],
         "bottom": [r.bottom for r in strip.rows],
         "right": [strip.window.ms(strip.window.end)] * len(strip.rows),
+        "label": [r.label for r in strip.rows],
+        "run": [strip.run + 1] * len(strip.rows),
     }
 
 
-def _title_lines(
-    i: int, run: Run, row: ComparisonRow, window: _Window, x_end: float, tag: str
-) -> list[str]:
-    """The settings of a run, then its numbers: lines that fit on a phone."""
+def _head(
+    run: Run, row: ComparisonRow, window: _Window, x_end: float, tag: str, place: int
+) -> list[list[str]]:
+    """The parts of a strip's title: the settings of its run, then its numbers."""
     parts = ["step time unknown"]
     if not math.isnan(row.step_ms):
         parts = [f"{format_ms(row.step_ms)} a step ({row.reruns})"]
@@ -358,25 +363,8 @@ def _title_lines(
         parts.append("no step was traced")
     if window.ms(window.end) > x_end:
         parts.append(f"goes on to {amount(window.ms(window.end))} ms →")
-    number = f"{i + 1}  "
-    label = safe_label(row.label, _MAX_LABEL - len(tag) - len(number)) + tag
-    lines = [*_wrapped(label.split(" · ")), *_wrapped(parts)]
-    return [(" " * len(number) if k else number) + line for k, line in enumerate(lines)]
-
-
-def _wrapped(parts: Sequence[str]) -> list[str]:
-    """Lines that fit on a phone; a line ends between two parts, where there are several.
-
-    No line ends between a number and its word, and in a part only where it is longer than a line.
-    """
-    held = [
-        re.sub(r"(?<=\d) (?=[a-z])", "\u00a0", part)
-        if len(parts) == 1 or len(part) > _MAX_LINE
-        else part.replace(" ", "\u00a0")
-        for part in parts
-    ]
-    lines = wrap(" · ".join(held), _MAX_LINE) or [""]
-    return [line.strip(" ·").replace("\u00a0", " ") for line in lines]
+    label = safe_label(row.label, _MAX_LABEL - len(tag) - len(f"{place + 1}  ")) + tag
+    return [label.split(" · "), parts]
 
 
 def _title(runs: Sequence[Run]) -> str:
@@ -386,8 +374,8 @@ def _title(runs: Sequence[Run]) -> str:
     return f"timelines ({', '.join(origins)}){what}"  # names may be cut
 
 
-def _note(runs: Sequence[Run], windows: Sequence[_Window], columns: Columns) -> str:
-    notes = ["drag, ctrl + wheel; keys ← → + −, bars . ,"]
+def _notes(runs: Sequence[Run], windows: Sequence[_Window], columns: Columns) -> list[str]:
+    notes = ["drag, ctrl + wheel; keys ← → + −, and . , for bars"]
     notes += ["▼ sync point: the host waits"] * bool(columns["syncs"]["x"])
     syncs = max(len(_inside(r.timeline, w)) for r, w in zip(runs, windows, strict=True))
     if syncs > MAX_SYNCS:
@@ -399,4 +387,4 @@ def _note(runs: Sequence[Run], windows: Sequence[_Window], columns: Columns) -> 
     steps = max(run.timeline.steps for run in runs)
     if steps > MAX_STEPS:
         notes.append(f"the first {MAX_STEPS} of {steps} traced steps")
-    return "\n".join(_wrapped(notes))
+    return notes

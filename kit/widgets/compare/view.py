@@ -59,7 +59,7 @@ from kit.widgets.compare.data import (
     disturbed_tag,
     fastest_text,
 )
-from kit.widgets.compare.strips import KEYS_PX, SOURCES, comparison_columns
+from kit.widgets.compare.strips import PX, SOURCES, TITLE, comparison_columns
 
 __all__ = [
     "Comparison",
@@ -83,6 +83,7 @@ _BAR_CARD = (("kind", "@kind"), ("busy", "@duration"), ("began at", "@start"), (
 _SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"), ("run", "@run"))
 _TEXT_HEAD = 9  # letters of a head's line on a terminal
 _LEAST_PX = 800  # narrower, the table scrolls
+_ROW_JS = "return tracks.data.label.find((_, i) => tick < tracks.data.bottom[i]) ?? '';"
 _NOTE = (
     "Step: median of the untraced steps, quartiles below. Of the baseline: of its step, or of its "
     "time of a sample where steps hold other numbers of these; ± is half of the 95% interval. A "
@@ -122,7 +123,8 @@ def _cell(cell: Cell) -> str:
         text = f'<b title="best of its column">{_STAR}&thinsp;{text}</b>'
     if cell.note:
         look = f"color:{tables.MUTED};font-size:11px;white-space:normal"
-        text += f'<div style="{look}">{safe_html(cell.note)}</div>'
+        note = safe_html(cell.note).replace("± ", "±&nbsp;")
+        text += f'<div style="{look}">{note}</div>'
     return f'<div style="white-space:nowrap">{text}</div>'
 
 
@@ -171,7 +173,7 @@ def comparison_figure(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> fig
     plot = figure(
         x_range=Range1d(0, axis["x_end"], bounds=None),
         y_range=Range1d(axis["end"], -0.1),
-        height=columns["height"] + KEYS_PX * -(-len(columns["kinds"]) // 2),  # until it is drawn
+        height=columns["height"] + PX["keys"],  # until it is drawn
         sizing_mode="stretch_width",
         min_width=300,
         tools=[],
@@ -179,21 +181,23 @@ def comparison_figure(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> fig
         x_axis_label="since the first traced step",
         name="comparison",
     )
-    add_note(plot, columns["note"])
+    add_note(plot, " · ".join(columns["notes"]))
     plot.xaxis[0].formatter = CustomJSTickFormatter(code=_tick_js())
     plot.xaxis[0].name = "axis"
-    plot.yaxis[0].ticker = FixedTicker(ticks=axis["ticks"])
-    plot.yaxis[0].major_label_overrides = dict(zip(axis["ticks"], axis["labels"], strict=True))
     source = {name: ColumnDataSource(columns[name]) for name in SOURCES}
+    plot.yaxis[0].ticker = FixedTicker(ticks=axis["ticks"])
+    plot.yaxis[0].formatter = CustomJSTickFormatter(args={"tracks": source["tracks"]}, code=_ROW_JS)
     bars, marks = _draw(plot, source)
     add_legend(plot, {LABELS[kind]: COLORS[kind] for kind in columns["kinds"]})
     style_figure(plot)
     plot.ygrid.grid_line_color = None
     plot.yaxis[0].major_label_text_color = INK
     _add_tools(plot, bars, marks)
-    named = {name: source[name] for name in ("texts", "bars", "syncs")}
-    args = {"figure": plot, "title": columns["title"], **named}
-    prepare = CustomJS(args=args, code=_prepare_js(columns["height"]))
+    said = {name: columns[name] for name in ("title", "heads", "notes")}
+    px = {**PX, "bare": columns["height"], "row": columns["row"], "title": TITLE}
+    prepare = CustomJS(
+        args={"figure": plot, "sources": source, "said": said, "px": px}, code=_prepare_js()
+    )
     plot.js_on_change("inner_width", prepare)
     return plot
 
@@ -210,17 +214,12 @@ return this.write(1e6 * tick);
 """
 
 
-def _prepare_js(bare_px: int) -> str:
-    """Runs in the browser whenever the figure has another width.
-
-    Args:
-        bare_px: the height of the figure without its legend.
-    """
-    red, sizes = f'"{COLORS["wait"]}"', f"{{bare: {bare_px}, keys: {KEYS_PX}}}"
+def _prepare_js() -> str:
+    """Runs in the browser whenever the figure has another width."""
     return f"""
 const view = cb_context.index.find_one(figure);
 const strips = {script("widgets/compare/js/strips.js")};
-if (view) strips.prepare(view, {{texts, bars, syncs}}, title, {red}, {sizes});
+if (view) strips.prepare(view, sources, said, "{COLORS["wait"]}", px);
 """
 
 

@@ -35,6 +35,17 @@ TITLES = f"""() => {{
   const wide = [...titles.source.data.text].map((text) => ruler.measureText(text).width);
   return Math.max(...wide) / plot.inner_width;
 }}"""
+# How many lines the strips' titles have, and the note.
+LINES = f"""() => {{
+  const plot = {FIGURE};
+  return [plot.select_one("titles").source.data.text, plot.select_one("note").text.split("\\n")]
+    .map((lines) => lines.length);
+}}"""
+# The names beside the rows that are drawn.
+ROWS = f"""() => {{
+  const {{left: [{{ticker, formatter}}], y_range}} = {FIGURE};
+  return formatter.doFormat(ticker.ticks.filter((at) => at < y_range.start), {{}});
+}}"""
 # The title of the figure, and how many pixels of it the figure cuts.
 TITLE = f"""() => {{
   const plot = {FIGURE}, {{text, text_font_size}} = plot.title;
@@ -103,6 +114,24 @@ def test_a_long_title_ends_where_its_figure_does_and_is_whole_where_there_is_roo
     offline.page.set_viewport_size({"width": 900, "height": 900})
     whole = "timelines (profiled): a workload of mine"
     offline.page.wait_for_function(f"{FIGURE}.title.text === '{whole}'")
+    assert offline.errors() == []
+
+
+def test_titles_and_note_have_the_lines_that_a_width_asks_for(offline: Browser, tmp_path: Path):
+    settings = kit.Settings(mode="lazy", loss_scaling="dynamic, host check", bulk_backward=4)
+    runs = [replace(make_run(each), step_times_ns=(10**6, 9 * 10**6)) for each in (settings, None)]
+    file = tmp_path / "compared.html"
+    file.write_text(kit.compare(runs).view().page())
+    offline.page.goto(file.as_uri())
+    heights = []
+    for width, asked in ((1400, "=== 2"), (330, "> 4"), (1400, "=== 2")):
+        offline.page.set_viewport_size({"width": width, "height": 900})
+        offline.page.wait_for_function(f"({LINES})()[0] {asked}")
+        assert (offline.page.evaluate(LINES)[1] == 1) == (width == 1400)
+        assert 0 < offline.page.evaluate(TITLES) <= 1
+        assert offline.page.evaluate(ROWS) == ["host", "worker", "device"] * 2
+        heights.append(offline.page.evaluate(f"{FIGURE}.height"))
+    assert heights[0] == heights[2] < heights[1] - 100
     assert offline.errors() == []
 
 

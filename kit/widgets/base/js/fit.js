@@ -8,7 +8,7 @@ const LEAST = 2; // columns; more rows leave the figure no height
 let ruler = null;
 
 /** @param {string} text @param {string} font @returns {number} pixels */
-function widthOf(text, font) {
+export function widthOf(text, font) {
   ruler ??= document.createElement("canvas").getContext("2d");
   if (!ruler) return 0;
   ruler.font = font;

@@ -7,9 +7,19 @@
  * @param {(text: string) => number} wide of a text, in the unit of `room`
  */
 export function wrapped(text, room, wide) {
+  return filled(text.split(/\s+/).filter(Boolean), room, wide);
+}
+
+/**
+ * Lines of parts that an end of a line may stand between, but not in.
+ * @param {string[]} parts
+ * @param {number} room
+ * @param {(text: string) => number} wide
+ */
+export function filled(parts, room, wide) {
   /** @type {string[]} */
   const lines = [];
-  for (const word of text.split(/\s+/).filter(Boolean)) {
+  for (const word of parts) {
     const last = lines[lines.length - 1], longer = `${last} ${word}`;
     if (last !== undefined && wide(longer) <= room) lines[lines.length - 1] = longer;
     else lines.push(word);

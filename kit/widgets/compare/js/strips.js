@@ -2,16 +2,20 @@
 // their texts have room.
 import {Card, led, rowsOf} from "./card.js";
 import {isForPlot, makeStop, takeKeys} from "../../base/js/keys.js";
-import {fitLegends, titleIn} from "../../base/js/fit.js";
+import {fitLegends, titleIn, widthOf} from "../../base/js/fit.js";
+import {headLines, linesOf, place} from "./rows.js";
 
 const ZOOM = 1.4, MOVE = 0.15; // of one key, as in a timeline of one run
 const LETTER = 6; // pixels, of a step's name
 const LINE = 25.5; // letters' heights that a line of a title is wide at most
 const [SMALL, LARGE] = [8.5, 11]; // pixels, of its letters
+const LEFT = 2; // pixels from the frame to a strip's title
 const TICK = 80, MOST_TICKS = 6; // pixels of one tick's text
 const HELP = "Timelines of the runs. Left and right move, plus and minus zoom, 0 shows all; full "
   + "stop and comma: next and previous bar, up and down: another row, Escape: none. The table has "
   + "every number.";
+
+/** @typedef {{title: string, heads: string[][][], notes: string[]}} Said what the figure says */
 
 /**
  * The range that a key asks for, within the whole one; null of a key without a meaning.
@@ -61,27 +65,42 @@ export function fitting(width) {
 }
 
 /**
- * Make a figure as high as its strips and its legend are.
+ * Let the titles of a figure have the lines that they take, and make it as high as it is then.
  * @param {any} figure
- * @param {{bare: number, keys: number}} px of all but the legend, and of a row of that
+ * @param {Record<string, any>} sources
+ * @param {Said} said
+ * @param {import("./rows.js").Sizes} px
  */
-function fitHeight(figure, {bare, keys}) {
+function fitLines(figure, sources, said, px) {
   fitLegends(figure);
+  const quietly = {sync: false}; // another page of the same kernel may have another width
+  const {title, inner_width, min_border_right} = figure, room = inner_width - LEFT;
+  title.setv({text: titleIn(title, said.title, inner_width + min_border_right)}, quietly);
+  const [letters, ticks] = fitting(inner_width), size = `${letters.toFixed(1)}px`;
+  figure.select_one("axis").ticker.setv({desired_num_ticks: ticks}, quietly);
+  const titles = figure.select_one("titles"), note = figure.select_one("note");
+  titles.setv({text_font_size: {value: size}}, quietly);
+  const wide = (/** @type {string} */ text) => widthOf(text, `bold ${size} ${title.text_font}`);
+  const small = (/** @type {string} */ text) => widthOf(text, `${note.text_font_size} ${note.text_font}`);
+  const lines = linesOf(said.notes, room, small);
+  note.setv({text: lines.join("\n")}, quietly);
+  const heads = said.heads.map((head, i) => headLines(i, head, room, wide));
   const {items, ncols} = figure.select_one("keys");
-  const height = bare + keys * Math.ceil(items.length / ncols);
-  requestAnimationFrame(() => figure.setv({height}, {sync: false}));
+  const rows = place(figure, sources, heads, px), keys = px.keys * Math.ceil(items.length / ncols);
+  const height = px.bare + rows + px.note * (lines.length - 1) + keys;
+  requestAnimationFrame(() => figure.setv({height}, quietly));
 }
 
 /**
  * Let a figure take keys, and its texts follow its width and its zoom; once for each element of it.
  * @param {any} view bokeh's view of the figure
- * @param {{texts: any, bars: any, syncs: any}} sources the steps' names, bars and sync points
- * @param {string} said the title
+ * @param {Record<string, any>} sources
+ * @param {Said} said
  * @param {string} red the colour of waits
- * @param {{bare: number, keys: number}} px as of `fitHeight`
+ * @param {import("./rows.js").Sizes} px
  */
-export function prepare(view, {texts, bars, syncs}, said, red, px) {
-  const {el: host, model: figure} = view, range = figure.x_range;
+export function prepare(view, sources, said, red, px) {
+  const {el: host, model: figure} = view, range = figure.x_range, {texts} = sources;
   const fit = () => {
     const {text, room, alpha} = texts.data;
     const now = seen(text, room, figure.inner_width / (range.end - range.start));
@@ -90,20 +109,15 @@ export function prepare(view, {texts, bars, syncs}, said, red, px) {
     texts.change.emit();
   };
   fit();
-  fitHeight(figure, px);
-  const [letters, ticks] = fitting(figure.inner_width);
-  const quietly = {sync: false}; // another page of the same kernel may have another width
-  const {title, inner_width, min_border_right} = figure;
-  title.setv({text: titleIn(title, said, inner_width + min_border_right)}, quietly);
-  figure.select_one("titles").setv({text_font_size: {value: `${letters.toFixed(1)}px`}}, quietly);
-  figure.select_one("axis").ticker.setv({desired_num_ticks: ticks}, quietly);
+  fitLines(figure, sources, said, px);
   if (host.kitHasKeys) return;
   host.kitHasKeys = true;
   for (const part of ["start", "end"]) range.properties[part].change.connect(fit);
   makeStop(host, HELP);
   const whole = /** @type {[number, number]} */ ([range.reset_start ?? range.start, range.reset_end ?? range.end]);
   const show = (/** @type {number[]} */ [from, to]) => { range.setv({start: from, end: to}); };
-  const lead = leader(view, rowsOf(bars.data, syncs.data, red), (/** @type {number} */ at) => {
+  const rows = () => rowsOf(sources.bars.data, sources.syncs.data, red);
+  const lead = leader(view, rows, (/** @type {number} */ at) => {
     const half = (range.end - range.start) / 2;
     if (at < range.start || at > range.end) show(within([at - half, at + half], whole));
   });
@@ -118,10 +132,10 @@ export function prepare(view, {texts, bars, syncs}, said, red, px) {
 /**
  * What leads from bar to bar: true of a key that it knows.
  * @param {any} view
- * @param {import("./card.js").Item[][]} rows
+ * @param {() => import("./card.js").Item[][]} rowsNow where the bars are
  * @param {(at: number) => void} reach moves the range to a time that is out of sight
  */
-function leader(view, rows, reach) {
+function leader(view, rowsNow, reach) {
   const card = new Card(view), range = view.model.x_range;
   /** @type {import("./card.js").Place | null} */
   let at = null;
@@ -133,7 +147,7 @@ function leader(view, rows, reach) {
       clear();
       return true;
     }
-    const next = led(key, rows, at, range.start);
+    const rows = rowsNow(), next = led(key, rows, at, range.start);
     if (next === null) return false;
     at = next;
     const item = rows[at[0]][at[1]];
