@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kit.cli.terminal import complain, file_of, say
+from kit.cli.terminal import bar_of_reading, complain, file_of, say
 
 __all__ = ["query"]
 
@@ -33,7 +33,8 @@ def query(options: argparse.Namespace) -> int:
         for problem in problems:
             complain(f"note: {problem}")
     else:
-        run = kit.open_trace(file_of(options.trace), step_by=options.step_by)
+        with bar_of_reading("kit query") as tell:
+            run = kit.open_trace(file_of(options.trace), step_by=options.step_by, progress=tell)
         answer = run.query(options.sql)
     if options.json:
         say(answer.to_json())

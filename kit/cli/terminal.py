@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERRUPTED",
+    "bar_of_reading",
     "callers_of",
     "complain",
     "file_of",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _TRACES = (".xplane.pb", ".trace.json", ".json.gz", ".sqlite")  # beside saved runs
+_BAR_AFTER_S = 1.0
 INTERRUPTED = 130  # 128 and the signal's number, as a shell says it
 
 
@@ -171,7 +173,11 @@ def ranked_runs_of(path: Path) -> list[tuple[int, Run]]:
     saved = _saved_in(path)
     are_ranks = bool(saved) and is_folder_of_ranks(path)
     files = saved or [path]
-    return [(rank_in_name(file) if are_ranks else -1, kit.open_trace(file)) for file in files]
+    with bar_of_reading(path.name) as tell:
+        return [
+            (rank_in_name(file) if are_ranks else -1, kit.open_trace(file, progress=tell))
+            for file in files
+        ]
 
 
 def _saved_in(path: Path) -> list[Path]:
@@ -201,6 +207,15 @@ def _check_holds_trace(folder: Path) -> None:
         more = ", ..." if len(below) > 3 else ""
         where = f"; its folders do: {', '.join(below[:3])}{more}" if below else ", and no trace"
         raise TraceFileError(f"{str(folder)!r} holds no saved run (*.kitrun){where}")
+
+
+@contextlib.contextmanager
+def bar_of_reading(command: str) -> Iterator[Callable[[str, float], None]]:
+    """On a terminal a bar of how far files are read, if that takes more than a second."""
+    from kit.widgets.base.progress import bar_when_told
+
+    with bar_when_told(command, _BAR_AFTER_S) as tell:
+        yield tell
 
 
 def summary_of(run: Run) -> str:

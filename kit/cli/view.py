@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kit.cli.signals import leaving_nothing
 from kit.cli.terminal import (
+    bar_of_reading,
     callers_of,
     file_of,
     runs_of,
@@ -44,15 +47,26 @@ def view(options: argparse.Namespace) -> int:
     if is_folder_of_ranks(options.trace):
         if options.by:
             raise TraceFileError("--by is for one trace: give the file of one rank")
-        ranks = kit.open_ranks(options.trace, step_by=options.step_by)
-        return _told(ranks.to_text, ranks, options.output)
-    run = kit.open_trace(file_of(options.trace), step_by=options.step_by)
-    by = options.by
-    return _told(lambda: callers_of(run, by) if by else summary_of(run), [run], options.output)
+        with ExitStack() as bar:
+            tell = bar.enter_context(bar_of_reading("kit view"))
+            ranks = kit.open_ranks(options.trace, step_by=options.step_by, progress=tell)
+            return _told(ranks.to_text, ranks, options.output, bar)
+    with ExitStack() as bar:
+        tell = bar.enter_context(bar_of_reading("kit view"))
+        run = kit.open_trace(file_of(options.trace), step_by=options.step_by, progress=tell)
+        by = options.by
+        text = partial(callers_of, run, by) if by else partial(summary_of, run)
+        return _told(text, [run], options.output, bar)
 
 
-def _told(text: Callable[[], str], drawn: Any, page: Path | None) -> int:
-    say_and_keep(text, lambda: [written(drawn, page)] if page else [])
+def _told(text: Callable[[], str], drawn: Any, page: Path | None, bar: ExitStack) -> int:
+    """Say the text, once the bar that is shown while it is made has gone."""
+
+    def made() -> str:
+        with bar:
+            return text()
+
+    say_and_keep(made, lambda: [written(drawn, page)] if page else [])
     return 0
 
 
@@ -83,4 +97,5 @@ def opened(paths: Sequence[Path]) -> Any:
         return [run for path in paths for run in runs_of(path)]
     if len(paths) > 1:
         raise TraceFileError("a folder of ranks has a page of its own: give it alone")
-    return kit.open_ranks(paths[0])
+    with bar_of_reading(paths[0].name) as tell:
+        return kit.open_ranks(paths[0], progress=tell)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kit.errors import TraceFileError
 from kit.files import as_path, open_plain
@@ -22,6 +22,7 @@ from kit.formats.refused import why_refused
 from kit.text import markdown_table
 
 if TYPE_CHECKING:
+    from kit.formats.chrome.json import Progress
     from kit.runs.run import Run
     from kit.trace.imported import Imported
 
@@ -53,7 +54,7 @@ class Reader:
     names: str  # the file names, as help and docs show them
     program: str  # short name of the program that writes such files
     written_by: str  # the call that writes such files, as Markdown
-    # of a Path; and of `step_by`, where one may say what a step is
+    # of a Path; of `step_by`, where one may say what a step is; of torch's, of `progress`
     read: Callable[..., Imported | Run]
     takes_step_by: bool = True
     begins: re.Pattern[str] | None = None  # how its JSON begins, where a suffix does not tell
@@ -62,8 +63,8 @@ class Reader:
 def _by(module: str, function: str) -> Callable[..., Imported]:
     """A reader that is imported when it is needed: jax and numpy are heavy."""
 
-    def read(file: Path, *step_by: str) -> Imported:
-        found: Imported = getattr(import_module(module), function)(file, *step_by)
+    def read(file: Path, *more: Any) -> Imported:
+        found: Imported = getattr(import_module(module), function)(file, *more)
         return found
 
     return read
@@ -144,7 +145,9 @@ READERS = (
 )
 
 
-def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
+def open_trace(
+    path: str | os.PathLike[str], *, step_by: str = "", progress: Progress | None = None
+) -> Run:
     """A run from a trace that was recorded elsewhere; its timeline's origin says "imported".
 
     `kit.TimelineView(kit.open_trace("trace.json.gz"))`. docs/traces.md says which files open, and
@@ -157,6 +160,7 @@ def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
             saved.
         step_by: what a step is: an annotation or function that repeats, or milliseconds,
             "12.5..80". By default what the file has marked, else what fits best.
+        progress: called with a text and the part, from 0 to 1, that is done; of Chrome traces only.
 
     Raises:
         TraceFileError: it is damaged, of another format, or too large; the message says which.
@@ -167,13 +171,15 @@ def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
     from kit.trace.imported import Imported
 
     file = as_path(path)
-    read = read_trace(file, step_by)
+    read = read_trace(file, step_by, progress)
     return run_of(read, file) if isinstance(read, Imported) else read
 
 
-def read_trace(file: Path, step_by: str) -> Imported | Run:
+def read_trace(file: Path, step_by: str, progress: Progress | None = None) -> Imported | Run:
     """What a file holds: a foreign trace, or a saved run. Arguments and errors as `open_trace`."""
     reader = _reader_of(file)
+    if reader is _CHROME:  # the only one whose files take minutes
+        return reader.read(file, step_by, progress)
     if not step_by:
         return reader.read(file)
     if not reader.takes_step_by:

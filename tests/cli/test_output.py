@@ -18,6 +18,7 @@ from kit.cli import main as cli
 from kit.cli.terminal import complain
 from kit.text import plain_text, safe_terminal
 from tests.factories import make_run
+from tests.formats.chrome.traces import cuda_trace, written
 
 ROOT = Path(__file__).parents[2]
 KIT = ROOT / "kit"
@@ -233,3 +234,25 @@ def test_no_bar_keeps_a_message_back(
         speaks.join(10)
         assert "kit: words, locked\n" in capsys.readouterr().err
     speaks.join()
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("after_s", [0.0, 60.0])
+def test_while_a_trace_is_read_a_terminal_shows_how_far_and_what_is_quick_shows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    after_s: float,
+) -> None:  # fmt: skip
+    file, terminal = written(tmp_path, cuda_trace()), Terminal()
+    monkeypatch.setattr("kit.cli.terminal._BAR_AFTER_S", after_s)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert cli.main(["view", str(file)]) == 0
+    assert capsys.readouterr().out.startswith("trace.json: imported")
+    assert ("kit view: reading" in terminal.getvalue()) is (after_s == 0)
+    assert terminal.getvalue().endswith("\r\x1b[K" if after_s == 0 else "")
+    assert bool(terminal.getvalue()) is (after_s == 0)

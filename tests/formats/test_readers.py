@@ -17,8 +17,9 @@ import pytest
 import kit
 from kit.errors import KitError, TraceFileError
 from kit.formats.readers import READERS, readers_text
+from kit.workloads.made_ranks import Job, write_ranks
 from tests.factories import make_run
-from tests.formats.chrome.traces import op, step
+from tests.formats.chrome.traces import op, step, written
 from tests.with_a_row import output_with_row
 
 _NEW_ROW = """
@@ -159,3 +160,26 @@ def test_a_packed_file_that_is_no_json_is_called_packed_and_not_damaged(
     (tmp_path / name).write_bytes(gzip.compress(data))
     with pytest.raises(TraceFileError, match=r"is packed by gzip.*unpack it first"):
         kit.open_trace(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["long.json", "long.json.gz"])
+def test_of_a_long_trace_the_part_that_is_done_is_told(tmp_path, name):
+    events = [op(ts=10 * i, args={"more": "x" * 2_000}) for i in range(2_000)]
+    file = written(tmp_path, {"traceEvents": events}, name)
+    told: list[tuple[str, float]] = []
+    kit.open_trace(file, progress=lambda text, part: told.append((text, part)))
+    parts = [part for _, part in told]
+    assert parts == sorted(parts)
+    assert parts[0] > 0
+    assert parts[-1] < 1
+    assert [text for text, _ in told[:-1]] == ["reading"] * (len(told) - 1)
+    assert len(told) > (2 if name.endswith(".gz") else 4)
+    assert told[-1][0] != "reading"
+
+
+def test_of_a_folder_of_ranks_the_files_that_are_read_are_told(tmp_path):
+    write_ranks(tmp_path, Job(ranks=3, steps=1))
+    told: list[tuple[str, float]] = []
+    kit.open_ranks(tmp_path, progress=lambda text, part: told.append((text, round(part, 2))))
+    assert told == [("1 of 3 files read", 0.33), ("2 of 3 files read", 0.67),
+                    ("3 of 3 files read", 1.0)]  # fmt: skip

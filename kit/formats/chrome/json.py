@@ -24,9 +24,9 @@ from typing import IO, Any
 
 from kit.errors import TraceFileError
 from kit.files import encoding_of, open_plain
-from kit.formats.chrome.names import mended_json
+from kit.formats.chrome.names import is_cut, mended_json
 
-__all__ = ["BEGINS", "MAX_EVENTS", "read_events", "read_parts"]
+__all__ = ["BEGINS", "MAX_EVENTS", "Progress", "read_events", "read_parts"]
 
 _MAX_TEXT_BYTES = 4 << 30  # unpacked
 MAX_RATIO = 300  # gzip packs real traces 10 to 40 times, at most; zeros 1000 times
@@ -39,7 +39,6 @@ _FREE_BYTES = 64 << 20  # so much may be unpacked from any file
 _CHUNK = 1 << 20
 _PIECE = 16 << 10  # characters that are decoded at once: so many fit into a core's fastest memory
 _FEW, _MANY = 16, 4096  # events to read one by one before events are tried together again
-_WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 _SPACE = " \t\n\r"
 _SPACES = re.compile(r"[ \t\n\r]*")
 _NEXT_EVENT = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
@@ -68,9 +67,12 @@ def _fast_decoder() -> Callable[[str], Any]:
 _decode_whole = _fast_decoder()
 
 Take = Callable[[Sequence[Any]], None]
+Progress = Callable[[str, float], None]
 
 
-def read_events(path: str | os.PathLike[str], take: Take) -> dict[str, Any]:
+def read_events(
+    path: str | os.PathLike[str], take: Take, progress: Progress | None = None
+) -> dict[str, Any]:
     """Call `take` with the events of the file, some at a time; returns what stands beside them.
 
     Of values that are not events the last of a name counts; "]" may be missing where the format
@@ -78,11 +80,13 @@ def read_events(path: str | os.PathLike[str], take: Take) -> dict[str, Any]:
     file's text or of its packing (`"tail": True`). What torch has written so that it is no JSON is
     mended (`"mended": True`).
 
+    `progress` is called for each megabyte of text, with the part of the file that is read.
+
     Raises:
         TraceFileError: not JSON, cut off, not a Chrome trace, or too large; the message says where.
         OSError: the file cannot be read.
     """
-    with _opened(path) as window:
+    with _opened(path, progress) as window:
         head = _read(window, take)
         return head | {"mended": True} if window.is_mended else head
 
@@ -108,11 +112,11 @@ def read_parts(path: str | os.PathLike[str], parts: Parts) -> None:
 
 
 @contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[_Window]:
+def _opened(path: str | os.PathLike[str], progress: Progress | None = None) -> Iterator[_Window]:
     """The text of a file; an error says so if its packing is damaged."""
     with open_plain(path) as file:
         try:
-            yield _Window(file)
+            yield _Window(file, progress)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise TraceFileError(
                 f"its gzip packing is damaged or was cut off ({error}): write the trace again"
@@ -302,7 +306,8 @@ def _too_many() -> TraceFileError:
 class _Window:
     """The text from `at` on, as far as it has been read."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], progress: Progress | None) -> None:
+        self._file, self._progress = file, progress
         packed = file.read(2)
         file.seek(0)
         self._size = os.fstat(file.fileno()).st_size
@@ -356,8 +361,8 @@ class _Window:
                     self.text, self.is_mended = mended, True
                     continue
                 if self.is_whole:
-                    is_cut = _is_cut(str(error), self.text[at : at + 20].strip(_SPACE))
-                    raise self.cut_off() if is_cut else self.not_json(at) from None
+                    cut = is_cut(str(error), self.text[at : at + 20].strip(_SPACE))
+                    raise self.cut_off() if cut else self.not_json(at) from None
             if len(self.text) - self.at > MAX_VALUE_CHARS:
                 raise TraceFileError(
                     f"it is not JSON, or holds a value of more than {MAX_VALUE_CHARS:,} "
@@ -396,6 +401,8 @@ class _Window:
                 f"it unpacks to more than {MAX_RATIO} times its size, as no trace does: it was "
                 "made to fill the memory. Unpack it yourself if you trust it"
             )
+        if self._progress is not None:
+            self._progress("reading", self._file.tell() / max(self._size, 1))
         self._passed += self.at
         self.text = self.text[self.at :] + self._decoder.decode(data, final=self.is_whole)
         self.at = 0
@@ -439,12 +446,3 @@ class _Window:
     def not_json(self, at: int) -> TraceFileError:
         near = repr(self.text[at : at + 20])
         return TraceFileError(f"it is not JSON: {near} at character {self._passed + at:,}")
-
-
-def _is_cut(message: str, rest: str) -> bool:
-    """Whether the JSON would be right so far, had the text not ended."""
-    if message.startswith("Unterminated"):
-        return True
-    if "escape" in message:
-        return len(rest) < 6  # as "\\u12"
-    return any(word.startswith(rest) for word in _WORDS)

@@ -16,7 +16,7 @@ from kit.formats.chrome.steps import is_asked
 from kit.trace.communication import communicates
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
 
-__all__ = ["Names", "Roles", "Room", "mended_json"]
+__all__ = ["Names", "Roles", "Room", "is_cut", "mended_json"]
 
 _NAME_CHARS = 100  # what the memory of one more name costs beside its text
 _CATEGORY_CHARS = 300  # the same of one more category
@@ -30,6 +30,7 @@ _TEXTS_OR_FAULT = re.compile(
     re.DOTALL,
 )
 _NO_ESCAPE = re.compile(r'(?:\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}|[^\\])*+\\')
+_WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 _BACKSLASH = re.compile(r'\\["\\]|(\\)')
 
 
@@ -50,6 +51,15 @@ def _mended(found: re.Match[str]) -> str:
     # several texts without a backslash, or one without its end, which is not known yet
     is_right = not found["end"] or not _NO_ESCAPE.match(found[0])
     return found[0] if is_right else _BACKSLASH.sub(lambda one: one[0] + (one[1] or ""), found[0])
+
+
+def is_cut(message: str, rest: str) -> bool:
+    """Whether the JSON would be right so far, had the text not ended."""
+    if message.startswith("Unterminated"):
+        return True
+    if "escape" in message:
+        return len(rest) < 6  # as "\\u12"
+    return any(word.startswith(rest) for word in _WORDS)
 
 
 class Room:

@@ -19,7 +19,7 @@ import numpy as np
 
 from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.json import read_events
+from kit.formats.chrome.json import Progress, read_events
 from kit.formats.chrome.roles import Role
 from kit.formats.chrome.torch import read_torch
 from kit.text import format_ms, format_percent
@@ -50,26 +50,32 @@ _MAX_CLOCK_NS = 1 << 61  # 73 years from 1970 on; sums of two must fit into 64 b
 _MAX_NS = 1 << 53
 _SAID, _MUCH = 0.01, 0.1  # of the steps: what is worth a note, and what leaves no limit to tell
 
+_READING = 0.6  # of the time that it takes to open 7 million events
 _WHOLE = "Trace"  # torch's event for all of a recording
 
 
-def read_chrome(path: str | os.PathLike[str], step_by: str = "") -> Imported:
+def read_chrome(
+    path: str | os.PathLike[str], step_by: str = "", progress: Progress | None = None
+) -> Imported:
     """The trace in a `.json` or `.json.gz` file.
 
     Args:
         step_by: what the steps are; see `kit.formats.chrome.steps`.
+        progress: see `read_events`.
 
     Raises:
         TraceFileError: it is damaged, not a trace that kit knows, or too large; says which.
         OSError: there is no such file, or it cannot be read.
     """
     with naming(path):
-        return _read(path, step_by)
+        return _read(path, step_by, progress)
 
 
-def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
+def _read(path: str | os.PathLike[str], step_by: str, progress: Progress | None) -> Imported:
     events = Events(step_by)
-    head = read_events(path, events.extend)
+    tell = progress or (lambda text, part: None)
+    head = read_events(path, events.extend, lambda text, part: tell(text, _READING * part))
+    tell("finding what ran when", _READING)
     events.close()
     own = head.get("otherData")
     if isinstance(own, dict) and own.get("format") == FORMAT:

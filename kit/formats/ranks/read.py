@@ -20,6 +20,7 @@ from pathlib import Path
 
 from kit.cores import usable_cores
 from kit.errors import KitError, TraceFileError
+from kit.formats.chrome.json import Progress
 from kit.formats.ranks.files import AnyPath, perhaps_hosts, rank_files, rank_in_name
 from kit.formats.ranks.member import read_rank
 from kit.text import check_whole_number, format_count, format_ns
@@ -34,8 +35,9 @@ MAX_LISTED = 12  # ranks in a sentence
 
 
 def open_ranks(
-    paths: AnyPath | Iterable[AnyPath], *, step_by: str = "", workers: int | None = None
-) -> Ranks:
+    paths: AnyPath | Iterable[AnyPath], *, step_by: str = "", workers: int | None = None,
+    progress: Progress | None = None,
+) -> Ranks:  # fmt: skip
     """The ranks of one job, each from its own trace, compared on one clock.
 
     `ranks = kit.open_ranks("traces/"); print(ranks.to_text())`. `ranks.ranks`, `ranks.steps` and
@@ -48,6 +50,7 @@ def open_ranks(
         step_by: as of `kit.open_trace`.
         workers: files that are read at the same time; by default one for each core. Each takes the
             memory that its file needs while it is read.
+        progress: called with a text and the part, from 0 to 1, of the files that are read.
 
     Raises:
         TraceFileError: there is no trace, or none that can be read; the message says why.
@@ -58,7 +61,12 @@ def open_ranks(
     files = rank_files(paths)
     pool = ThreadPoolExecutor(workers or min(len(files), usable_cores()))
     try:
-        found = list(pool.map(lambda file: _read(file, step_by), files))
+        found = list[RankTrace | str]()
+        for one in pool.map(lambda file: _read(file, step_by), files):
+            found.append(one)
+            if progress is not None:
+                counted = format_count(len(files), "file")
+                progress(f"{len(found):,} of {counted} read", len(found) / len(files))
     finally:  # after Ctrl-C the files that nobody reads yet stay unread
         pool.shutdown(wait=False, cancel_futures=True)
     return ranks_of(paths, files, found, step_by)

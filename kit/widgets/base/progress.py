@@ -110,15 +110,21 @@ def progress_or_bar(progress: Report | bool | None, title: str) -> Iterator[Repo
 
 
 @contextmanager
-def bar_when_told(title: str) -> Iterator[Callable[[str], None]]:
-    """A bar that appears with the first text, such as what the block waits for, if there is any."""
+def bar_when_told(title: str, after_s: float = 0.0) -> Iterator[Callable[..., None]]:
+    """A bar that appears with the first text, such as what the block waits for, if there is any.
+
+    Args:
+        after_s: seconds after which a text is the first: what is over sooner needs no bar.
+    """
     with ExitStack() as opened:
         reports: list[Report] = []
+        begun_s = time.monotonic()
 
-        def tell(text: str) -> None:
-            if not reports:
+        def tell(text: str, fraction: float = 0.0) -> None:
+            if not reports and time.monotonic() - begun_s >= after_s:
                 reports.append(opened.enter_context(progress_bar(title)))
-            reports[0](text, 0.0)
+            if reports:
+                reports[0](text, fraction)
 
         yield tell
 
