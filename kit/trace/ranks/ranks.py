@@ -40,6 +40,7 @@ __all__ = [
     "Ranks",
     "clock_text",
     "costliest",
+    "furthest",
 ]
 
 MAX_ROWS = 12
@@ -130,12 +131,14 @@ class Ranks:
         parts = [f"# {safe_markdown(self.name)}: {format_count(len(self.traces), 'rank')}"]
         parts.append(safe_markdown(self.said, 600))
         parts += [f"- {safe_markdown(note, 300)}" for note in self.notes]
-        for title, heads, rows in self._tables(safe_markdown, len(self.collectives)):
+        for title, heads, rows in self._tables(
+            safe_markdown, max(len(self.collectives), len(self.steps))
+        ):
             parts += [f"## {title}", markdown_table(heads, rows) if rows else "none"]
         return "\n\n".join(parts) + "\n"
 
     def to_text(self) -> str:
-        """The same for a terminal; of the collectives those that cost most."""
+        """The same for a terminal; of steps and collectives those that cost most."""
         parts = [f"{safe_terminal(self.name)}: {format_count(len(self.traces), 'rank')}"]
         parts[0] += f"\n{safe_terminal(self.said, 600)}"
         parts += [f"note: {safe_terminal(problem, 300)}" for problem in self.problems]
@@ -149,11 +152,12 @@ class Ranks:
     def _tables(
         self, safe: Callable[[object, int], str], most: int
     ) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-        every = len(self.collectives)
+        every, steps = len(self.collectives), len(self.steps)
         more = f", the {most} of {every:,} that cost most" * (every > most)
+        widest = f", the {most} of {steps:,} with most above the next" * (steps > most)
         tables: tuple[tuple[str, Sequence[Column[Any]], Sequence[Any]], ...] = (
             ("Ranks: means of their steps in ms", RANK_COLUMNS, self.ranks),
-            ("Steps", STEP_COLUMNS, self.steps),
+            (f"Steps{widest}", STEP_COLUMNS, furthest(self.steps, most)),
             (f"Collectives{more}", COLLECTIVE_COLUMNS, costliest(self.collectives)[:most]),
             (f"Copies{_left(self.copies, most)}", COPY_COLUMNS, self.copies[:most]),
         )
@@ -173,6 +177,12 @@ class Ranks:
 def costliest(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
     """Those with a rank that kept the others waiting, by how long."""
     return sorted(rows, key=lambda row: (row.last < 0, -row.late_ns, row.step, row.place))
+
+
+def furthest(rows: Sequence[StepRow], most: int) -> list[StepRow]:
+    """So many steps in which one rank is furthest above the next, in the order of time."""
+    order = sorted(range(len(rows)), key=lambda i: (rows[i].slowest < 0, -rows[i].over_ms))
+    return [rows[i] for i in sorted(order[:most])]
 
 
 def _most_idle(row: RankRow) -> str:

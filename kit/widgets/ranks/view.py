@@ -21,6 +21,7 @@ from kit.trace.ranks.ranks import (
     STEP_COLUMNS,
     Ranks,
     costliest,
+    furthest,
 )
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import NOTHING, Selection
@@ -68,13 +69,14 @@ def _ranks(ranks: Ranks, picks: list[Selection]) -> str:
 def _steps(ranks: Ranks, picks: list[Selection]) -> str:
     if not ranks.steps:
         return ""
-    few = ranks.steps[:MAX_ROWS]
+    few = furthest(ranks.steps, MAX_ROWS)
     named = [row.slowest for row in few]
     made = _table(STEP_COLUMNS, few, (16, 10, 17, 13, 20, 24), named, picks, least_px=480)
     note = (
         "A rank's own time is its step without what it only waited for others. Where the next rank "
         "is closer than the clocks are known, none is named."
     )
+    note += " Those with most above the next are shown." * (len(ranks.steps) > MAX_ROWS)
     note += not_shown(len(ranks.steps) - MAX_ROWS, "step")
     return section("Which rank was the slowest", made + sentence(note))
 

@@ -376,3 +376,14 @@ def test_a_time_and_a_larger_error_have_one_unit():
 def test_an_error_has_no_more_decimals_than_its_time(over_ms, error_ms, said):
     row = StepRow("step", 100.0, 2, 50.0, over_ms, error_ms, "", 0.0)
     assert STEP_COLUMNS[4].cell(row) == said
+
+
+def test_of_many_steps_a_terminal_shows_those_that_one_rank_made_slow():
+    """A job of 6,900 steps printed 6,900 lines; the late rank was in one of them."""
+    arrivals = [[2_000_000] * 3] * 30 + [[9_000_000, 2_000_000, 2_000_000]]
+    ranks = Ranks("job", tuple(job(arrivals, [0, 0, 0])))
+    shown = ranks.to_text().partition("Steps, the 12 of 31 with most above the next")[2]
+    assert len(re.findall(r"\nstep \d", shown.partition("Collectives")[0])) == 12
+    assert re.search(r"\nstep 30 .*rank 0", shown)
+    assert "\n## Steps\n" in ranks.to_markdown()
+    assert "| step 29 |" in ranks.to_markdown()
