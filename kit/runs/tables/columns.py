@@ -234,7 +234,7 @@ _LENGTH = "from its begin to its end"
 TABLES = (
     table(
         "spans",
-        "something that ran on a lane, in the traced steps",
+        "something that ran on a lane, in a traced step or outside of all",
         _spans,
         made("span", "its number"),
         made("lane", "where it ran: host/main, device/0 stream 7, ..."),
