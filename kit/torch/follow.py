@@ -12,6 +12,7 @@ from weakref import WeakSet, finalize, ref
 import torch
 from torch.nn.modules import module as nn_module
 
+from kit.errors import note
 from kit.runtime.recording.sites import callers
 from kit.runtime.session.session import Session
 from kit.torch.constants import is_scripted, of_module, of_optimizer
@@ -82,6 +83,8 @@ class Follower(OptimizerWatch):
     def _leave_module(self, module: Any, args: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
             return
+        if output is None and isinstance(error := sys.exception(), RecursionError):
+            _say_how_deep(error)
         session = self._session()
         stream = None if session is None else session.here.stream
         if stream is not None and stream.place is not None:
@@ -119,6 +122,17 @@ class Follower(OptimizerWatch):
 def _is_running(code: CodeType) -> bool:
     """Is this function among the callers? Torch calls no hook where an optimizer's step raises."""
     return any(f.f_code is code for f in callers(sys._getframe(1)))
+
+
+def _say_how_deep(error: RecursionError) -> None:
+    """Counted with torch 2.13: it calls one more function of its own where there are hooks."""
+    if not getattr(error, "__notes__", ()):
+        note(
+            error,
+            "kit: while a session is open, a module within another takes five of Python's nested "
+            "calls, and four without. If the model is meant to be as deep, allow more of them "
+            f"before the first step: sys.setrecursionlimit({3 * sys.getrecursionlimit()})",
+        )
 
 
 def _freed(follower: Follower, hooks: list[Any]) -> None:
