@@ -203,7 +203,7 @@ def exit_status(code: Any) -> int:
     if code is None:
         return 0
     if isinstance(code, int):
-        return code & 0xFF
+        return code & 0xFF if -(2**63) <= code < 2**63 else 0xFF
     with suppressed(OSError):  # a full disk
         sys.stderr.write(f"{code}\n")
     return 1

@@ -15,6 +15,7 @@ import pytest
 from kit.errors import EngineError
 from kit.runtime.engine.engine import Engine
 from kit.threads import (
+    exit_status,
     living,
     living_types,
     read_stacks,
@@ -23,6 +24,7 @@ from kit.threads import (
 )
 from tests.reliability.stops.errors import interrupt, lines_of, run_with
 from tests.waiting import leaves_no_thread
+from tests.warm import warm_python
 
 # One thread calls functions whose frames differ in size, another reads its stack. The collector
 # runs often, and what it calls lets go of Python's lock, as any callback may.
@@ -256,3 +258,9 @@ def test_tuples_that_other_threads_make_meanwhile_are_not_broken() -> None:
             thread.join()
     assert len(many) == 100_000
     assert not broken
+
+
+@pytest.mark.parametrize("code", [None, 0, 3, -1, 256, 2**31, 2**63 - 1, 2**63, 10**30, -(10**30)])
+def test_a_status_is_what_python_itself_would_give(code: int | None) -> None:
+    done = subprocess.run([warm_python(), "-c", f"raise SystemExit({code})"])
+    assert exit_status(code) == done.returncode
