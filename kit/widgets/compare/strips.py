@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from kit.runs.run import Run
 from kit.text import format_ms, format_ns, format_percent, safe_label, safe_terminal
 from kit.trace import KINDS, SyncPoint, Timeline
-from kit.widgets.base.tables import amount
 from kit.widgets.base.theme import COLORS, kind_color
 from kit.widgets.compare.data import ComparisonRow, baseline_tag
 
@@ -362,7 +361,7 @@ def _head(
     elif not len(window.steps):
         parts.append("no step was traced")
     if window.ms(window.end) > x_end:
-        parts.append(f"goes on to {amount(window.ms(window.end))} ms →")
+        parts.append(f"goes on to {format_ms(window.ms(window.end))} →")
     label = safe_label(row.label, _MAX_LABEL - len(tag) - len(f"{place + 1}  ")) + tag
     return [label.split(" · "), parts]
 
