@@ -203,6 +203,49 @@ def test_no_page_of_a_view_is_wider_than_a_small_phone(offline: Browser, tmp_pat
     assert offline.errors() == []
 
 
+@pytest.mark.parametrize(("ground", "ink"), [("#ffffff", "#000000"), ("#383838", "#e8eaed")])
+def test_stored_tables_can_be_read_on_a_page_that_has_not_jupyters_colours(
+    offline: Browser, shown, ground: str, ink: str
+):
+    """As in Colab and on code hosts, light or dark."""
+    stored = [view._repr_mimebundle_()["text/html"] for kind, view in shown.items()
+              if not VIEWS[kind][1]]  # fmt: skip
+    stored += [kit.kernel_table(RUN)._repr_html_(), RUN.advice()._repr_html_()]
+    style = f"<style>body {{ background: {ground}; color: {ink} }}</style>"
+    offline.page.set_content(f"{style}<main>{''.join(stored)}</main>")
+    assert [found for found in offline.barriers("main") if "color-contrast" in found] == []
+
+
+def test_a_stored_page_has_the_colours_of_vs_code_around_it(offline: Browser, shown):
+    editor = "--vscode-editor-foreground:#cccccc;--vscode-editor-background:#1f1f1f"
+    stored = shown[kit.MemoryView]._repr_mimebundle_()["text/html"]
+    table = kit.SourceView(RUN)._repr_mimebundle_()["text/html"]
+    body = _hidden_by("kit-live-a", stored) + _hidden_by("kit-live-b", table)
+    offline.page.set_content(
+        f"<style>:root{{{editor}}} body{{background:#1f1f1f;color:#cccccc}}</style>"
+        f'<body class="vscode-dark"><main>{body}</main></body>'
+    )
+    frame = offline.page.frames[1]
+    frame.wait_for_function("getComputedStyle(document.body).color === 'rgb(204, 204, 204)'")
+    assert frame.evaluate("document.body.dataset.jpThemeLight") == "false"
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    assert frame.evaluate(ground) == "rgb(31, 31, 31)"
+    assert [found for found in offline.barriers("main") if "color-contrast" in found] == []
+
+
+def test_in_vs_code_a_wheel_over_a_stored_page_reaches_the_notebook(offline: Browser, shown):
+    """It scrolls a notebook by the wheel events of its own page."""
+    stored = shown[kit.PlanView]._repr_mimebundle_()["text/html"]
+    for kind, expected in (("vscode-light", [120]), ("", [])):
+        offline.page.set_content(f'<body class="{kind}">{stored}</body>')
+        offline.page.evaluate("""() => { window.turned = [];
+          window.addEventListener("wheel", (event) => window.turned.push(event.deltaY)); }""")
+        frame = offline.page.frames[1]
+        frame.wait_for_load_state()
+        frame.locator("body").dispatch_event("wheel", {"deltaY": 120, "bubbles": True})
+        assert offline.page.evaluate("window.turned") == expected
+
+
 def test_a_stored_figure_whose_bokehjs_is_out_of_reach_says_so(offline: Browser, shown):
     html = shown[kit.TimelineView]._repr_mimebundle_()["text/html"]
     offline.page.evaluate(BARE, [[stored_page(html)]])
@@ -257,9 +300,9 @@ def test_where_the_front_end_cannot_draw_figures_the_stored_page_stands_below(of
 
 
 def test_in_the_high_contrast_of_vs_code_a_views_cards_can_be_read(offline: Browser):
-    """It gives widgets a white text and no ground: the cards were white on white."""
+    """It gives widgets a white text, and older versions a light ground: white on light."""
     editor = "--vscode-editor-foreground:#fff;--vscode-editor-background:#000"
-    given = "--jp-ui-font-color1:var(--vscode-editor-foreground)"
+    given = "--jp-ui-font-color1:var(--vscode-editor-foreground);--jp-layout-color0:#eee"
     style = f"<style>:root{{{editor}}} body{{background:#000;{given}}}</style>"
     view = f'<main class="kit-view kit-live-a">{headline_html(RUN)}</main>'
     offline.page.set_content(f'{style}<body class="vscode-high-contrast">{view}</body>')

@@ -46,15 +46,26 @@ __all__ = [
     "whole_html",
 ]
 
-INK = "var(--jp-ui-font-color1, #1f2933)"
-MUTED = "var(--jp-ui-font-color2, #5b6773)"
-PANEL = "var(--jp-layout-color0, #ffffff)"
-LINE = "var(--jp-border-color2, #dfe3e8)"
-TRACK = "var(--jp-layout-color2, #eef1f4)"
+
+def _of_text(share: str) -> str:
+    """The colour of the text around, of which a share is left."""
+    return f"color-mix(in srgb, currentColor {share}, transparent)"
+
+
+# JupyterLab's colours; elsewhere, as in VS Code, Colab and on code hosts, what the page gives its
+# texts, light or dark.
+INK = "var(--jp-ui-font-color1, currentColor)"
+MUTED = f"var(--jp-ui-font-color2, {_of_text('75%')})"
+PANEL = "var(--jp-layout-color0, var(--vscode-editor-background, transparent))"
+LINE = f"var(--jp-border-color2, {_of_text('16%')})"
+TRACK = f"var(--jp-layout-color2, {_of_text('8%')})"
 FONT = "var(--jp-ui-font-family, Inter, 'Helvetica Neue', Helvetica, Arial, sans-serif)"
 MONO = "var(--jp-code-font-family, 'DejaVu Sans Mono', Menlo, Consolas, monospace)"
 # As text on white and on the panels of light themes; js/page.css has those of dark ones.
-BETTER, WORSE = "var(--kit-better, #1a7f4b)", "var(--kit-worse, #c23c1e)"
+BETTER, WORSE = (
+    f"var(--kit-{name}, color-mix(in srgb, {color} 55%, currentColor))"
+    for name, color in (("better", "#1a9a5a"), ("worse", "#e0452a"))
+)
 
 _CAPTION = "<!--caption-->"  # in a table; `section` puts its title there
 _UNSEEN = (

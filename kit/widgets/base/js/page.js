@@ -5,6 +5,7 @@ import {copyLink, nameControls, undoByKeys} from "./controls.js";
 import {FigurePainter, sendNoEchoes, StretchedCanvases} from "./figures.js";
 import {keepKeys} from "./keys.js";
 import {fitLegends} from "./fit.js";
+import {saysDark} from "./theme.js";
 import live from "./live.css";
 import css from "./page.css";
 
@@ -22,12 +23,7 @@ export function makePage(colors) {
 
   function isDark() {
     if (isPrinting) return false; // paper is white
-    const {jpThemeLight} = document.body.dataset;
-    if (jpThemeLight !== undefined) return jpThemeLight === "false";
-    const {classList} = document.body; // of VS Code; its light high contrast has both names
-    if (classList.contains("vscode-dark")) return true;
-    if (classList.contains("vscode-high-contrast")) return !classList.contains("vscode-high-contrast-light");
-    return isReport && darkMedia.matches;
+    return saysDark(document.body) ?? (isReport && darkMedia.matches);
   }
 
   const twins = new DarkTwins(colors);
