@@ -155,6 +155,10 @@ class Channel:
     members: tuple[int, ...] = ()  # ranks of the group, if the file says so
     size: int = 0  # of the group; 0 if not known
 
+    def __hash__(self) -> int:
+        """Without the members, of which there may be thousands: each collective is looked up."""
+        return hash((self.operation, self.group, self.size))
+
 
 @dataclass(frozen=True, slots=True)
 class Collective:

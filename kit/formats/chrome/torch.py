@@ -114,10 +114,10 @@ class _Trace:
         kernels = list(self._kernels(lanes))
         main = self.main if self.has_host else len(lanes)
         lanes += ["host/main"] * (not self.has_host)
-        parts = [self._step_spans(main), *self._host_work()]
-        for name, begin, end in self._phases():
-            times = np.array([[begin], [end]], np.int64)
-            parts.append(Spans(main, "record", self.name(name), times[0], times[1]))
+        phases = [(self.name(name), begin, end) for name, begin, end in self._phases()]
+        names, begin, end = np.array(phases, np.int64).reshape(-1, 3).T
+        recorded = Spans(main, "record", names.astype(np.int32), begin, end)
+        parts = [self._step_spans(main), *self._host_work(), recorded]
         syncs = list(self._syncs())
         parts += [wait_spans(syncs, self.name), *kernels]
         self._say(has_work=any(len(part.start_ns) for part in kernels))
