@@ -61,7 +61,7 @@ LINE = f"var(--jp-border-color2, {_of_text('16%')})"
 TRACK = f"var(--jp-layout-color2, {_of_text('8%')})"
 FONT = "var(--jp-ui-font-family, Inter, 'Helvetica Neue', Helvetica, Arial, sans-serif)"
 MONO = "var(--jp-code-font-family, 'DejaVu Sans Mono', Menlo, Consolas, monospace)"
-# As text on white and on the panels of light themes; js/page.css has those of dark ones.
+# As text on the page's own ground; js/page.css has those of pages whose theme it knows.
 BETTER, WORSE = (
     f"var(--kit-{name}, color-mix(in srgb, {color} 55%, currentColor))"
     for name, color in (("better", "#1a9a5a"), ("worse", "#e0452a"))
