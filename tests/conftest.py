@@ -70,9 +70,9 @@ LONG_FILES = (
     "tests/reliability/stops/test_forks.py",
 )
 BROWSER = "tests/browser/"
-# The marks of the tests whose programs XLA compiles as for a user, each one anew.
+# The marks of the tests whose programs XLA compiles as for a user.
 AS_FOR_A_USER = ("gpu", "alone", "as_shipped")
-OWN_PROGRAMS = ("compiles", *AS_FOR_A_USER)  # of the tests that compile all of their programs
+OWN_PROGRAMS = ("compiles", "gpu", "alone")  # of the tests that share no programs
 # What XLA's CPU compiler is told where it need not make fast programs.
 _QUICKLY = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
 
@@ -204,7 +204,7 @@ def shared_programs() -> SharedPrograms:
 def _programs_of_earlier_tests(request: pytest.FixtureRequest) -> Generator[None]:
     """A program that an earlier test of the file has compiled is not compiled again.
 
-    But for tests that are about compiling, and for those whose programs are as for a user.
+    But for tests that are about compiling or about time, and for those of a GPU.
     """
     compiler = sys.modules.get("kit.runtime.session.compiler")
     if compiler is None or any(map(request.node.get_closest_marker, OWN_PROGRAMS)):
