@@ -19,6 +19,7 @@ from kit.notebook import in_kernel
 from kit.runs.loss_scaling import HOST_CHECK, NONE, ON_DEVICE
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.shown import Progress
 from kit.trace.ranks.ranks import Ranks
 from kit.widgets.base.progress import bar_when_told, progress_or_bar
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_SWEEP", "Explorer", "Session", "autotune", "bulk", "compare", "plan", "report",
            "run", "set_bulk_size", "sweep"]  # fmt: skip
 
-Progress = Callable[[str, float], None]
 # The last name varies fastest: the loss scalings, which the report compares, take turns.
 DEFAULT_SWEEP: dict[str, list[Any]] = {
     "batch_size": [4, 8, 16],

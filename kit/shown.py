@@ -1,4 +1,7 @@
-"""Tables and lines that show themselves: as text at a prompt, as HTML in a notebook."""
+"""Tables and lines that show themselves: as text at a prompt, as HTML in a notebook.
+
+And what shows how far something is, `Progress`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from typing import Any, ClassVar, Generic, Self, SupportsIndex, TypeVar, overloa
 
 from kit.text import WHOLE, format_count, safe_html, safe_terminal, terminal_table
 
-__all__ = ["Column", "Lines", "Rows"]
+__all__ = ["Column", "Lines", "Progress", "Rows"]
 
 T = TypeVar("T")
+Progress = Callable[[str, float], None]  # takes what is done now, and which part is over
 
 _MOST_ROWS = 30  # that a table shows of itself
 

@@ -44,18 +44,19 @@ def view(options: argparse.Namespace) -> int:
             raise TraceFileError("a snapshot of memory has no steps, and is printed only: no -o")
         say(kit.open_memory(options.trace).to_text())
         return 0
-    if is_folder_of_ranks(options.trace):
-        if options.by:
-            raise TraceFileError("--by is for one trace: give the file of one rank")
-        with ExitStack() as bar:
-            tell = bar.enter_context(bar_of_reading("kit view"))
-            ranks = kit.open_ranks(options.trace, step_by=options.step_by, progress=tell)
-            return _told(ranks.to_text, ranks, options.output, bar)
+    are_ranks = is_folder_of_ranks(options.trace)
+    if are_ranks and options.by:
+        raise TraceFileError("--by is for one trace: give the file of one rank")
     with ExitStack() as bar:
-        tell = bar.enter_context(bar_of_reading("kit view"))
-        run = kit.open_trace(file_of(options.trace), step_by=options.step_by, progress=tell)
-        by = options.by
-        text = partial(callers_of, run, by) if by else partial(summary_of, run)
+        told: dict[str, Any] = {
+            "step_by": options.step_by,
+            "progress": bar.enter_context(bar_of_reading("kit view")),
+        }
+        if are_ranks:
+            ranks = kit.open_ranks(options.trace, **told)
+            return _told(ranks.to_text, ranks, options.output, bar)
+        run = kit.open_trace(file_of(options.trace), **told)
+        text = partial(callers_of, run, options.by) if options.by else partial(summary_of, run)
         return _told(text, [run], options.output, bar)
 
 

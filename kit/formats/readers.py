@@ -22,8 +22,8 @@ from kit.formats.refused import why_refused
 from kit.text import markdown_table
 
 if TYPE_CHECKING:
-    from kit.formats.chrome.json import Progress
     from kit.runs.run import Run
+    from kit.shown import Progress
     from kit.trace.imported import Imported
 
 __all__ = [

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from kit.errors import Cancelled, note
 from kit.measure.base.context import as_workload
 from kit.measure.base.randomness import random_kept
-from kit.measure.base.turns import CancelledFn, Progress, in_turn
+from kit.measure.base.turns import CancelledFn, in_turn
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.recording.sites import line_of
 from kit.runtime.session.interrupts import INTERRUPTS
+from kit.shown import Progress
 
 if TYPE_CHECKING:
     from kit.runtime.compiling.cache import ExecutableCache

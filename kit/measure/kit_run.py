@@ -17,7 +17,7 @@ from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import Context, Workload, as_workload
 from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps, to_trace
 from kit.measure.base.machine import Watch
-from kit.measure.base.turns import CancelledFn, Progress, in_turn
+from kit.measure.base.turns import CancelledFn, in_turn
 from kit.measure.native.kineto import let_go
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -27,6 +27,7 @@ from kit.runtime.profiling.freeze import TracedSteps
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.session import Session
 from kit.runtime.session.setup import Setup
+from kit.shown import Progress
 from kit.text import format_count
 from kit.trace import SyncPoint, Timeline
 from kit.trace.kinds import TRACE

@@ -25,8 +25,9 @@ from typing import IO, Any
 from kit.errors import TraceFileError
 from kit.files import encoding_of, open_plain
 from kit.formats.chrome.names import is_cut, mended_json
+from kit.shown import Progress
 
-__all__ = ["BEGINS", "MAX_EVENTS", "Progress", "read_events", "read_parts"]
+__all__ = ["BEGINS", "MAX_EVENTS", "read_events", "read_parts"]
 
 _MAX_TEXT_BYTES = 4 << 30  # unpacked
 MAX_RATIO = 300  # gzip packs real traces 10 to 40 times, at most; zeros 1000 times
@@ -67,7 +68,6 @@ def _fast_decoder() -> Callable[[str], Any]:
 _decode_whole = _fast_decoder()
 
 Take = Callable[[Sequence[Any]], None]
-Progress = Callable[[str, float], None]
 
 
 def read_events(

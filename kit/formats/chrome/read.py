@@ -19,9 +19,10 @@ import numpy as np
 
 from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events
-from kit.formats.chrome.json import Progress, read_events
+from kit.formats.chrome.json import read_events
 from kit.formats.chrome.roles import Role
 from kit.formats.chrome.torch import read_torch
+from kit.shown import Progress
 from kit.text import format_ms, format_percent
 from kit.trace.devices import TORCH_CPU
 from kit.trace.imported import (

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from kit.cores import usable_cores
 from kit.errors import KitError, TraceFileError
-from kit.formats.chrome.json import Progress
 from kit.formats.ranks.files import AnyPath, perhaps_hosts, rank_files, rank_in_name
 from kit.formats.ranks.member import read_rank
+from kit.shown import Progress
 from kit.text import check_whole_number, format_count, format_ns
 from kit.trace.ranks.one import RankTrace
 from kit.trace.ranks.ranks import Ranks

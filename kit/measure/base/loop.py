@@ -11,9 +11,10 @@ from typing import Any
 from kit.errors import Cancelled, SettingsError, note, words_of
 from kit.measure.base.loss import check_loss, detached, no_loss
 from kit.measure.base.ready import ReadyBatches, used_up_text
-from kit.measure.base.turns import CancelledFn, Progress
+from kit.measure.base.turns import CancelledFn
 from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
 from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW, enough_steps
+from kit.shown import Progress
 from kit.text import format_ms
 
 __all__ = [

@@ -23,13 +23,13 @@ from typing import Any, ParamSpec, TypeVar
 from kit.errors import Cancelled
 from kit.measure.base.openmp import let_go
 from kit.notebook import notebook_shell
+from kit.shown import Progress
 from kit.threads import read_stacks
 
 __all__ = [
-    "HELD", "TURNS", "CancelledFn", "Progress", "Turns", "asker", "in_turn", "waiting",
+    "HELD", "TURNS", "CancelledFn", "Turns", "asker", "in_turn", "waiting",
 ]  # fmt: skip
 
-Progress = Callable[[str, float], None]  # takes what a run does, and which part of it is over
 CancelledFn = Callable[[], bool]
 Tell = Callable[[str], object]
 P = ParamSpec("P")

@@ -24,13 +24,14 @@ from typing import Any
 from kit.errors import Cancelled, SessionError, SettingsError, but_of_handlers, note, suppressed
 from kit.files import keep_places
 from kit.measure.base.context import as_workload
-from kit.measure.base.turns import CancelledFn, Progress, in_turn
+from kit.measure.base.turns import CancelledFn, in_turn
 from kit.measure.many.portable import check_importable, portable
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.processes.greeting import checked_secret, new_secret
 from kit.runtime.processes.join import Processes
 from kit.runtime.processes.links import free_port
+from kit.shown import Progress
 from kit.text import check_whole_number
 from kit.threads import check_timeout, start_thread
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kit.errors import SettingsError
 from kit.measure.base.context import Workload, as_workload
 from kit.measure.base.provenance import provenance
-from kit.measure.base.turns import CancelledFn, Progress
+from kit.measure.base.turns import CancelledFn
 from kit.measure.experiment import run as run_alone
 from kit.measure.many.options import OPTIONS, check_options, name_of
 from kit.runs.knob import knobs_of
@@ -18,6 +18,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.processes.join import current_processes
 from kit.runtime.replicas.devices import check_devices
+from kit.shown import Progress
 from kit.text import check_whole_number
 
 if TYPE_CHECKING:

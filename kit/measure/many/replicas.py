@@ -24,7 +24,7 @@ from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps, to_trace
 from kit.measure.base.loss import check_loss, no_loss
 from kit.measure.base.machine import Watch, conditions_of
 from kit.measure.base.randomness import random_kept
-from kit.measure.base.turns import CancelledFn, Progress, in_turn
+from kit.measure.base.turns import CancelledFn, in_turn
 from kit.measure.many.common import Common
 from kit.measure.many.context import ReplicaContext
 from kit.measure.many.joined import Seen, added, merge_processes
@@ -38,6 +38,7 @@ from kit.runtime.processes.channel import Clock
 from kit.runtime.processes.join import Processes
 from kit.runtime.recording.sites import format_site
 from kit.runtime.replicas.group import parted
+from kit.shown import Progress
 from kit.text import check_whole_number, format_count
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.torch.parallel.own_step import OwnStepParallel

@@ -27,7 +27,7 @@ from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
 from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps, to_trace
 from kit.measure.base.machine import Watch
-from kit.measure.base.turns import CancelledFn, Progress
+from kit.measure.base.turns import CancelledFn
 from kit.measure.native.kineto import let_go
 from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.settings import Settings
@@ -37,6 +37,7 @@ from kit.runtime.profiling.devices import pick_device
 from kit.runtime.profiling.elsewhere import Look, blocked_of, looks, moved
 from kit.runtime.profiling.freeze import freeze_trace
 from kit.runtime.recording.sites import format_site
+from kit.shown import Progress
 from kit.text import format_count
 from kit.trace import Span, Timeline
 from kit.trace.intervals import common, joined, without

@@ -19,7 +19,7 @@ from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps, to_trace
 from kit.measure.base.machine import Watch
 from kit.measure.base.ranks import ranks_of_job
 from kit.measure.base.ready import ReadyBatches
-from kit.measure.base.turns import CancelledFn, Progress
+from kit.measure.base.turns import CancelledFn
 from kit.measure.native.events import FINISH, STEP, blocking_lines, steps_of, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler
 from kit.measure.native.launches import Launches, find_launches
@@ -31,6 +31,7 @@ from kit.runs.steady import LEAST_STEPS, MOST_WARMUP, WINDOW
 from kit.runtime.profiling.elsewhere import Look
 from kit.runtime.profiling.heap import keep_freed_memory
 from kit.runtime.recording.sites import format_site
+from kit.shown import Progress
 from kit.trace import Timeline
 from kit.versions import warn_of_untried
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kit.errors import Cancelled, SettingsError, is_of_handler, named_in_a_line
-from kit.measure.base.turns import CancelledFn, Progress
+from kit.measure.base.turns import CancelledFn
 from kit.measure.many.placement import Placement
 from kit.measure.search.tuned import (
     CUT,
@@ -34,6 +34,7 @@ from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.run import Run
 from kit.runs.settings import ENOUGH, Settings
 from kit.runtime.steps.stepper import CONFIRM
+from kit.shown import Progress
 from kit.text import check_number
 
 __all__ = ["BULK_SIZES", "Tuned", "autotune", "axes_of"]

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import Pace, timed_steps
 from kit.measure.base.randomness import random_kept
-from kit.measure.base.turns import TURNS, CancelledFn, Progress, waiting
+from kit.measure.base.turns import TURNS, CancelledFn, waiting
 from kit.measure.kit_run import open_workload
 from kit.measure.many.placement import Placement
 from kit.runs.run import Run
@@ -23,6 +23,7 @@ from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import Compiling, ExecutableCache
 from kit.runtime.session.ahead import Ahead, NeededProgram, PlanningExecutor
 from kit.runtime.session.setup import Setup
+from kit.shown import Progress
 
 __all__ = ["Prepared"]
 

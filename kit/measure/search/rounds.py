@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kit.errors import SettingsError
-from kit.measure.base.turns import CancelledFn, Progress
+from kit.measure.base.turns import CancelledFn
 from kit.measure.many.placement import Placement
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
+from kit.shown import Progress
 from kit.text import check_whole_number
 
 __all__ = ["measure_in_turn"]

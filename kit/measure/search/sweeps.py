@@ -42,7 +42,7 @@ from kit.errors import (
 )
 from kit.measure.base.context import Workload
 from kit.measure.base.provenance import provenance
-from kit.measure.base.turns import TURNS, CancelledFn, Progress
+from kit.measure.base.turns import TURNS, CancelledFn
 from kit.measure.many.placement import Placement
 from kit.measure.many.portable import check_importable, let_go, portable
 from kit.measure.search.saved import files_of, folder_at, read
@@ -53,6 +53,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.recording.sites import level_of_user
+from kit.shown import Progress
 from kit.text import format_count
 
 __all__ = ["sweep"]

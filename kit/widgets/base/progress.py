@@ -19,6 +19,7 @@ from typing import IO, Any, Protocol
 
 from kit.errors import named_in_a_line, suppressed
 from kit.notebook import in_kernel
+from kit.shown import Progress
 from kit.text import format_percent, plain_text, safe_terminal
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "time_left",
 ]
 
-Report = Callable[[str, float], None]
 # Each change is a message to a page, whose browser draws it beside what is measured: with one for
 # each step of 70 ms it took a fifth of a core.
 _SHOW_EVERY_S, _SHOW_OTHER_TEXT_S = 0.5, 0.1
@@ -38,7 +38,7 @@ _WIDTH = 24  # characters of the bar on a terminal
 
 
 @contextmanager
-def progress_bar(title: str, *, stream: IO[str] | None = None) -> Iterator[Report]:
+def progress_bar(title: str, *, stream: IO[str] | None = None) -> Iterator[Progress]:
     """A bar for the block: `with progress_bar("sweep") as report: report("run 1 of 3", 0.2)`.
 
     It is gone after the block; if the block raises, it stays and says with what.
@@ -82,7 +82,7 @@ def _is_terminal(stream: IO[str]) -> bool:
         return False
 
 
-def seldom(report: Report, now: Callable[[], float] = time.monotonic) -> Report:
+def seldom(report: Progress, now: Callable[[], float] = time.monotonic) -> Progress:
     """The same report, made twice a second; at once at the end, and nearly so for another text."""
     said, shown = "", -math.inf
 
@@ -98,7 +98,7 @@ def seldom(report: Report, now: Callable[[], float] = time.monotonic) -> Report:
 
 
 @contextmanager
-def progress_or_bar(progress: Report | bool | None, title: str) -> Iterator[Report | None]:
+def progress_or_bar(progress: Progress | bool | None, title: str) -> Iterator[Progress | None]:
     """What a caller asked for: a callable of theirs, nothing if it is False, a bar otherwise."""
     if callable(progress):
         yield progress
@@ -117,7 +117,7 @@ def bar_when_told(title: str, after_s: float = 0.0) -> Iterator[Callable[..., No
         after_s: seconds after which a text is the first: what is over sooner needs no bar.
     """
     with ExitStack() as opened:
-        reports: list[Report] = []
+        reports: list[Progress] = []
         begun_s = time.monotonic()
 
         def tell(text: str, fraction: float = 0.0) -> None:
