@@ -77,6 +77,7 @@ def _librarys(work: Any) -> Any:
         return work()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("around", "names"),
     [
