@@ -115,11 +115,11 @@ class Ranks:
             return "The ranks have no common clock: which one is the slowest is not known."
         if not named:
             most = max(self.steps, key=lambda row: row.over_ms)
-            why = f": the most above the next, {_above(most)}, is not sure" * (most.over_ms > 0)
+            why = f": {_lead(most)}" * (most.over_ms > 0)
             if lost := [row.rank for row in self.ranks if row.steps and not row.clock.is_known]:
                 whom = "them" if len(lost) > 1 else "it"
                 why = f": how long {_numbers(lost)} waited, and who for {whom}, is not known"
-            return f"In no step one rank stands out as the slowest{why}."
+            return f"In no step is one rank clearly the slowest{why}."
         parts = []
         for rank, count in Counter(row.slowest for row in named).most_common(3):
             mine = [row for row in named if row.slowest == rank]
@@ -215,6 +215,11 @@ def _plus_minus(ms: float, error_ms: float) -> str:
 
 def _above(row: StepRow) -> str:
     return _plus_minus(row.over_ms, row.error_ms)
+
+
+def _lead(row: StepRow) -> str:
+    lead, error = (format_ms(ms) for ms in (row.over_ms, row.error_ms))
+    return f"the longest lead, {lead}, is within its error, {error}"
 
 
 def _came_last(row: CollectiveRow) -> str:
