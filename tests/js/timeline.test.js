@@ -16,6 +16,7 @@ import {saidOf} from "../../kit/widgets/timeline/js/legend.js";
 import {rowsOf} from "../../kit/widgets/timeline/js/measure.js";
 import {COLUMNS, noteOf} from "../../kit/widgets/timeline/js/names.js";
 import {clipApart, clipText, ticksOf} from "../../kit/widgets/timeline/js/paint/axis.js";
+import {paintPath} from "../../kit/widgets/timeline/js/paint/idle.js";
 import {paintLanes} from "../../kit/widgets/timeline/js/paint/lanes.js";
 import {Viewport} from "../../kit/widgets/timeline/js/viewport.js";
 import {tableOf} from "./tables.js";
@@ -326,12 +327,28 @@ test("texts are broken between words", () => {
 
 test("the names of lanes are held to the room left of the plot, however wide their letters are", () => {
   const table = tableOf([[[0, 10, "kernel"]]], {"lanes.label": [["stream 18(MMMMMMMMMMMMMMMMMMMMM)"]]});
-  const texts = [];
-  const kept = {fillText: (...given) => texts.push(given)};
-  const ctx = new Proxy(kept, {get: (target, name) => target[name] ?? (() => {})});
+  const texts = [], ctx = contextOf({fillText: (...given) => texts.push(given)});
   const view = {gutter: 90, right: 400, width: 410, height: 200, lanesHeight: 0, y: (down) => down};
   paintLanes(ctx, {table, view, tones: {}});
   const lane = texts.find(([text]) => text.startsWith("stream"));
   for (const [, x, , room] of texts) assert.ok(x + room <= view.gutter);
   assert.ok(lane);
 });
+
+test("the critical path has a gap where its lane is hidden", () => {
+  const table = tableOf([[[0, 10, "forward"], [30, 40, "forward"]], [[10, 30, "kernel"]]], {
+    "lanes.label": [["main", "stream"]], "path.row": [[0, -1, 1, 0]], "path.start": [[0, 10, 12, 30]],
+    "path.length": [[10, 2, 18, 10]]});
+  const drawn = (/** @type {any} */ shown) => {
+    const parts = [], ctx = contextOf({moveTo: (x) => parts.push([x]), lineTo: (x) => parts.at(-1).push(x)});
+    paintPath(ctx, {table: shown, view: {x: (ns) => ns, y: (down) => down}, tones: {}, showsPath: true});
+    return parts;
+  };
+  assert.deepEqual(drawn(table), [[0, 10, 12, 30, 30, 40]]);
+  assert.deepEqual(drawn(arrange(table, {...everything(), text: "main"})), [[0, 10], [30, 40]]);
+});
+
+/** A canvas that only tells what it is asked to. @param {any} asked */
+function contextOf(asked) {
+  return new Proxy(asked, {get: (target, name) => target[name] ?? (() => {})});
+}

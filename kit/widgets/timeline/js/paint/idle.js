@@ -78,7 +78,11 @@ export function paintPath(ctx, {table, view, tones, showsPath}) {
   let isDrawn = false;
   for (let i = 0; i < path.start.length; i++) {
     const row = path.row[i];
-    if (row < 0 || !isPlaced(rows.top[row])) continue; // what is between is a line from end to begin
+    if (row < 0) continue; // what is between is a line from end to begin
+    if (!isPlaced(rows.top[row])) { // a line across a lane that is hidden would be work that nobody did
+      isDrawn = false;
+      continue;
+    }
     const y = view.y(rows.top[row] + rows.height[row] / 2);
     const from = view.x(path.start[i]), to = view.x(path.start[i] + path.length[i]);
     if (isDrawn) ctx.lineTo(from, y);
