@@ -115,6 +115,23 @@ FOCUSED = """() => {
 }"""
 
 
+def test_the_panel_of_a_picked_op_leaves_its_box_in_sight(offline: Browser, tmp_path: Path):
+    open_graph(offline, tmp_path / "graph.html", make_run())
+    page, panel = offline.page, offline.page.locator(".kit-graph-panel")
+    ops = page.evaluate("""() => {
+      const view = Bokeh.index.find_one(graph.models.figure);
+      const {left} = view.el.getBoundingClientRect();
+      return [...graph.placed.rects].filter(([row]) => graph.scene.isOp(row))
+        .map(([row, [x, , width]]) => [left + view.frame.x_scale.compute(x + width / 2), row])
+        .sort(([a], [b]) => a - b);
+    }""")
+    for (x, row), is_right in ((ops[0], False), (ops[-1], True)):
+        page.evaluate("(row) => graph.pick(row)", row)
+        box = panel.bounding_box()
+        assert box
+        assert box["x"] + box["width"] < x if is_right else x < box["x"]
+
+
 def test_mouse_keys_search_paths_and_exports_work_without_a_kernel(
     offline: Browser, tmp_path: Path
 ):

@@ -91,11 +91,14 @@ export class Bar {
       .filter(Boolean).join(", ");
   }
 
-  /** Beside the graph, what is known of the one op that is selected. @param {import("./scene.js").Scene} scene */
+  /** What is known of the one op that is picked, over the half without its box.
+   * @param {import("./scene.js").Scene} scene */
   showPanel(scene) {
     const {chosen} = this.graph, row = chosen.size === 1 ? [...chosen][0] : -1;
     this.panel.hidden = row < 0;
     if (row < 0) return;
+    const [x, , w] = this.graph.rectAround(row), {left, right} = this.graph.camera.window;
+    this.panel.classList.toggle("kit-graph-left", x + w / 2 > (left + right) / 2);
     refill(this.panel, element("button", {type: "button", "aria-label": "close", title: "select nothing (Esc)",
       onclick: () => this.graph.unpick()}, "×"), element("b", {}, scene.text("label", row)),
     element("dl", {}, ...panelOf(scene, row).flatMap(([name, text]) =>
