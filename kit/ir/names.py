@@ -20,7 +20,8 @@ _FUSED = "fused_"  # how the names of torch's fused optimizers begin
 _OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
 _PRODUCTS = frozenset({"baddbmm", "bmm", "dot_general", "einsum", "matmul", "mm"})
 _ARITHMETIC = frozenset({"add", "div", "mean", "mul", "neg", "rsub", "sub", "sum"})
-_FEW = 2  # names that are told
+_FEW = 2  # names that are told of more than fit into so many characters
+_ROOM = 24
 
 
 _ATTENTION = ("scaled_dot_product", "_attention")
@@ -50,7 +51,8 @@ def computed_by(nodes: Sequence[Node]) -> str:
     if loss:
         words = loss.removesuffix("_backward").removesuffix("_forward")
         return words.replace("_", " ") + _and_more(told, (words,))
-    return ", ".join(told[:_FEW]) + (", …" if len(told) > _FEW else "")
+    fits = len(told) <= _FEW or len(", ".join(told)) <= _ROOM
+    return ", ".join(told if fits else [*told[:_FEW], "…"])
 
 
 def optimizer_of(node: Node) -> str:

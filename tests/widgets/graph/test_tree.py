@@ -121,7 +121,7 @@ def _ops(*names: str) -> list[Node]:
         (["view", "_unsafe_view", "bmm", "div", "_softmax", "expand", "bmm"], "attention"),
         (["bmm", "_softmax_backward_data", "mul", "bmm", "clone"], "attention"),
         (["view", "bmm", "_softmax_backward_data", "clone"], "bmm, softmax_backward_data"),
-        (["mm", "gelu", "mm", "_softmax"], "mm, gelu, …"),
+        (["mm", "gelu", "mm", "_softmax"], "mm, gelu, softmax"),
         (["bmm", "_softmax", "bmm", "gelu"], "attention, …"),
         (["_scaled_dot_product_flash_attention_for_cpu"], "attention"),
         (["_log_softmax", "view", "nll_loss_forward"], "cross entropy"),
@@ -131,7 +131,8 @@ def _ops(*names: str) -> list[Node]:
         (["mse_loss_backward", "mul"], "mse loss"),
         (["view", "transpose", "stack", "clone"], "views and copies"),
         (["view", "gelu", "add"], "gelu, add"),
-        (["view", "gelu", "add", "mul"], "gelu, add, …"),
+        (["view", "sub", "pow", "mean", "mul"], "sub, pow, mean, mul"),
+        (["view", "gelu", "mul", "sub", "pow", "mean"], "gelu, mul, …"),
         (["_foreach_addcdiv", "_foreach_sqrt"], "optimizer"),
     ],
 )
