@@ -8,13 +8,14 @@ from contextlib import suppress
 from inspect import CO_VARARGS
 from itertools import pairwise
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 __all__ = [
     "RAISED_AT",
     "but_of_handlers",
     "call_handler",
     "given_to",
+    "is_a",
     "is_of_handler",
     "named",
     "named_in_a_line",
@@ -42,6 +43,14 @@ def to_raise(kept: E) -> E:
         made.__notes__ = list(notes)
     made.__cause__, made.__suppress_context__ = kept.__cause__, kept.__suppress_context__
     return made
+
+
+def is_a(error: BaseException | None, *kinds: type[E]) -> TypeGuard[E]:
+    """Is an error of one of these kinds, as `except` asks?
+
+    `isinstance` would also ask a program's own class for its `__class__`, which may raise.
+    """
+    return issubclass(type(error), kinds)
 
 
 def words_of(error: BaseException) -> str:
@@ -120,7 +129,7 @@ def but_of_handlers(*kinds: type[E]) -> tuple[type[E], ...]:
     program's, whatever the kit did when it came.
     """
     error = sys.exception()
-    return () if isinstance(error, kinds) and is_of_handler(error) else kinds
+    return () if is_a(error, *kinds) and is_of_handler(error) else kinds
 
 
 class suppressed(suppress):

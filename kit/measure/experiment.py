@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kit.errors import Cancelled, note
+from kit.errors import Cancelled, is_a, note
 from kit.measure.base.context import as_workload
 from kit.measure.base.randomness import random_kept
 from kit.measure.base.turns import CancelledFn, in_turn
@@ -62,7 +62,7 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
     except Exception as error:
         where = f"mode {settings.mode!r}{line_of(error)}"
         note(error, f"kit: in the workload {chosen.name!r}, {where}")
-        is_lazys = isinstance(error, TypeError) and "LazyArray" in str(error)
+        is_lazys = is_a(error, TypeError) and "LazyArray" in str(error)
         if is_lazys and "LazyArray" not in str(getattr(error, "__notes__", "")):  # of a trace's
             note(error, _NOT_LAZY)
         raise

@@ -12,7 +12,7 @@ from weakref import WeakSet, finalize, ref
 import torch
 from torch.nn.modules import module as nn_module
 
-from kit.errors import note
+from kit.errors import is_a, note
 from kit.runtime.recording.sites import callers
 from kit.runtime.session.session import Session
 from kit.torch.constants import is_scripted, of_module, of_optimizer
@@ -83,7 +83,7 @@ class Follower(OptimizerWatch):
     def _leave_module(self, module: Any, args: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if output is None and isinstance(error := sys.exception(), RecursionError):
+        if output is None and is_a(error := sys.exception(), RecursionError):
             _say_how_deep(error)
         session = self._session()
         stream = None if session is None else session.here.stream

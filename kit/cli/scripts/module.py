@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from kit.errors import SettingsError, named
+from kit.errors import SettingsError, is_a, named
 from kit.text import safe_terminal
 
 __all__ = ["before_exec", "find_module", "own_main", "run_in"]
@@ -111,7 +111,7 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
     except ValueError:  # ".train" has no name
         return None
     except Exception as error:  # noqa: BLE001 - of the packages around it, which are the user's
-        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+        if is_a(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             return None
         package = safe_terminal(name.rpartition(".")[0])
         raise SettingsError(f"the package {package} cannot be imported: {named(error)}") from None

@@ -27,7 +27,7 @@ from kit.cli.scripts.script import (
 )
 from kit.cli.signals import leaving_nothing
 from kit.cli.terminal import INTERRUPTED, complain
-from kit.errors import Cancelled, SettingsError
+from kit.errors import Cancelled, SettingsError, is_a
 from kit.text import WHOLE, safe_terminal
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def _run_step(options: argparse.Namespace, outputs: Outputs) -> int:
     except Cancelled:
         return INTERRUPTED
     except Exception as error:  # it is the user's, who shall see their line
-        shown = error.error if isinstance(error, ScriptError) else error
-        if isinstance(shown, OSError) and not is_of_script(shown, options.file):
+        shown = error.error if is_a(error, ScriptError) else error
+        if is_a(shown, OSError) and not is_of_script(shown, options.file):
             raise
         complain(error_text(shown, options.file, full=options.traceback))
         return 1

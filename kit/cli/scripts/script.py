@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from kit.cli.scripts.module import run_in
-from kit.errors import RAISED_AT, SettingsError, named, words_of
+from kit.errors import RAISED_AT, SettingsError, is_a, named, words_of
 from kit.files import in_packages
 from kit.text import WHOLE, safe_terminal
 
@@ -293,7 +293,7 @@ def error_text(error: BaseException, script: Path, *, full: bool = False) -> str
     if full:
         return "".join(traceback.format_exception(error)).rstrip()
     lines = [named(error)]
-    if isinstance(error, SystemExit):
+    if is_a(error, SystemExit):
         lines = [f"the script ended itself, with exit status {error.code!r}"]
     place = _place(error, script)
     if place is not None:
@@ -317,7 +317,7 @@ def is_of_script(error: BaseException, script: Path) -> bool:
 
 def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
     """File, line and function: the innermost in the script's folder that is none of kit's."""
-    if isinstance(error, SyntaxError) and error.filename:
+    if is_a(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0, ""
     own, folder = str(script), str(script.resolve().parent) + os.sep
     frames = [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from kit.errors import SettingsError, is_of_handler, named, suppressed
+from kit.errors import SettingsError, is_a, is_of_handler, named, suppressed
 from kit.measure.attached.recorder import EXPLICIT, FAILED, Recorded, Recorder
 from kit.measure.base.machine import Watch as MachineWatch
 from kit.measure.base.provenance import provenance
@@ -105,7 +105,7 @@ class Recording:
         except BaseException as error:
             with suppressed(Exception):  # the first error is told, and the run is kept
                 self._recorder.end_trace()  # an error in the middle must not leave a profiler on
-            if not isinstance(error, Exception) or is_the_loops(error):
+            if not is_a(error, Exception) or is_the_loops(error):
                 raise
             self.recorded.notes.append(f"what the profiler saw is lost: {named(error)}")
         if not self._is_tracing and self.count and not why.startswith(FAILED):
@@ -225,4 +225,4 @@ def is_the_loops(error: BaseException) -> bool:
 
 def is_of_a_worker(error: BaseException) -> bool:
     """A loader's worker was killed."""
-    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
+    return is_a(error, RuntimeError) and str(error).startswith("DataLoader worker")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, is_a
 from kit.runtime.recording.bulk import NOWHERE, Site
 from kit.runtime.recording.sites import format_site, level_of_user, line_of_frame
 from kit.threads import read_stacks, start_thread
@@ -134,7 +134,7 @@ def prefetched(batches: Iterator[Any], depth: int) -> Generator[Any]:
         thread = start_thread(contextvars.copy_context().run, "kit prefetch", args=(prepare,))
         while True:
             batch, error = ready.get()
-            if isinstance(error, StopIteration):
+            if is_a(error, StopIteration):
                 return
             if error is not None:
                 raise error

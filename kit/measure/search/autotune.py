@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.errors import Cancelled, SettingsError, is_of_handler, named_in_a_line
+from kit.errors import Cancelled, SettingsError, is_a, is_of_handler, named_in_a_line
 from kit.measure.base.turns import CancelledFn
 from kit.measure.many.placement import Placement
 from kit.measure.search.tuned import (
@@ -169,7 +169,7 @@ class _Search:
                 caches=programs.caches,
             )
         except Exception as error:
-            if is_first or isinstance(error, Cancelled) or is_of_handler(error):
+            if is_first or is_a(error, Cancelled) or is_of_handler(error):
                 raise
             trial.failure = named_in_a_line(error)
             error.__traceback__ = None  # its frames hold memory that the next run needs

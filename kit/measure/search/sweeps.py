@@ -36,6 +36,7 @@ from kit.errors import (
     SweepError,
     SweepInterrupted,
     but_of_handlers,
+    is_a,
     is_of_handler,
     note,
     suppressed,
@@ -207,7 +208,7 @@ class _Sweep:
                     caches=caches,
                 )
             except (Exception, SystemExit) as error:  # the other cells are still run
-                if isinstance(error, Cancelled) or is_of_handler(error):
+                if is_a(error, Cancelled) or is_of_handler(error):
                     raise
                 self.fail(i, error)
             else:
@@ -221,7 +222,7 @@ class _Sweep:
         """
         lost = self._spread(executor, self.pending)
         for i, error in lost.items():
-            alone = len(lost) == 1 or isinstance(error, CancelledError)
+            alone = len(lost) == 1 or is_a(error, CancelledError)
             if alone or self._spread(executor, [i]):
                 self.fail(i, error)
 
@@ -270,7 +271,7 @@ class _Sweep:
             error = CancelledError(_GIVEN_UP) if future.cancelled() else future.exception()
             if error is None:
                 self.note(i, future.result())
-            elif isinstance(error, Exception) and not isinstance(error, Cancelled):
+            elif is_a(error, Exception) and not is_a(error, Cancelled):
                 lost[i] = error
             else:
                 raise error

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from kit.errors import SessionError, SettingsError, but_of_handlers, suppressed
+from kit.errors import SessionError, SettingsError, but_of_handlers, is_a, suppressed
 from kit.runtime.processes.channel import Channel
 from kit.runtime.processes.greeting import Badge, checked_secret
 from kit.runtime.processes.links import free_port
@@ -76,7 +76,7 @@ def join_processes(
         is_for_good = joined.is_open
         yield joined
     except BaseException as error:
-        if not isinstance(error, SystemExit) or error.code:  # else a program's ordinary end
+        if not is_a(error, SystemExit) or error.code:  # else a program's ordinary end
             joined.channel.fail(error)
         raise
     finally:

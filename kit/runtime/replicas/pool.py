@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from kit.errors import SessionError, note
+from kit.errors import SessionError, is_a, note
 from kit.runtime.recording.sites import line_of
 from kit.runtime.replicas.group import Group, replicas
 from kit.runtime.replicas.member import note_replica
@@ -201,7 +201,7 @@ class Pool:
 def _noted(rank: int, errors: dict[int, BaseException], group: Group) -> BaseException:
     """The error to raise, with where it was; an iterator's end is told apart from a generator's."""
     error = errors[rank]
-    if isinstance(error, StopIteration):
+    if is_a(error, StopIteration):
         others = replicas([r for r in group.ranks if r != rank])
         error = SessionError(
             f"an iterator of replica {rank} has ended (StopIteration), while {others} may have "
@@ -209,7 +209,7 @@ def _noted(rank: int, errors: dict[int, BaseException], group: Group) -> BaseExc
         )
         error.__cause__ = errors[rank]
     note_replica(error, rank, f" of {group.total}{line_of(errors[rank])}")
-    failed = [r for r in sorted(errors) if r != rank and not isinstance(errors[r], SessionError)]
+    failed = [r for r in sorted(errors) if r != rank and not is_a(errors[r], SessionError)]
     if failed:
         kinds = ", ".join(f"replica {r}: {type(errors[r]).__name__}" for r in failed)
         note(error, f"kit: others failed as well ({kinds})")

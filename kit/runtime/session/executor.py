@@ -27,6 +27,7 @@ from kit.errors import (
     ExecutionError,
     KitError,
     but_of_handlers,
+    is_a,
     named,
     words_of,
 )
@@ -159,7 +160,7 @@ class Executor:
 
         On a device that is not waited for, such as a GPU whose memory is full, it is found late.
         """
-        if isinstance(error, KitError) or any(name in str(error) for name in task.seen.names):
+        if is_a(error, KitError) or any(name in str(error) for name in task.seen.names):
             return _explained(task, error)
         what = f"a program that segment {task.index} or one before it needs failed"
         return ExecutionError(f"{what}: {_summary(error)}")
@@ -412,7 +413,7 @@ def _has_effects(op: Op) -> bool:
 
 def _explained(task: Task, error: BaseException, culprit: int | None = None) -> BaseException:
     """The error with the op and the user's line; kit's own errors say that themselves."""
-    if isinstance(error, KitError):
+    if is_a(error, KitError):
         return error
     bulk = task.cut.bulk
     ops = format_count(len(bulk.ops), "op")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipywidgets import HTML
 
-from kit.errors import is_of_handler, words_of
+from kit.errors import is_a, is_of_handler, words_of
 from kit.text import WHOLE, safe_html
 from kit.widgets.base.theme import COLORS, FONT
 
@@ -30,7 +30,7 @@ class ErrorsIn:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception) or is_of_handler(error):
+        if not is_a(error, Exception) or is_of_handler(error):
             return False
         self._shown.value = _html(self._view, error)
         return True

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from kit.errors import Cancelled, EngineError, ExecutionError, SessionError
+from kit.errors import Cancelled, EngineError, ExecutionError, SessionError, is_a
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.threads import end_at_once, exit_status, start_thread
@@ -374,9 +374,9 @@ def _closed() -> SessionError:
 
 def _end_child(error: BaseException) -> NoReturn:
     """The step has forked a child, which comes out of it; the explorer is its parent's."""
-    if not isinstance(error, SystemExit):
+    if not is_a(error, SystemExit):
         traceback.print_exception(error)
-    end_at_once(exit_status(error.code) if isinstance(error, SystemExit) else 1)
+    end_at_once(exit_status(error.code) if is_a(error, SystemExit) else 1)
 
 
 class Newest:

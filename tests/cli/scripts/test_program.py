@@ -440,10 +440,9 @@ def test_a_script_may_do_what_it_likes_with_its_streams(
     assert len(Run.load("a.kitrun").step_times_ns) == 1
 
 
-def test_an_error_without_words_is_told_and_the_run_is_kept(kit_run: Kit) -> None:
-    script = write(
-        f"class Mute(Exception):\n    def __str__(self): return 1 / 0\n{STEPS}\nraise Mute\n"
-    )
+@pytest.mark.parametrize("own", ["def __str__(self): return 1 / 0", "__class__ = property(abs)"])
+def test_an_error_that_cannot_be_asked_is_told_and_the_run_is_kept(kit_run: Kit, own: str) -> None:
+    script = write(f"class Mute(Exception):\n    {own}\n{STEPS}\nraise Mute\n")
     status, said, wrong = kit_run(script, "--steps", 1, "--skip", 0)
     assert status == 1
     assert wrong == "kit: train.py:12\n    raise Mute\nMute\n"
