@@ -45,6 +45,7 @@ from kit.errors.caught import (
     note,
     suppressed,
     to_raise,
+    traceback_of,
     words_of,
 )
 
@@ -82,6 +83,7 @@ __all__ = [
     "note",
     "suppressed",
     "to_raise",
+    "traceback_of",
     "words_of",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from inspect import CO_VARARGS
@@ -22,6 +23,7 @@ __all__ = [
     "note",
     "suppressed",
     "to_raise",
+    "traceback_of",
     "words_of",
 ]
 
@@ -69,6 +71,15 @@ def named(error: BaseException, most: int | None = None) -> str:
 def named_in_a_line(error: BaseException) -> str:
     """The same of the first line of what it says, without the end of a long one."""
     return _with_type(error, words_of(error).strip().split("\n", 1)[0][:300])
+
+
+def traceback_of(error: BaseException) -> str:
+    """What Python prints of an error; of one that cannot be asked, where it was raised."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except but_of_handlers(Exception):  # of a program's own class
+        lines = traceback.format_tb(error.__traceback__)
+        return "".join([*lines, f"{named(error)}\n"])
 
 
 def _with_type(error: BaseException, text: str) -> str:

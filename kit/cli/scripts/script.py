@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from kit.cli.scripts.module import run_in
-from kit.errors import RAISED_AT, SettingsError, is_a, named, words_of
+from kit.errors import RAISED_AT, SettingsError, is_a, named, traceback_of, words_of
 from kit.files import in_packages
 from kit.text import WHOLE, safe_terminal
 
@@ -291,7 +291,7 @@ def error_text(error: BaseException, script: Path, *, full: bool = False) -> str
         full: the whole traceback instead.
     """
     if full:
-        return "".join(traceback.format_exception(error)).rstrip()
+        return traceback_of(error).rstrip()
     lines = [named(error)]
     if is_a(error, SystemExit):
         lines = [f"the script ended itself, with exit status {error.code!r}"]

@@ -13,14 +13,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from kit.errors import Cancelled, EngineError, ExecutionError, SessionError, is_a
+from kit.errors import Cancelled, EngineError, ExecutionError, SessionError, is_a, traceback_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.threads import end_at_once, exit_status, start_thread
@@ -263,10 +263,10 @@ class Reruns:
             job = self._latest
         if job is None:
             raise SessionError("nothing was run yet: move a control or call rerun()")
+        if isinstance(job.outcome, Exception):  # first: it need not bear to be asked for more
+            raise job.outcome
         if isinstance(job.outcome, Run):
             return job.outcome
-        if isinstance(job.outcome, Exception):
-            raise job.outcome
         name = type(job.outcome).__name__
         raise ExecutionError(f"the step was ended by {name}") from job.outcome
 
@@ -358,7 +358,7 @@ class Reruns:
     def _fail(self, job: _Job, error: BaseException) -> None:
         if not job.stop.is_set():
             job.outcome = error
-            self._tell(self._on_error, error, "".join(traceback.format_exception(error)))
+            self._tell(self._on_error, error, traceback_of(error))
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
         """Call back; a callback that fails is logged, since the worker has no caller."""
@@ -375,7 +375,7 @@ def _closed() -> SessionError:
 def _end_child(error: BaseException) -> NoReturn:
     """The step has forked a child, which comes out of it; the explorer is its parent's."""
     if not is_a(error, SystemExit):
-        traceback.print_exception(error)
+        sys.stderr.write(traceback_of(error))
     end_at_once(exit_status(error.code) if is_a(error, SystemExit) else 1)
 
 

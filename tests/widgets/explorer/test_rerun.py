@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -154,6 +155,24 @@ def test_the_worker_survives_any_exception_of_a_step(kind, heard):
     assert "fail_first" in text
     reruns.request(batch(2))
     assert reruns.wait(LONG_S).settings == batch(2)
+    assert reruns.close(LONG_S)
+
+
+def test_an_error_whose_class_cannot_be_asked_for_is_told_with_its_lines(heard):
+    class Unasked(ValueError):
+        __class__ = property(abs)
+
+    def fail(settings):
+        raise Unasked("half-way")
+
+    reruns = Reruns(step_of(fail), **heard.callbacks())
+    reruns.request(batch(1))
+    with suppress(Unasked):  # pytest.raises asks for the class
+        reruns.wait(LONG_S)
+    texts = [text for _, text in heard.of("error")]
+    assert len(texts) == 1
+    assert "in fail" in texts[0]
+    assert texts[0].endswith("Unasked: half-way\n")
     assert reruns.close(LONG_S)
 
 
