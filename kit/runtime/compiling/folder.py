@@ -94,8 +94,7 @@ def _why_shared(folder: str) -> str:
         found = os.stat(folder)
         if found.st_uid != os.getuid():
             return (
-                f"it belongs to another user, of number {found.st_uid}. `chown` it if it is yours, "
-                "or set KIT_CACHE_DIR to a folder of your own"
+                f"it belongs to another user, of number {found.st_uid}. `chown` it if it is yours"
             )
         if found.st_mode & 0o022:
             return (

@@ -60,8 +60,9 @@ def test_a_folder_of_another_user_is_said_to_be_one(
     """It said to `chmod` it, which changes nothing."""
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
-    with pytest.warns(UserWarning, match="another user, of number .*`chown` it"):
+    with pytest.warns(UserWarning, match="another user, of number .*`chown` it") as said:
         assert not is_private(str(tmp_path))
+    assert str(said[0].message).count("KIT_CACHE_DIR") == 1
 
 
 def test_a_home_that_cannot_be_written_to_is_said_and_no_error(
