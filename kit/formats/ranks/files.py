@@ -46,8 +46,8 @@ def rank_files(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
         given = [as_path(paths)]
     found: dict[str, Path] = {}
     for path in given:
+        os.stat(path)  # says that it is not there
         for file in _in_folder(path) if path.is_dir() else [path]:
-            os.stat(file)  # says that it is not there
             found[os.path.realpath(file)] = file
     if not found:
         where = ", ".join(repr(os.fspath(path)) for path in given[:3]) or "nothing"
@@ -122,16 +122,19 @@ def _sure(file: Path) -> re.Match[str] | None:
 def _in_folder(folder: Path) -> list[Path]:
     """The traces in a folder; if it holds none, those of its folders: one for each rank.
 
-    Of a folder that `jax.profiler.trace` has written, the hosts of the newest session.
+    Of a folder that `jax.profiler.trace` has written, the hosts of the newest session. A link that
+    leads nowhere is one of them: its rank is told as one that cannot be read.
     """
-    here = [file for file in folder.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file()]
-    below = (file for file in folder.glob("*/*") if file.name.endswith(_SUFFIXES))
-    found = here or [file for file in below if file.is_file()]
+    found = _traces(folder.iterdir()) or _traces(folder.glob("*/*"))
     if found:
         profiles = {file.with_suffix("").with_suffix("") for file in found if _is_profile(file)}
         return [file for file in found if _is_profile(file) or _without(file) not in profiles]
     hosts = sorted(folder.rglob("*.xplane.pb"), key=lambda file: (file.parent.name, file.name))
     return [file for file in hosts if file.parent == hosts[-1].parent]
+
+
+def _traces(files: Iterable[Path]) -> list[Path]:
+    return [file for file in files if file.name.endswith(_SUFFIXES) and not file.is_dir()]
 
 
 def _is_profile(file: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import kit
 from kit.formats.ranks.ask import query_folder
 from kit.formats.ranks.files import is_folder_of_ranks, rank_in_name
 from kit.trace import Span, Timeline
-from kit.workloads.made_ranks import Job, made_traces
+from kit.workloads.made_ranks import Job, made_traces, write_ranks
 from tests.factories import make_run
 
 
@@ -140,3 +141,15 @@ def test_collectives_of_saved_runs_are_not_called_different_ones(tmp_path: Path)
     ranks = kit.open_ranks(tmp_path)
     assert not ranks.has_clock
     assert not any("not the same ones" in note for note in ranks.notes)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a link needs rights there")
+def test_a_rank_whose_file_is_gone_is_told_as_one_that_cannot_be_read(tmp_path: Path):
+    """Links to a disk that is not mounted left a job of fewer ranks, without a word."""
+    write_ranks(tmp_path, Job(ranks=2, steps=3))
+    (tmp_path / "rank1.json").rename(tmp_path / "elsewhere")
+    (tmp_path / "rank1.json").symlink_to(tmp_path / "nowhere")
+    ranks = kit.open_ranks(tmp_path)
+    assert [row.rank for row in ranks.ranks] == [0]
+    assert ranks.problems[0].startswith("'rank1.json' could not be read: ")
+    assert "No such file" in ranks.problems[0]
