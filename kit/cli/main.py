@@ -27,6 +27,7 @@ from kit.cli.query import query
 from kit.cli.scripts.run import run
 from kit.cli.terminal import (
     INTERRUPTED,
+    Parser,
     complain,
     kept_aside,
     open_closed_streams,
@@ -108,13 +109,13 @@ def _cure(act: Callable[[argparse.Namespace], int], unknown: Sequence[str]) -> s
 
 def report_main() -> int:
     """`python -m kit.reports`: the same as `kit report`."""
-    parser = argparse.ArgumentParser(prog="python -m kit.reports", description=_report.__doc__)
+    parser = Parser(prog="python -m kit.reports", description=_report.__doc__)
     _add_arguments(parser, _REPORT)
     return _written(lambda: _guarded(_report, parser.parse_args()))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kit",
         description="A microscope for where a training step's time goes.",
         epilog="kit COMMAND --help says more about each.",

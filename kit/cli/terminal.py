@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import os
@@ -9,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from kit.errors import KitError, TraceFileError, suppressed
 from kit.text import WHOLE, safe_terminal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERRUPTED",
+    "Parser",
     "bar_of_reading",
     "callers_of",
     "complain",
@@ -39,6 +41,14 @@ __all__ = [
 _TRACES = (".xplane.pb", ".trace.json", ".json.gz", ".sqlite")  # beside saved runs
 _BAR_AFTER_S = 1.0
 INTERRUPTED = 130  # 128 and the signal's number, as a shell says it
+
+
+class Parser(argparse.ArgumentParser):
+    """Of a command line, parts of which may come from others: a file's name, by a shell's `*`."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program, with what is wrong as text that a terminal does not obey."""
+        super().error(safe_terminal(message, WHOLE))
 
 
 def say(text: str) -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from kit.cli.terminal import Parser
 from kit.gpu_check.base.checks import NOT_OK, OK
 from kit.gpu_check.runner import run_parts
 from kit.gpu_check.summary import MARKDOWN
@@ -78,7 +79,7 @@ def _signals_interrupt() -> Iterator[None]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m kit.gpu_check",
         description="Run the kit on this machine's GPU, and write what was found as numbers with "
         "targets: at most 8 files. It needs torch, jax and numpy; transformers is used if there.",

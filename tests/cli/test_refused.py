@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.cli.main import report_main
+from kit.gpu_check import __main__ as gpu_check
 from tests.cli.calls import Kit, write
 from tests.factories import make_run
 
@@ -94,3 +96,20 @@ def test_a_plain_step_of_jax_is_so_though_torch_is_loaded_and_its_errors_are_sho
     assert (status, "loss 4 to 6" in out) == (0, True), err
     status, out, err = kit("run", write("plain.py", text.replace("f(n)", "f('a')")), "--steps", "2")
     assert (status, "removed its internal frames" in err) == (1, False), err
+
+
+def test_an_argument_that_is_refused_is_shown_and_not_obeyed(
+    kit: Kit, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell's `*` gives the names of files, and others may have named these."""
+    evil = "--\x1b[2J\u202e\x9bx"
+    said = [kit("view", evil, "run.kitrun")]
+    monkeypatch.setattr("sys.argv", ["a program", evil, "run.kitrun"])
+    for main in (gpu_check.main, report_main):
+        with pytest.raises(SystemExit) as end:
+            main()
+        said.append((end.value.code, *capsys.readouterr()))
+    for status, out, err in said:
+        assert (status, out) == (2, "")
+        assert "unrecognized arguments: --\ufffd[2J" in err
+        assert err.replace("\n", "").isprintable()
