@@ -4,6 +4,7 @@ import test from "node:test";
 
 import {busiest, dustOf, levelOfDetail} from "../../kit/widgets/timeline/js/data/detail.js";
 import {intersection, rangeMetrics, union} from "../../kit/widgets/timeline/js/data/metrics.js";
+import {isPaleOn} from "../../kit/widgets/base/js/colors.js";
 import {wrapped} from "../../kit/widgets/base/js/wrap.js";
 import {arrange, everything} from "../../kit/widgets/timeline/js/data/arrange.js";
 import {ghostOf} from "../../kit/widgets/timeline/js/data/ghost.js";
@@ -346,6 +347,12 @@ test("the critical path has a gap where its lane is hidden", () => {
   };
   assert.deepEqual(drawn(table), [[0, 10, 12, 30, 30, 40]]);
   assert.deepEqual(drawn(arrange(table, {...everything(), text: "main"})), [[0, 10], [30, 40]]);
+});
+
+test("only colours that are hardly seen on their ground have an edge", () => {
+  assert.deepEqual(["#f0e28c", "#dfe8d3", "#f5b12e", "#587080"].map((color) => isPaleOn(color, "#ffffff")),
+    [true, true, false, false]);
+  assert.equal(isPaleOn("#f0e28c", "#111111"), false);
 });
 
 /** A canvas that only tells what it is asked to. @param {any} asked */

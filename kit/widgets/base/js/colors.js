@@ -2,6 +2,7 @@
 
 const HEX = /^#[0-9a-f]{6}$/i;
 const DARK_INK = "#1f2933", LIGHT_INK = "#ffffff", WHITE = "#ffffff";
+const LEAST_SEEN = 1.7; // the contrast that a shape has to its ground, if it needs no edge
 
 /** @param {string} color @returns {number[]} red, green and blue, 0 to 255 */
 function channels(color) {
@@ -51,6 +52,11 @@ export function tint(color, amount) {
 /** @param {string} color @returns {string} a text colour that can be read on this one */
 export function inkOn(color) {
   return contrast(color, DARK_INK) > contrast(color, LIGHT_INK) ? DARK_INK : LIGHT_INK;
+}
+
+/** @param {string} color @param {string} ground @returns {boolean} is a shape of it hardly seen there? */
+export function isPaleOn(color, ground) {
+  return contrast(color, ground) < LEAST_SEEN;
 }
 
 /**

@@ -1,5 +1,5 @@
 // Paints the spans of the lanes: narrow ones as one image for all rows, wide ones as bars.
-import {inkOn} from "../../../base/js/colors.js";
+import {inkOn, isPaleOn} from "../../../base/js/colors.js";
 import {formatCount} from "../../../base/js/format.js";
 import {clipText} from "./axis.js";
 import {dustOf, levelOfDetail} from "../data/detail.js";
@@ -114,8 +114,9 @@ function paintBars(ctx, picture, row, wide, lit) {
   const {table, view, tones, fills} = picture;
   const y = view.y(table.rows.top[row]), h = table.rows.height[row];
   const isOutline = table.parts.outline[table.rows.part[row]];
-  ctx.lineWidth = 1.2;
-  let style = "", alpha = 1;
+  ctx.lineWidth = isOutline ? 1.2 : 1;
+  ctx.strokeStyle = `${tones.muted}99`; // the edge of a pale bar
+  let style = "", alpha = 1, isPale = false;
   const texts = [];
   for (const i of wide) {
     const k = table.key[i], color = fills[k];
@@ -128,8 +129,13 @@ function paintBars(ctx, picture, row, wide, lit) {
       ctx.strokeStyle = color;
       ctx.strokeRect(from + 0.6, y + 0.6, Math.max(to - from - 1.2, 0.6), h - 1.2);
     } else {
-      if (color !== style) ctx.fillStyle = style = color;
-      ctx.fillRect(from, y, to - from > 5 ? to - from - 0.7 : to - from, h);
+      if (color !== style) {
+        ctx.fillStyle = style = color;
+        isPale = isPaleOn(color, tones.ground);
+      }
+      const width = to - from > 5 ? to - from - 0.7 : to - from;
+      ctx.fillRect(from, y, width, h);
+      if (isPale && width > 5) ctx.strokeRect(from + 0.5, y + 0.5, width - 1, h - 1);
     }
     if (to - from <= 24 || h < 13) continue;
     const ink = isOutline || isJoined ? tones.ink : inkOn(color);
