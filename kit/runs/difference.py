@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kit.text import format_ms, format_number, format_percent, is_nothing
 
@@ -36,6 +36,10 @@ class Difference:
     blur: float = BLUR  # as RERUN a fraction if `is_ratio`, else in the unit of `old`
     doubt: str = ""  # why the spread does not say all: another program took the cores
     means: Difference | None = None  # of the mean steps, where they do not bear this one out
+
+    def __post_init__(self) -> None:
+        if self.means and self.means.doubt != self.doubt:  # disturbed alike
+            object.__setattr__(self, "means", replace(self.means, doubt=self.doubt))
 
     @property
     def kind(self) -> str:
@@ -139,7 +143,8 @@ class Difference:
             sign = "" if is_none else "+" if self.amount > 0 else "−"
             return f"no change beyond the spread ({sign}{amount} {spread})"
         why = f": {self.doubt}" if self.doubt and says_doubt else ""
-        why += f", but the mean: {self.means.text(more, less, form)}" if self.means else ""
+        if self.means:
+            why += f", but the mean: {self.means.text(more, less, form, says_doubt=False)}"
         if kind == "unclear" and is_none:
             return f"no change seen ({spread.strip('()')}){why}"
         told = f"{word} {spread}" if spread[0] == "(" else f"{spread} {word}"

@@ -45,6 +45,16 @@ def test_no_change_is_not_said_where_the_mean_step_got_slower() -> None:
     assert "times)</div>" in comparison_html(comparison_rows([STILL, wide]))
 
 
+def test_what_casts_doubt_on_the_median_does_so_on_the_mean() -> None:
+    busy = replace(STALLS, conditions=Conditions(cores=2, others=1.5))
+    found = step_difference(STILL, busy)
+    assert ", but the mean: maybe 200% ± " in found.text()
+    assert found.text().count(found.doubt) == 1
+    assert ", but the mean: maybe 3x ± " in found.times_text()
+    assert "but the mean: maybe 200% ± " in change_html(found)
+    assert "but the mean: maybe 200% ± " in comparison_text(comparison_rows([STILL, busy]))
+
+
 def test_of_median_and_mean_either_is_enough_to_be_slower() -> None:
     assert diff_runs(STILL, STALLS).slower_than(0.05)
     assert not diff_runs(STALLS, STILL).slower_than(0.0)

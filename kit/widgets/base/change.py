@@ -46,7 +46,8 @@ def change_html(
             if is_nothing(amount, found.finer(form or format_percent))
             else f"maybe {arrow} {amount}"
         )
-        but = f", but the mean: {found.means.text('longer', 'shorter')}" if found.means else ""
+        means = found.means and found.means.text("longer", "shorter", says_doubt=False)
+        but = f", but the mean: {means}" if means else ""
         return _neutral(f"{seen}{why}{but}", found.doubt)
     is_better = (found.amount > 0) == more_is_better
     word, color = (words[0], BETTER) if is_better else (words[1], WORSE)

@@ -318,7 +318,7 @@ def disturbed_tag(row: ComparisonRow) -> str:
     compiled = f"{format_percent(row.compiling)} of its time is compiling"
     said = [f"disturbed: {row.doubt}"] * bool(row.doubt) + [compiled] * (row.compiling >= COMPILED)
     if row.change is not None and row.change.means:
-        said.append(f"its mean step: {row.change.means.text()}")
+        said.append(f"its mean step: {row.change.means.text(says_doubt=False)}")
     return f" ({'; '.join(said)})" if said else ""
 
 
