@@ -123,6 +123,7 @@ def test_titles_and_note_have_the_lines_that_a_width_asks_for(offline: Browser, 
     file = tmp_path / "compared.html"
     file.write_text(kit.compare(runs).view().page())
     offline.page.goto(file.as_uri())
+    offline.wait_for_canvases()
     heights = []
     for width, asked in ((1400, "=== 2"), (330, "> 4"), (1400, "=== 2")):
         offline.page.set_viewport_size({"width": width, "height": 900})
