@@ -17,6 +17,7 @@ from kit.text import WHOLE, safe_terminal
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
+    from kit.shown import Progress
     from kit.trace.ranks.ranks import Ranks
 
 __all__ = [
@@ -220,7 +221,7 @@ def _check_holds_trace(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def bar_of_reading(command: str) -> Iterator[Callable[[str, float], None]]:
+def bar_of_reading(command: str) -> Iterator[Progress]:
     """On a terminal a bar of how far files are read, if that takes more than a second."""
     from kit.widgets.base.progress import bar_when_told
 

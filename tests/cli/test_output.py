@@ -19,6 +19,7 @@ from kit.cli.terminal import complain
 from kit.text import plain_text, safe_terminal
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace, written
+from tests.widgets.base.test_progress import Terminal
 
 ROOT = Path(__file__).parents[2]
 KIT = ROOT / "kit"
@@ -234,13 +235,6 @@ def test_no_bar_keeps_a_message_back(
         speaks.join(10)
         assert "kit: words, locked\n" in capsys.readouterr().err
     speaks.join()
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("after_s", [0.0, 60.0])

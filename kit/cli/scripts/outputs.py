@@ -77,14 +77,14 @@ class Outputs:
         named = self._named(made)
 
         def keep() -> list[str]:
-            told, unsaved = [], [named]
+            told = []
             save, report = self._files
-            with kept_aside(unsaved):
-                if save:
+            if save:
+                with kept_aside([named]):
                     named.save(save)
-                    unsaved.clear()
-                    told.append(f"\nsaved {safe_terminal(near(str(save), self.folder), WHOLE)}")
-                if report:
+                told.append(f"\nsaved {safe_terminal(near(str(save), self.folder), WHOLE)}")
+            if report:
+                with kept_aside([] if save else [named]):
                     told.append(written([named], report, near(str(report), self.folder)))
             return told
 

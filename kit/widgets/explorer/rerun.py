@@ -23,6 +23,7 @@ from typing import Any, NoReturn, Protocol
 from kit.errors import Cancelled, EngineError, ExecutionError, SessionError, is_a, traceback_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.shown import Progress
 from kit.threads import end_at_once, exit_status, start_thread
 
 __all__ = ["Newest", "PrepareStep", "Reruns", "RunStep"]
@@ -38,7 +39,7 @@ class RunStep(Protocol):
         settings: Settings,
         /,
         *,
-        progress: Callable[[str, float], None],
+        progress: Progress,
         cancelled: Callable[[], bool],
     ) -> Run:
         """Measure once; say how far it is by `progress(text, fraction)`.
@@ -56,7 +57,7 @@ class PrepareStep(Protocol):
         settings: Settings,
         /,
         *,
-        progress: Callable[[str, float], None],
+        progress: Progress,
         cancelled: Callable[[], bool],
     ) -> int:
         """Compile what a run under these settings would need, and run nothing.
@@ -144,7 +145,7 @@ class Reruns:
         self,
         run_step: RunStep,
         *,
-        on_progress: Callable[[str, float], None] = _ignore,
+        on_progress: Progress = _ignore,
         on_result: Callable[[Run], None] = _ignore,
         on_error: Callable[[BaseException, str], None] = _ignore,
         on_idle: Callable[[], None] = _ignore,
