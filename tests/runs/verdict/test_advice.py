@@ -68,6 +68,29 @@ def test_the_loss_scale_check_names_its_cures() -> None:
         assert "loss scale check" not in rules(run_of(settings=LAZY.replace(loss_scaling=mode)))
 
 
+def of_one_weight(
+    kind: Callable[..., Any], after: Callable[[Any], object] = id, **options: Any
+) -> kit.Run:
+    """A step that trains one weight; `after(weight)` is what it does after the backward pass."""
+
+    @kit.workload
+    def one(ctx: kit.Context) -> Callable[[], Any]:
+        weight = torch.nn.Parameter(torch.ones(64, 64).to(ctx.device))
+        opt = kind([weight], **options)
+
+        def step() -> Any:
+            loss = (weight @ weight).sum()
+            loss.backward()
+            after(weight)
+            opt.step()
+            opt.zero_grad()
+            return loss
+
+        return step
+
+    return kit.run(one, LAZY)
+
+
 def test_an_optimizer_that_reads_its_state_is_named() -> None:
     class Counting(torch.optim.AdamW):
         """Its step count is on the device, as after loading a state of `fused=True`."""
@@ -77,45 +100,16 @@ def test_an_optimizer_that_reads_its_state_is_named() -> None:
                 state["step"] = state["step"].to("kit")
             return super().step(closure)
 
-    def with_optimizer(kind: Any) -> kit.Run:
-        @kit.workload
-        def one(ctx: kit.Context) -> Callable[[], Any]:
-            weight = torch.nn.Parameter(torch.ones(64, 64).to(ctx.device))
-            opt = kind([weight], foreach=False)
-
-            def step() -> Any:
-                loss = (weight @ weight).sum()
-                loss.backward()
-                opt.step()
-                opt.zero_grad()
-                return loss
-
-            return step
-
-        return kit.run(one, LAZY)
-
-    assert "optimizer state read" in rules(with_optimizer(Counting))
-    assert "optimizer state read" not in rules(with_optimizer(torch.optim.AdamW))
+    assert "optimizer state read" in rules(of_one_weight(Counting, foreach=False))
+    assert "optimizer state read" not in rules(of_one_weight(torch.optim.AdamW, foreach=False))
 
 
 def test_a_gradient_norm_that_is_read_is_named() -> None:
     def clipping(strict: bool) -> kit.Run:
-        @kit.workload
-        def clipped(ctx: kit.Context) -> Callable[[], Any]:
-            weight = torch.nn.Parameter(torch.ones(64, 64).to(ctx.device))
-            opt = torch.optim.SGD([weight], lr=0.1)
+        def clip(weight: Any) -> None:
+            torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=strict)
 
-            def step() -> Any:
-                loss = (weight @ weight).sum()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=strict)
-                opt.step()
-                opt.zero_grad()
-                return loss
-
-            return step
-
-        return kit.run(clipped, LAZY)
+        return of_one_weight(torch.optim.SGD, after=clip, lr=0.1)
 
     assert "gradient norm read" in rules(clipping(True))
     assert "gradient norm read" not in rules(clipping(False))
